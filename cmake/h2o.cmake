@@ -10,6 +10,7 @@ endfunction()
 
 h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp ggml/simd/*.cpp)
 h2o_add_sources(llama h2o/*/*.cpp h2o/llama/side/*.cpp h2o/llama/state/*.cpp h2o/store/cold/*.cpp)
+h2o_add_sources(llama-common chat/*.cpp schema/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
 target_link_libraries(server-context PRIVATE cpp-httplib) # to ask the librarian
 target_include_directories(llama PUBLIC src/h2o) # llama-h2o.h
@@ -99,6 +100,8 @@ foreach(target llama-common mtmd server-context llama-server-impl cpp-httplib)
     target_compile_options(${target} PRIVATE -O1 -w)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
 endforeach()
+set_source_files_properties("${PROJECT_SOURCE_DIR}/vendor/llama.cpp/common/json.cpp" # specialisations
+    TARGET_DIRECTORY llama-common PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 set(alone mtmd-helper.cpp mtmd-helper-gen.cpp) # headers that exclude each other
 list(TRANSFORM alone PREPEND "${PROJECT_SOURCE_DIR}/vendor/llama.cpp/tools/mtmd/")
 set_source_files_properties(${alone} TARGET_DIRECTORY mtmd PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

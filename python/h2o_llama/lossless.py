@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from h2o_llama import _core
 from h2o_llama._internal import check
 
 _OWNER = "LosslessConfig"
@@ -122,25 +121,3 @@ class LosslessStats:
         """Of both together."""
         stored = self.stored_k_bytes + self.stored_v_bytes
         return (self.k_bytes + self.v_bytes) / stored if stored else 1.0
-
-    @classmethod
-    def of(cls, stats: _core.LosslessStats) -> LosslessStats:
-        (k_bytes, v_bytes), (stored_k_bytes, stored_v_bytes) = stats.bytes_raw, stats.bytes_stored
-        encode_50, encode_95, encode_99 = stats.encode_us
-        decode_50, decode_95, decode_99 = stats.decode_us
-        return cls(
-            encoded_blocks=stats.n_encoded,
-            raw_blocks=stats.n_raw,
-            failed_blocks=stats.n_failed,
-            skipped_blocks=stats.n_skipped,
-            k_bytes=k_bytes,
-            v_bytes=v_bytes,
-            stored_k_bytes=stored_k_bytes,
-            stored_v_bytes=stored_v_bytes,
-            waiting_chunks=stats.n_waiting,
-            queue_peak=stats.queue_peak,
-            cache_hits=stats.n_hits,
-            cache_misses=stats.n_misses,
-            encode_us=(encode_50, encode_95, encode_99),
-            decode_us=(decode_50, decode_95, decode_99),
-        )

@@ -18,7 +18,8 @@
 
 #include <filesystem>
 
-// A wheel holds ggml's CPU backend once for each kind of CPU, beside libh2o-ggml. ggml takes the best that this CPU can run.
+// A wheel holds ggml's CPU backend once for each kind of CPU, in libh2o-ggml's folder. ggml takes the best that this
+// CPU can run.
 static void load_backends() {
     Dl_info ggml;
     if (!dladdr((const void *) &ggml_backend_load_all_from_path, &ggml)) {
@@ -28,8 +29,8 @@ static void load_backends() {
 
     ggml_backend_load_all_from_path(folder.c_str());
     if (!ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
-        throw std::runtime_error("h2o_llama: " + folder.string() + " has no CPU backend for this machine. Install the package "
-            "again, or from its source: pip install --force-reinstall --no-binary h2o-llama h2o-llama");
+        throw std::runtime_error("h2o_llama: " + folder.string() + " has no CPU backend for this machine. Install the "
+            "package again, or from its source: pip install --force-reinstall --no-binary h2o-llama h2o-llama");
     }
 }
 #else
@@ -64,7 +65,8 @@ static void translate_exceptions() {
             std::rethrow_exception(error);
         } catch (const h2o_error & e) {
             const bool is_known = e.reason != h2o_reason::NONE;
-            set_error(!is_known ? type : e.reason == h2o_reason::MEMORY ? memory : unsupported, e.what(), option_of(e.reason));
+            PyObject * known = e.reason == h2o_reason::MEMORY ? memory : unsupported;
+            set_error(is_known ? known : type, e.what(), option_of(e.reason));
         } catch (const std::bad_alloc &) {
             set_error(memory, "[h2o] not enough memory");
         } catch (const h2o_codec_error & e) {
@@ -73,7 +75,7 @@ static void translate_exceptions() {
             set_error(PyExc_ValueError, e.what());
         } catch (const py::builtin_exception &) {
             throw; // pybind11's own
-        } catch (const std::runtime_error & e) { // of llama.cpp, in a call that has no name for it: an RPC server is gone
+        } catch (const std::runtime_error & e) { // llama.cpp's, in a call without a name for it: an RPC server stopped
             set_error(type, e.what());
         }
     });
@@ -100,7 +102,7 @@ void init_library(py::module_ & m) {
     load_backends(); // first: without any, llama.cpp looks for some in the working directory
     llama_backend_init();
 
-    m.def("check_fork", &computing::check,     "Raise H2OError in a process that was forked from one that has computed.");
+    m.def("check_fork", &computing::check, "Raise H2OError in a process that was forked from one that has computed.");
     m.def("is_forked",  &computing::is_forked, "Whether this is such a process.");
 
     m.attr("UPSTREAM_COMMIT") = ggml_commit();

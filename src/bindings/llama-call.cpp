@@ -45,12 +45,14 @@ static std::string strip(const std::string & line) {
     return end == std::string::npos || end < begin ? "" : line.substr(begin, end + 1 - begin);
 }
 
-// upstream's own errors have no types: how those begin that ggml's allocators log, and how an exception ends that it caught
+// upstream's own errors have no types: how those begin that ggml's allocators log, and how an exception ends that it
+// caught
 static bool is_of_memory(const std::string & message) {
     static const std::string bad_alloc = std::bad_alloc().what();
 
     return message.rfind("failed to allocate ", 0) == 0 || message.rfind("insufficient memory ", 0) == 0 ||
-        (message.size() >= bad_alloc.size() && message.compare(message.size() - bad_alloc.size(), std::string::npos, bad_alloc) == 0);
+        (message.size() >= bad_alloc.size() &&
+            message.compare(message.size() - bad_alloc.size(), std::string::npos, bad_alloc) == 0);
 }
 
 std::string llama_call::reason() const {
@@ -99,8 +101,8 @@ void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_d
     }
 }
 
-// Upstream asserts on what is in a model file, so a file could end the process. Where a call says THROW nothing runs but this
-// thread, ggml's C is compiled to let exceptions pass (cmake/h2o.cmake), and callers turn them into their error path.
+// Upstream asserts on the contents of model files, so a file could end the process. Where a call says THROW, only this
+// thread runs, ggml's C is compiled to let exceptions pass (cmake/h2o.cmake), and callers report them as errors.
 void llama_call::on_abort(const char * message) {
     if (current && current->on_assert == THROW) {
         const std::string text  = message;

@@ -52,13 +52,14 @@ public:
         }
     }
 
-    // called with every line that is logged; what it throws goes through llama.cpp
+    // called with every line that is logged; its exceptions pass through llama.cpp
     std::function<void(const char *)> on_line;
 
     static void on_log(ggml_log_level level, const char * text, void * user_data);
     static void on_abort(const char * message);
 
-    // To be cb_eval of what a call with THROW may compute: other threads compute then, too, and cannot be left. From then on it is ABORT.
+    // To be cb_eval of what a call with THROW may compute: other threads compute then, too, and cannot be left. From
+    // then on it is ABORT.
     static bool on_compute(ggml_tensor * t, bool ask, void * user_data);
 
 private:

@@ -20,7 +20,7 @@ struct log_line {
 static std::mutex            lines_mutex;
 static std::vector<log_line> waiting_lines;
 
-// A line comes in pieces, of which all but the first are "continued".
+// A line comes in pieces. All but the first have the level "continued".
 static thread_local log_line unfinished = { GGML_LOG_LEVEL_NONE, "" };
 
 static void finish_line() {
@@ -78,7 +78,7 @@ void log_hand_over() {
         log_to_python(lines);
     } catch (py::error_already_set & e) {
         if (e.matches(PyExc_KeyboardInterrupt)) {
-            PyErr_SetInterrupt(); // not lost: it is raised when Python goes on
+            PyErr_SetInterrupt(); // not lost: Python raises it later
         } else {
             e.discard_as_unraisable("h2o_llama.llama_cpp");
         }

@@ -12,7 +12,8 @@
 using id_array  = py::array_t<int32_t, py::array::c_style>; // [n]
 using row_array = py::array_t<int32_t, py::array::c_style>; // [n, 2]: position, query that asked for it
 
-static h2o_lookup make_lookup(uint32_t chunk_size, uint32_t tile, uint32_t budget, uint32_t sink_tokens, uint32_t local_window) {
+static h2o_lookup make_lookup(
+        uint32_t chunk_size, uint32_t tile, uint32_t budget, uint32_t sink_tokens, uint32_t local_window) {
     h2o_lookup_params params;
     params.chunk_size   = chunk_size;
     params.tile         = tile;
@@ -29,7 +30,7 @@ static void append(h2o_lookup & self, const id_array & ids) {
     self.append(ids.data(), ids.size());
 }
 
-// what is added to the log
+// the entries that are added to the log
 static row_array choose(h2o_lookup & self, uint32_t first, uint32_t last, const std::optional<row_array> & log) {
     if (log && (log->ndim() != 2 || log->shape(1) != 2)) {
         throw std::invalid_argument("[lookup] expected a log of shape [n, 2]: position and query");

@@ -6,7 +6,8 @@
 #include <vector>
 
 // of upstream's src/unicode.h; its common/ has another header of that name
-std::vector<std::string> unicode_regex_split(const std::string & text, const std::vector<std::string> & patterns, bool byte_encode);
+std::vector<std::string> unicode_regex_split(
+        const std::string & text, const std::vector<std::string> & patterns, bool byte_encode);
 
 void init_pattern(py::module_ & m) {
     m.def("split_text", [](const std::string & text, const std::vector<std::string> & patterns) {

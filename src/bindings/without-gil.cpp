@@ -61,8 +61,9 @@ bool computing::is_forked() {
 
 void computing::check() {
     if (gate.forked) {
-        throw h2o_error("[h2o] this process was forked from one that has computed, and lacks the threads for it: start processes by "
-            "multiprocessing.get_context(\"spawn\"), and open models there");
+        throw h2o_error("[h2o] this process was forked from one that has computed, and lacks the threads for it: start "
+                        "processes by "
+                        "multiprocessing.get_context(\"spawn\"), and open models there");
     }
 }
 

@@ -6,8 +6,8 @@
 
 // A call that others need not wait for: this thread is without the GIL for the lifetime of the object.
 //
-// A thread that asks for the GIL when Python has ended is unwound through C++ that cannot be, which ends the process. So none is
-// within when Python ends: calls in progress are ended, and no other begins.
+// A thread that asks for the GIL when Python has ended is unwound through C++ that cannot be, which ends the process.
+// So none is within when Python ends: calls in progress are ended, and no other begins.
 class without_gil {
 public:
     without_gil(); // throws h2o_error when Python is ending
@@ -26,7 +26,8 @@ private:
     std::optional<pybind11::gil_scoped_release> release;
 };
 
-// The same for a call that computes, by threads which a later child of fork() does not have: it would wait for them for ever.
+// The same for a call that computes, by threads which a later child of fork() does not have: it would wait for them for
+// ever.
 class computing : public without_gil {
 public:
     explicit computing(bool starts_threads = true); // throws as check()

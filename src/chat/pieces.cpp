@@ -24,7 +24,8 @@ using special_names = std::vector<special_name>;
 } // namespace
 
 static std::string utf8(uint32_t character) {
-    return { (char) (0xF0 | character >> 18), (char) (0x80 | (character >> 12 & 63)), (char) (0x80 | (character >> 6 & 63)), (char) (0x80 | (character & 63)) };
+    return { (char) (0xF0 | character >> 18), (char) (0x80 | (character >> 12 & 63)),
+        (char) (0x80 | (character >> 6 & 63)), (char) (0x80 | (character & 63)) };
 }
 
 static void replace_all(std::string & text, const std::string & what, const std::string & by) {
@@ -62,8 +63,10 @@ static void for_texts(common_chat_msg & message, const std::function<void(std::s
 }
 
 // the special tokens in a text, longer names first
-static special_names names_in(const llama_vocab * vocab, const common_chat_templates * templates, const std::string & text) {
-    const std::string source = common_chat_templates_source(templates) + common_chat_templates_source(templates, "tool_use");
+static special_names names_in(
+        const llama_vocab * vocab, const common_chat_templates * templates, const std::string & text) {
+    const std::string source =
+        common_chat_templates_source(templates) + common_chat_templates_source(templates, "tool_use");
     const auto ids = common_tokenize(vocab, text, false, true);
 
     special_names names;
@@ -84,7 +87,8 @@ static special_names names_in(const llama_vocab * vocab, const common_chat_templ
 }
 
 // calls f(begin, end) for every name in the text, from left to right; f returns where the search continues
-static void for_names(const std::string & text, const special_names & names, const std::function<size_t(size_t, size_t)> & f) {
+static void for_names(
+        const std::string & text, const special_names & names, const std::function<size_t(size_t, size_t)> & f) {
     std::vector<size_t> found(names.size(), 0); // the next place of each
     std::vector<bool>   is_found(names.size(), false);
     for (size_t pos = 0;;) {
@@ -108,7 +112,8 @@ static void for_names(const std::string & text, const special_names & names, con
 
 // A text without special tokens. The tokenizer always finds markup, so its names are cut.
 static void add_text(std::vector<h2o_chat_piece> & pieces, const std::string & text, special_names names) {
-    names.erase(std::remove_if(names.begin(), names.end(), [](const auto & name) { return name.is_control; }), names.end());
+    names.erase(
+        std::remove_if(names.begin(), names.end(), [](const auto & name) { return name.is_control; }), names.end());
     size_t begin = 0;
     for_names(text, names, [&](size_t at, size_t /*end*/) {
         size_t cut = at + 1;
@@ -121,8 +126,8 @@ static void add_text(std::vector<h2o_chat_piece> & pieces, const std::string & t
     pieces.push_back({ text.substr(begin), false });
 }
 
-std::vector<h2o_chat_piece> h2o_chat_pieces(
-        const llama_vocab * vocab, const common_chat_templates * templates, common_chat_templates_inputs inputs, const std::string & prompt) {
+std::vector<h2o_chat_piece> h2o_chat_pieces(const llama_vocab * vocab, const common_chat_templates * templates,
+        common_chat_templates_inputs inputs, const std::string & prompt) {
     special_names all = names_in(vocab, templates, prompt);
     special_names said;
     uint32_t next = FIRST_STAND_IN;
@@ -184,8 +189,11 @@ std::vector<h2o_chat_piece> h2o_chat_pieces(
     return pieces;
 }
 
-std::vector<llama_token> h2o_chat_tokens(const llama_vocab * vocab, const std::vector<h2o_chat_piece> & pieces, const std::string & marker) {
-    const auto find_marker = [&](const std::string & text, size_t pos) { return marker.empty() ? std::string::npos : text.find(marker, pos); };
+std::vector<llama_token> h2o_chat_tokens(
+        const llama_vocab * vocab, const std::vector<h2o_chat_piece> & pieces, const std::string & marker) {
+    const auto find_marker = [&](const std::string & text, size_t pos) {
+        return marker.empty() ? std::string::npos : text.find(marker, pos);
+    };
     if (pieces.size() == 1 && find_marker(pieces[0].text, 0) == std::string::npos) {
         return common_tokenize(vocab, pieces[0].text, true, pieces[0].parse_special);
     }

@@ -15,13 +15,15 @@ struct h2o_chat_piece {
     bool        parse_special; // whether names of special tokens are these tokens
 };
 
-// `prompt`, which the templates have made of `inputs`, in pieces. One piece if no message has a name of a special token.
+// `prompt`, which the templates have made of `inputs`, in pieces. One piece if no message has a name of a special
+// token.
 //
-// Special tokens are control tokens and markup: names in the template's source that the vocabulary counts as text, such as
-// Qwen's <tool_call>. In the assistant's messages markup stays tokens, because the assistant has written it so.
-std::vector<h2o_chat_piece> h2o_chat_pieces(
-        const llama_vocab * vocab, const common_chat_templates * templates, common_chat_templates_inputs inputs, const std::string & prompt);
+// Special tokens are control tokens and markup: names in the template's source that the vocabulary counts as text, such
+// as Qwen's <tool_call>. In the assistant's messages markup stays tokens, because the assistant has written it so.
+std::vector<h2o_chat_piece> h2o_chat_pieces(const llama_vocab * vocab, const common_chat_templates * templates,
+        common_chat_templates_inputs inputs, const std::string & prompt);
 
-// The tokens of these pieces, between the tokens that the vocabulary puts around every text. Each marker of an image becomes
-// LLAMA_TOKEN_NULL. Without images the marker is empty.
-std::vector<llama_token> h2o_chat_tokens(const llama_vocab * vocab, const std::vector<h2o_chat_piece> & pieces, const std::string & marker = "");
+// The tokens of these pieces, between the tokens that the vocabulary puts around every text. Each marker of an image
+// becomes LLAMA_TOKEN_NULL. Without images the marker is empty.
+std::vector<llama_token> h2o_chat_tokens(
+        const llama_vocab * vocab, const std::vector<h2o_chat_piece> & pieces, const std::string & marker = "");

@@ -8,8 +8,8 @@
 
 static constexpr size_t MAX_DIGITS = 16;
 
-// A number that is not negative, in decimal digits. No zeros stand at the beginning of the whole part, but "0", nor at the end of the
-// fraction.
+// A number that is not negative, in decimal digits. No zeros stand at the beginning of the whole part, but "0", nor at
+// the end of the fraction.
 struct magnitude {
     std::string whole;
     std::string fraction;
@@ -51,7 +51,8 @@ static std::pair<bool, magnitude> parse(const h2o_number_bound & bound) {
     long        point  = (long) std::min(digits.find('.'), digits.size());
     digits.erase(std::remove(digits.begin(), digits.end(), '.'), digits.end());
     if (exponent < text.size()) {
-        point += std::clamp(std::strtol(text.c_str() + exponent + 1, nullptr, 10), -400L, 400L); // more than a double has
+        // more than a double has
+        point += std::clamp(std::strtol(text.c_str() + exponent + 1, nullptr, 10), -400L, 400L);
     }
     if (point < 0) {
         digits.insert(0, (size_t) -point, '0');
@@ -165,7 +166,8 @@ static std::vector<std::string> fraction_range(const magnitude * min, const magn
         bool ends = false;
         const auto rest = fraction_range(next_min, next_max, i + 1, ends);
         if (ends || !rest.empty()) {
-            result.push_back(digit_class(digit, digit) + (rest.empty() ? "" : " (" + join(rest) + ")" + (ends ? "?" : "")));
+            result.push_back(
+                digit_class(digit, digit) + (rest.empty() ? "" : " (" + join(rest) + ")" + (ends ? "?" : "")));
         }
     }
     for (auto & alternative : result) {
@@ -221,7 +223,8 @@ static std::vector<std::string> magnitude_range(const magnitude & min, const mag
 }
 
 // The bound that excludes most, by sign and magnitude; sign: 1 for minima, -1 for maxima.
-static std::optional<std::pair<bool, magnitude>> tightest(const std::vector<std::optional<h2o_number_bound>> & bounds, int sign) {
+static std::optional<std::pair<bool, magnitude>> tightest(
+        const std::vector<std::optional<h2o_number_bound>> & bounds, int sign) {
     std::optional<std::pair<bool, magnitude>> result;
     for (const auto & bound : bounds) {
         if (!bound) {
@@ -241,9 +244,8 @@ static std::optional<std::pair<bool, magnitude>> tightest(const std::vector<std:
     return result;
 }
 
-std::string h2o_number_range_to_gbnf(
-        const std::vector<std::optional<h2o_number_bound>> & minima, const std::vector<std::optional<h2o_number_bound>> & maxima,
-        bool is_integer) {
+std::string h2o_number_range_to_gbnf(const std::vector<std::optional<h2o_number_bound>> & minima,
+        const std::vector<std::optional<h2o_number_bound>> & maxima, bool is_integer) {
     const magnitude zero    = { "0", "", false };
     const magnitude largest = { std::string(MAX_DIGITS, '9'), std::string(MAX_DIGITS, '9'), false };
 

@@ -65,7 +65,8 @@ public:
                 }
             }
             // what JSON does not escape
-            for (const char_range & part : { char_range(' ', '!'), char_range('#', '['), char_range(']', 0xD7FF), char_range(0xE000, MAX_CODE_POINT) }) {
+            for (const char_range & part : { char_range(' ', '!'), char_range('#', '['), char_range(']', 0xD7FF),
+                     char_range(0xE000, MAX_CODE_POINT) }) {
                 const uint32_t first = std::max(range.first, part.first);
                 const uint32_t last  = std::min(range.second, part.second);
                 if (first <= last) {
@@ -341,9 +342,9 @@ private:
                 result.add('a', 'z');
                 return c == 'w' ? result : result.complement();
             case 's': case 'S':
-                for (const char_range & range : std::initializer_list<char_range>{ { '\t', '\r' }, { ' ', ' ' }, { 0xA0, 0xA0 },
-                        { 0x1680, 0x1680 }, { 0x2000, 0x200A }, { 0x2028, 0x2029 }, { 0x202F, 0x202F }, { 0x205F, 0x205F },
-                        { 0x3000, 0x3000 }, { 0xFEFF, 0xFEFF } }) {
+                for (const char_range & range : std::initializer_list<char_range>{ { '\t', '\r' }, { ' ', ' ' },
+                         { 0xA0, 0xA0 }, { 0x1680, 0x1680 }, { 0x2000, 0x200A }, { 0x2028, 0x2029 }, { 0x202F, 0x202F },
+                         { 0x205F, 0x205F }, { 0x3000, 0x3000 }, { 0xFEFF, 0xFEFF } }) {
                     result.add(range.first, range.second);
                 }
                 return c == 's' ? result : result.complement();
@@ -462,7 +463,8 @@ static std::string found_in_gbnf(const pattern_node & node, const std::string & 
         return char_rule + "* " + to_gbnf(node) + " " + char_rule + "*";
     }
     const auto & children = node.children;
-    if (children.size() == 1 && (children[0]->kind == pattern_node::CHOICE || children[0]->kind == pattern_node::SEQUENCE)) {
+    if (children.size() == 1 &&
+        (children[0]->kind == pattern_node::CHOICE || children[0]->kind == pattern_node::SEQUENCE)) {
         return found_in_gbnf(*children[0], char_rule);
     }
     size_t first = 0;

@@ -2,7 +2,7 @@
 
 #include <string>
 
-// GBNF of the JSON strings, without their quotes, in which a regular expression is found. The expression is as ECMA-262 has it;
-// \d and \w are ASCII. char_rule is GBNF for any character of a JSON string.
-// Throws std::invalid_argument if it is not a regular expression, or says what a grammar cannot.
+// GBNF of the JSON strings, without their quotes, in which a regular expression is found. The expression is as ECMA-262
+// has it; \d and \w are ASCII. char_rule is GBNF for any character of a JSON string. Throws std::invalid_argument if it
+// is not a regular expression, or says what a grammar cannot.
 std::string h2o_pattern_to_gbnf(const std::string & pattern, const std::string & char_rule);

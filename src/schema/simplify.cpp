@@ -16,10 +16,12 @@ static const std::vector<std::string> TYPES = { "null", "boolean", "object", "ar
 
 // keywords that apply to values of one type, whatever "type" says
 static const std::vector<std::pair<std::string, std::vector<std::string>>> KEYWORDS = {
-    { "object", { "properties", "required", "additionalProperties", "propertyNames", "patternProperties", "minProperties", "maxProperties",
-                  "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties" } },
-    { "array",  { "items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains", "minContains", "maxContains",
-                  "unevaluatedItems", "uniqueItems" } },
+    { "object",
+        { "properties", "required", "additionalProperties", "propertyNames", "patternProperties", "minProperties",
+            "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties" } },
+    { "array",
+        { "items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains", "minContains", "maxContains",
+            "unevaluatedItems", "uniqueItems" } },
     { "number", { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf" } },
     { "string", { "pattern", "minLength", "maxLength", "format" } },
 };
@@ -62,8 +64,8 @@ static bool is_integer(const json & value) {
 }
 
 static std::string type_of(const json & value) {
-    return value.is_null() ? "null" : value.is_boolean() ? "boolean" : value.is_object() ? "object" : value.is_array() ? "array" :
-        value.is_string() ? "string" : is_integer(value) ? "integer" : "number";
+    return value.is_null() ? "null" : value.is_boolean() ? "boolean" : value.is_object() ? "object" :
+        value.is_array() ? "array" : value.is_string() ? "string" : is_integer(value) ? "integer" : "number";
 }
 
 static bool includes(const std::vector<std::string> & types, const std::string & type) {
@@ -209,9 +211,11 @@ static json merged(const json & a, const json & b) {
             for (const auto & name : value) {
                 result[keyword].push_back(name);
             }
-        } else if (own.is_number() && value.is_number() && (keyword.compare(0, 3, "min") == 0 || keyword == "exclusiveMinimum")) {
+        } else if (own.is_number() && value.is_number() &&
+            (keyword.compare(0, 3, "min") == 0 || keyword == "exclusiveMinimum")) {
             result[keyword] = own.get<double>() > value.get<double>() ? own : value;
-        } else if (own.is_number() && value.is_number() && (keyword.compare(0, 3, "max") == 0 || keyword == "exclusiveMaximum")) {
+        } else if (own.is_number() && value.is_number() &&
+            (keyword.compare(0, 3, "max") == 0 || keyword == "exclusiveMaximum")) {
             result[keyword] = own.get<double>() < value.get<double>() ? own : value;
         } else if (keyword == "items" || keyword == "propertyNames") {
             result[keyword] = all_of(own, value);
@@ -290,8 +294,9 @@ static void check_schema(const json & schema) {
 
 static bool says_nothing(const json & schema) {
     check_schema(schema);
-    return schema.is_boolean() || (assertions(schema).empty() && !schema.contains("$ref") && !schema.contains("allOf") &&
-        !schema.contains("anyOf") && !schema.contains("oneOf"));
+    return schema.is_boolean() ||
+        (assertions(schema).empty() && !schema.contains("$ref") && !schema.contains("allOf") &&
+            !schema.contains("anyOf") && !schema.contains("oneOf"));
 }
 
 // The schema as alternatives, each without $ref, allOf, anyOf, oneOf and const at its outermost level.
@@ -382,8 +387,10 @@ static bool fits(const json & value, const json & schema) {
             continue;
         }
         const json & bound = schema.at(keyword);
-        if ((type != "string" && group_of(type) != "number") || keyword == "pattern" || keyword == "multipleOf" || !bound.is_number()) {
-            refuse(keyword, "cannot be combined with enum or const: leave out the values that it excludes, and the keyword");
+        if ((type != "string" && group_of(type) != "number") || keyword == "pattern" || keyword == "multipleOf" ||
+            !bound.is_number()) {
+            refuse(keyword,
+                "cannot be combined with enum or const: leave out the values that it excludes, and the keyword");
         }
         const double x = type == "string" ? (double) length_of(value.get<std::string>()) : value.get<double>();
         const double y = bound.get<double>();
@@ -434,7 +441,8 @@ static std::pair<double, double> lengths_of_format(const std::string & format) {
 }
 
 static bool has_rule(const json & format) {
-    static const std::vector<std::string> known = { "date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5" };
+    static const std::vector<std::string> known = {
+        "date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5" };
     return format.is_string() && contains(known, format.get<std::string>());
 }
 
@@ -528,8 +536,10 @@ static void simplify_object(json & schema, const h2o_schema_resolver & resolve) 
         }
         properties = *given;
     }
-    const bool is_closed = schema.contains("additionalProperties") ? is(schema, "additionalProperties", false) : !properties.empty();
-    const json more      = schema.contains("additionalProperties") && !is_closed ? schema.at("additionalProperties") : json(true);
+    const bool is_closed =
+        schema.contains("additionalProperties") ? is(schema, "additionalProperties", false) : !properties.empty();
+    const json more =
+        schema.contains("additionalProperties") && !is_closed ? schema.at("additionalProperties") : json(true);
     if (!more.is_boolean() && !more.is_object()) {
         refuse("additionalProperties", "must be a boolean or a schema");
     }
@@ -548,7 +558,8 @@ static void simplify_object(json & schema, const h2o_schema_resolver & resolve) 
                 continue;
             }
             if (is(schema, "additionalProperties", false)) {
-                throw no_value("\"required\" has a property that \"additionalProperties\" forbids: " + name.get<std::string>());
+                throw no_value(
+                    "\"required\" has a property that \"additionalProperties\" forbids: " + name.get<std::string>());
             }
             properties[name.get<std::string>()] = more;
         }
@@ -618,7 +629,8 @@ static void simplify_object(json & schema, const h2o_schema_resolver & resolve) 
     }
 
     if (count_of(schema, "minProperties", 0) > (double) required.size()) {
-        refuse("minProperties", "is above the number of required properties: require more, or check the answer instead");
+        refuse(
+            "minProperties", "is above the number of required properties: require more, or check the answer instead");
     }
     if (count_of(schema, "maxProperties", INFINITY) < (is_open ? INFINITY : (double) possible.size())) {
         refuse("maxProperties", "is below the number of properties that there can be: check the answer instead");
@@ -639,7 +651,8 @@ static std::vector<json> split_types(const json & schema, const h2o_schema_resol
         for (const auto & [type, keywords] : KEYWORDS) {
             for (const auto & keyword : keywords) {
                 // a format without a rule says nothing
-                if (schema.contains(keyword) && (keyword != "format" || has_rule(schema.at(keyword))) && !contains(types, type)) {
+                if (schema.contains(keyword) && (keyword != "format" || has_rule(schema.at(keyword))) &&
+                    !contains(types, type)) {
                     types.push_back(type);
                 }
             }
@@ -755,9 +768,12 @@ std::string h2o_rule_name(const std::string & name) {
 
 const common_json & h2o_resolve_pointer(const common_json & document, const std::string & ref) {
     if (ref != "#" && ref.compare(0, 2, "#/") != 0) {
-        throw std::invalid_argument("unsupported $ref " + ref + ", only references into the same document are supported");
+        throw std::invalid_argument(
+            "unsupported $ref " + ref + ", only references into the same document are supported");
     }
-    const auto fail = [&](const std::string & why) { throw std::invalid_argument("cannot resolve $ref " + ref + ", " + why); };
+    const auto fail = [&](const std::string & why) {
+        throw std::invalid_argument("cannot resolve $ref " + ref + ", " + why);
+    };
 
     const json * target = &document;
     for (size_t begin = 1; begin < ref.size();) {
@@ -766,7 +782,8 @@ const common_json & h2o_resolve_pointer(const common_json & document, const std:
         for (size_t i = begin + 1; i < end; i++) {
             if (ref[i] == '~' && i + 1 < end && (ref[i + 1] == '0' || ref[i + 1] == '1')) {
                 name += ref[++i] == '0' ? '~' : '/';
-            } else if (ref[i] == '%' && i + 2 < end && isxdigit((unsigned char) ref[i + 1]) && isxdigit((unsigned char) ref[i + 2])) {
+            } else if (ref[i] == '%' && i + 2 < end && isxdigit((unsigned char) ref[i + 1]) &&
+                isxdigit((unsigned char) ref[i + 2])) {
                 name += (char) std::stoi(ref.substr(i + 1, 2), nullptr, 16);
                 i += 2;
             } else {
@@ -775,7 +792,8 @@ const common_json & h2o_resolve_pointer(const common_json & document, const std:
         }
         if (target->is_object() && target->contains(name)) {
             target = &target->at(name);
-        } else if (target->is_array() && !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == std::string::npos) {
+        } else if (target->is_array() && !name.empty() && name.size() < 10 &&
+            name.find_first_not_of("0123456789") == std::string::npos) {
             const size_t i = std::stoul(name);
             if (i >= target->size()) {
                 fail(name + " is out of range");

@@ -47,7 +47,8 @@ static bool is_allowed_origin(const common_params & params, const std::string & 
     const auto allowed = allowed_origins(params);
 
     return std::any_of(allowed.begin(), allowed.end(), [&](const std::string & other) {
-        return other == "*" || other == origin || (other == "localhost" && is_this_machine(name_of(authority_of(origin))));
+        return other == "*" || other == origin ||
+            (other == "localhost" && is_this_machine(name_of(authority_of(origin))));
     });
 }
 
@@ -56,8 +57,10 @@ static bool is_allowed_host(const common_params & params, const std::string & na
     const auto   allowed = allowed_origins(params);
 
     return is_this_machine(name) ||
-        std::any_of(hosts.begin(), hosts.end(), [&](const std::string & host) { return lower(common_http_format_host(host)) == name; }) ||
-        std::any_of(allowed.begin(), allowed.end(), [&](const std::string & other) { return other == "*" || name_of(authority_of(other)) == name; });
+        std::any_of(hosts.begin(), hosts.end(),
+            [&](const std::string & host) { return lower(common_http_format_host(host)) == name; }) ||
+        std::any_of(allowed.begin(), allowed.end(),
+            [&](const std::string & other) { return other == "*" || name_of(authority_of(other)) == name; });
 }
 
 static bool is_loopback(const std::string & address) {
@@ -72,8 +75,8 @@ bool server_h2o_is_local(const common_params & params) {
 
 static bool refuse(httplib::Response & response, const std::string & message) {
     response.status = 403;
-    response.set_content(
-        safe_json_to_str({ { "error", format_error_response(message, ERROR_TYPE_PERMISSION) } }), "application/json; charset=utf-8");
+    response.set_content(safe_json_to_str({ { "error", format_error_response(message, ERROR_TYPE_PERMISSION) } }),
+        "application/json; charset=utf-8");
     return false;
 }
 
@@ -89,11 +92,13 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
         return true;
     }
     // behind a proxy `Host` may be another one: then the browser says that the page is the server's
-    if ((!host.empty() && authority_of(origin) == host) || request.get_header_value("Sec-Fetch-Site") == "same-origin") {
+    if ((!host.empty() && authority_of(origin) == host) ||
+        request.get_header_value("Sec-Fetch-Site") == "same-origin") {
         return true;
     }
     if (!is_allowed_origin(params, origin)) {
-        return refuse(response, "pages of " + origin.substr(0, 100) + " may not use this server: start it with `--cors-origins` to let them");
+        return refuse(response, "pages of " + origin.substr(0, 100) +
+            " may not use this server: start it with `--cors-origins` to let them");
     }
     const bool is_any = params.cors_origins == "*" && !params.cors_credentials;
     response.set_header("Access-Control-Allow-Origin", is_any ? "*" : request.get_header_value("Origin"));

@@ -29,8 +29,8 @@ server_h2o_librarian::server_h2o_librarian() {
     is_gone = path.empty();
 }
 
-std::optional<server_h2o_answer> server_h2o_librarian::ask(const std::string & what, const common_json & about, const std::vector<std::string_view> & bytes,
-        int n_seconds) {
+std::optional<server_h2o_answer> server_h2o_librarian::ask(const std::string & what, const common_json & about,
+        const std::vector<std::string_view> & bytes, int n_seconds) {
     if (is_gone) {
         return std::nullopt;
     }
@@ -62,7 +62,8 @@ std::optional<server_h2o_answer> server_h2o_librarian::ask(const std::string & w
     auto result = client.Post("/" + what, n_bytes, write, "application/octet-stream");
     if (!result) {
         if (!is_gone.exchange(true)) {
-            LOG_WRN("the library is off: its process does not answer (%s). Texts are read without it until the server is started again\n",
+            LOG_WRN("the library is off: its process does not answer (%s). Texts are read without it until the server "
+                    "is started again\n",
                 httplib::to_string(result.error()).c_str());
         }
         return std::nullopt;

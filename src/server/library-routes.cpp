@@ -26,7 +26,8 @@ server_http_context::handler_t server_h2o_library_route(const common_params & pa
 
         const auto key = server_h2o_library_key(params, request.headers);
         if (!librarian.was_there() || !key) {
-            return failed("this server has no library: start it with `h2o-llama serve`, without --library off; where others can reach it, with --api-key", ERROR_TYPE_NOT_SUPPORTED);
+            return failed("this server has no library: start it with `h2o-llama serve`, without --library off; where "
+                "others can reach it, with --api-key", ERROR_TYPE_NOT_SUPPORTED);
         }
         auto answer = librarian.ask(what, { { "key", *key }, { "id", request.get_param("id") } }, {}, N_SECONDS);
         if (!answer) {

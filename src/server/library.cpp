@@ -19,7 +19,8 @@ static constexpr int N_SECONDS_WRITE = 300;
 // how long the server's loop waits for the librarian at a time, if it has nothing else to do
 static constexpr auto A_MOMENT = std::chrono::milliseconds(10);
 
-std::optional<std::string> server_h2o_library_key(const common_params & params, const std::map<std::string, std::string> & headers) {
+std::optional<std::string> server_h2o_library_key(
+        const common_params & params, const std::map<std::string, std::string> & headers) {
     const auto & keys = params.api_keys;
     if (keys.empty()) {
         return server_h2o_is_local(params) ? std::optional<std::string>("") : std::nullopt;
@@ -73,10 +74,13 @@ void server_h2o_library::init(const common_params & params, bool has_draft_model
     }
     const auto & adapters = params.lora_adapters;
 
-    const auto has_invocation = [](const auto & adapter) { return llama_adapter_get_alora_n_invocation_tokens(adapter.ptr) > 0; };
+    const auto has_invocation = [](const auto & adapter) {
+        return llama_adapter_get_alora_n_invocation_tokens(adapter.ptr) > 0;
+    };
 
     if (has_draft_model || std::any_of(adapters.begin(), adapters.end(), has_invocation)) {
-        LOG_WRN("the library is off: it keeps no texts of draft models and of adapters that are applied to a part of a text\n");
+        LOG_WRN("the library is off: it keeps no texts of draft models and of adapters that are applied to a part of a "
+                "text\n");
         return;
     }
     const auto answer = server_h2o_librarian::get().ask("settings", common_json::object(), {}, N_SECONDS_LOAD);
@@ -107,7 +111,8 @@ bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) 
 }
 
 bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const {
-    const bool is_place = n_prompt >= n_least && std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
+    const bool is_place =
+        n_prompt >= n_least && std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
 
     return is_place && is_on() && server_h2o_enabled(ctx) && !server_h2o_goes_anywhere(ctx);
 }
@@ -124,13 +129,16 @@ void server_h2o_library::leave(llama_seq_id id) {
     left.remove_if(is_done);
 }
 
-bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx, bool is_alone) try {
+bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept,
+        int32_t n_ctx, bool is_alone) try {
     if ((int32_t) prompt.size() < n_kept + n_new) {
         return true;
     }
     auto it = asked.find(id);
     if (it == asked.end()) {
-        const auto ask = [about = common_json { { "key", key }, { "n_least", n_kept + n_new }, { "n_ctx", n_ctx } }, prompt] {
+        const common_json about = { { "key", key }, { "n_least", n_kept + n_new }, { "n_ctx", n_ctx } };
+
+        const auto ask = [about, prompt] {
             return server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);
         };
         it = asked.emplace(id, question { key, std::async(std::launch::async, ask) }).first;
@@ -146,7 +154,7 @@ bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, cons
 
 std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id) try {
     const auto it = asked.find(id);
-    if (it == asked.end() || !is_done(it->second.found)) { // the librarian is gone
+    if (it == asked.end() || !is_done(it->second.found)) { // the librarian has ended
         leave(id);
         return std::nullopt;
     }
@@ -167,8 +175,10 @@ std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_
 
     const auto   state   = bytes.substr(n_bytes);
     auto *       memory  = llama_get_memory(ctx);
-    const size_t n_state = llama_state_seq_set_data(ctx, reinterpret_cast<const uint8_t *>(state.data()), state.size(), id);
-    if (n_state != state.size() || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 || llama_memory_seq_pos_min(memory, id) < 0) {
+    const size_t n_state =
+        llama_state_seq_set_data(ctx, reinterpret_cast<const uint8_t *>(state.data()), state.size(), id);
+    if (n_state != state.size() || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 ||
+        llama_memory_seq_pos_min(memory, id) < 0) {
         LOG_WRN("slot %d: a text of the library is refused: it is read again\n", id);
         return llama_tokens();
     }
@@ -216,7 +226,8 @@ bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, cons
     return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < n_new;
 }
 
-void server_h2o_library::give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens) try {
+void server_h2o_library::give(
+        llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens) try {
     const int32_t n = tokens.size();
 
     // after a call that failed the sequence may have fewer tokens
@@ -257,7 +268,8 @@ static bool write(const common_json & about, const llama_tokens & tokens, const 
     auto & librarian = server_h2o_librarian::get();
 
     // another slot or program may have given it
-    const auto answer = librarian.ask("is-new", { { "key", about.at("key").get<std::string>() } }, { bytes_of(tokens) }, N_SECONDS_WRITE);
+    const auto answer = librarian.ask(
+        "is-new", { { "key", about.at("key").get<std::string>() } }, { bytes_of(tokens) }, N_SECONDS_WRITE);
     if (answer && answer->status == 200 && !answer->about().at("is_new").get<bool>()) {
         return true;
     }

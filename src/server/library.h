@@ -19,12 +19,13 @@
 #include <utility>
 #include <vector>
 
-// The library in llama-server's slots: texts that were read are kept by the librarian, and outlive the server. A slot takes from there
-// what a prompt begins with, and gives what it holds when an answer is done. Without a librarian nothing here does anything.
+// The library in llama-server's slots. The librarian keeps texts, which outlive the server: a slot takes the beginning
+// of its prompt from there and gives its text when an answer is done. Without a librarian nothing here does anything.
 
-// Whose library it is: the API key of a request, empty if the server asks for none. None if a key is asked for and not there.
-// Without a key it is the user's own, and only for programs of this machine.
-std::optional<std::string> server_h2o_library_key(const common_params & params, const std::map<std::string, std::string> & headers);
+// Whose library it is: the API key of a request, empty if the server asks for none. None if a key is asked for and not
+// there. Without a key it is the user's own, and only for programs of this machine.
+std::optional<std::string> server_h2o_library_key(
+        const common_params & params, const std::map<std::string, std::string> & headers);
 
 class server_h2o_library {
 public:
@@ -33,11 +34,13 @@ public:
     // waits until all that was given is written
     ~server_h2o_library();
 
-    // With the first context: the adapters that the server was started with are part of its model. What a draft model holds is not kept.
+    // With the first context. The adapters that the server was started with are part of its model. States of draft
+    // models are not kept.
     void init(const common_params & params, bool has_draft_model);
 
-    // Asks for a slot, before it reads its prompt, for the text that begins most like it, if that has more than it can keep of its own.
-    // False until the answer has come: other slots continue meanwhile. is_alone: there are none, so it waits for a moment.
+    // Asks for a slot, before it reads its prompt, for the text that begins most like it, if that has more than it can
+    // keep of its own. False until the answer has come: other slots continue meanwhile. is_alone: there are none, so it
+    // waits for a moment.
     template <typename Slot>
     bool is_ready(llama_context * ctx, const Slot & slot, bool is_alone) {
         if (!is_for(slot)) {
@@ -61,7 +64,7 @@ public:
         if (!text) {
             return;
         }
-        if (text->empty()) { // the slot's own is gone, too
+        if (text->empty()) { // the slot's own text is lost, too
             slot.prompt_clear();
             return;
         }
@@ -82,7 +85,7 @@ public:
         }
     }
 
-    // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end: another question can then go back to there.
+    // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end, for other questions to rewind to.
     bool cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const;
 
 private:
@@ -99,7 +102,8 @@ private:
     template <typename Slot>
     bool is_for(const Slot & slot) const {
         const auto & task = *slot.task;
-        return is_on() && task.h2o_library_key && task.need_sampling() && task.params.cache_prompt && is_of_this_model(slot.prompt.lora);
+        return is_on() && task.h2o_library_key && task.need_sampling() && task.params.cache_prompt &&
+            is_of_this_model(slot.prompt.lora);
     }
 
     using answer = std::future<std::optional<server_h2o_answer>>;
@@ -109,7 +113,8 @@ private:
         answer      found;
     };
 
-    bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx, bool is_alone);
+    bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx,
+        bool is_alone);
 
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
     std::optional<llama_tokens> take(llama_context * ctx, llama_seq_id id);

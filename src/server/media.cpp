@@ -17,7 +17,8 @@ std::vector<uint8_t> server_h2o_read_media(const std::string & folder, const std
     }
     const auto n_bytes = std::filesystem::file_size(path, error);
     if (!error && n_bytes > N_BYTES_MAX) {
-        throw std::invalid_argument(name + " has " + std::to_string(n_bytes) + " bytes, expected at most " + std::to_string(N_BYTES_MAX));
+        throw std::invalid_argument(
+            name + " has " + std::to_string(n_bytes) + " bytes, expected at most " + std::to_string(N_BYTES_MAX));
     }
     std::vector<uint8_t> res(error ? 0 : n_bytes);
     if (error || !std::ifstream(path, std::ios::binary).read(reinterpret_cast<char *>(res.data()), res.size())) {

@@ -24,8 +24,9 @@ std::vector<h2o_chat_piece> server_h2o_pieces_of(const common_json & request) {
     return pieces;
 }
 
-int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * output, const std::vector<h2o_chat_piece> & pieces,
-        const std::string & marker, const std::vector<const mtmd_bitmap *> & files) {
+int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * output,
+        const std::vector<h2o_chat_piece> & pieces, const std::string & marker,
+        const std::vector<const mtmd_bitmap *> & files) {
     std::vector<mtmd_input_text> texts;
     std::vector<mtmd_input_part> parts;
     size_t n_markers = 0;
@@ -62,7 +63,8 @@ std::vector<std::string> server_h2o_stops(const common_json & value) {
     std::vector<std::string> stops;
     const auto add = [&](const common_json & stop) {
         if (!stop.is_string() || stop.get<std::string>().empty()) {
-            throw std::invalid_argument("'stop' must be a string or a list of strings, none of them empty, but got " + value.dump_safe());
+            throw std::invalid_argument(
+                "'stop' must be a string or a list of strings, none of them empty, but got " + value.dump_safe());
         }
         stops.push_back(stop.get<std::string>());
     };

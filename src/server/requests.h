@@ -14,18 +14,20 @@ struct mtmd_bitmap;
 struct mtmd_context;
 struct mtmd_input_chunks;
 
-// Where llama-server reads OpenAI's requests as the Python interface does. All of these throw std::invalid_argument, which is 400.
+// Where llama-server reads OpenAI's requests as the Python interface does. All of these throw std::invalid_argument,
+// which is 400.
 
 // The pieces of a chat's prompt, between the two functions that make and tokenize it.
 common_json server_h2o_pieces_to_json(const std::vector<h2o_chat_piece> & pieces);
 std::vector<h2o_chat_piece> server_h2o_pieces_of(const common_json & request);
 
 // mtmd_tokenize of a prompt in pieces, with the files in the places of the marker.
-int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * output, const std::vector<h2o_chat_piece> & pieces,
-        const std::string & marker, const std::vector<const mtmd_bitmap *> & files);
+int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * output,
+        const std::vector<h2o_chat_piece> & pieces, const std::string & marker,
+        const std::vector<const mtmd_bitmap *> & files);
 
-// The number of a field. Upstream takes true for 1, 1.5 for 1 and 2^32 + 1 for 1; here these are errors. An unsigned field takes -1 for
-// its largest number: a random seed.
+// The number of a field. Upstream takes true for 1, 1.5 for 1 and 2^32 + 1 for 1; here these are errors. An unsigned
+// field takes -1 for its largest number: a random seed.
 template <typename T>
 T server_h2o_number(const common_json & value) {
     const double number = value.is_number() ? value.get<double>() : std::nan("");

@@ -14,9 +14,10 @@
 #include <system_error>
 #include <vector>
 
-// A slot's file is llama.cpp's state of the sequence; where it was computed with adapters ADAPTERS, their number, and for each the hash
-// of its content and its scale; with H2O CHECKPOINTS, their number and the checkpoints. A checkpoint is its number of tokens, the
-// sizes of data_tgt (its state) and data_dft (its rows), and these two. Numbers are uint64_t, a scale is the bits of a double.
+// A slot's file is llama.cpp's state of the sequence; where it was computed with adapters ADAPTERS, their number, and
+// for each the hash of its content and its scale; with H2O CHECKPOINTS, their number and the checkpoints. A checkpoint
+// is its number of tokens, the sizes of data_tgt (its state) and data_dft (its rows), and these two. Numbers are
+// uint64_t, a scale is the bits of a double.
 static constexpr uint64_t ADAPTERS    = 0x31726f6c206f3268; // "h2o lor1"
 static constexpr uint64_t CHECKPOINTS = 0x31706b63206f3268; // "h2o ckp1"
 
@@ -41,8 +42,9 @@ private:
 
 class reader {
 public:
-    // the end of what was read, which the caller knows
-    reader(const std::string & path, size_t & n_bytes) : file(path, std::ios::binary | std::ios::ate), n_bytes(n_bytes) {
+    // n_bytes: how many bytes of the file were read, for the caller, too
+    reader(const std::string & path, size_t & n_bytes)
+        : file(path, std::ios::binary | std::ios::ate), n_bytes(n_bytes) {
         size = file ? (size_t) file.tellg() : 0;
         file.seekg(n_bytes);
     }
@@ -52,7 +54,8 @@ public:
     std::vector<uint8_t> bytes(size_t n) {
         std::vector<uint8_t> res(n <= size - n_bytes ? n : 0);
         if (res.size() < n || !file.read(reinterpret_cast<char *>(res.data()), n)) {
-            throw std::runtime_error("this file ends too early, or is damaged: what follows the slot's state is not all there");
+            throw std::runtime_error(
+                "this file ends too early, or is damaged: what follows the slot's state is not all there");
         }
         n_bytes += n;
         return res;
@@ -115,8 +118,9 @@ static void write_checkpoints(writer & file, const std::list<common_prompt_check
     }
 }
 
-size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const server_h2o_adapters & adapters,
-        const std::list<common_prompt_checkpoint> & checkpoints, const llama_token * tokens, size_t n_tokens) {
+size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id,
+        const server_h2o_adapters & adapters, const std::list<common_prompt_checkpoint> & checkpoints,
+        const llama_token * tokens, size_t n_tokens) {
     const std::string unfinished = std::string(path) + ".part";
 
     size_t n_bytes = llama_state_seq_save_file(ctx, unfinished.c_str(), id, tokens, n_tokens);
@@ -140,7 +144,8 @@ size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id
     return 0;
 }
 
-void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const std::function<void(const llama_tokens &, size_t)> & take) {
+void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id,
+        const std::function<void(const llama_tokens &, size_t)> & take) {
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) {
         throw std::runtime_error("there is no such file");
@@ -192,7 +197,8 @@ server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const
     return adapters;
 }
 
-std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes) {
+std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(
+        const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes) {
     reader file(path, n_bytes);
 
     if (file.at_end() || !server_h2o_enabled(ctx)) { // H2O was off when it was saved, or is now
@@ -205,8 +211,8 @@ std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_cont
     for (uint64_t n = file.number(), last = 1; n > 0; --n) {
         const uint64_t n_checkpoint = file.number();
         if (n_checkpoint < last || n_checkpoint > (uint64_t) n_tokens) {
-            throw std::runtime_error("a checkpoint in this file is of " + std::to_string(n_checkpoint) + " tokens, expected " +
-                std::to_string(last) + " to " + std::to_string(n_tokens));
+            throw std::runtime_error("a checkpoint in this file is of " + std::to_string(n_checkpoint) +
+                " tokens, expected " + std::to_string(last) + " to " + std::to_string(n_tokens));
         }
         const uint64_t n_state = file.number(), n_rows = file.number();
 

@@ -8,11 +8,11 @@
 #include <stdexcept>
 #include <vector>
 
-// so many tokens at a prompt's end attend to everything: without messages, and at most of the last user's message
+// how many tokens at a prompt's end attend to everything: without messages, and at most of the last user's message
 static constexpr int32_t N_TAIL_TEXT    = 128;
 static constexpr int32_t N_TAIL_MESSAGE = 512;
 
-// upstream's server makes a checkpoint so many tokens before a prompt's end
+// how many tokens before a prompt's end upstream's server makes a checkpoint
 static constexpr int32_t N_BEFORE_END = 4;
 
 bool server_h2o_prepare(common_params & params) {
@@ -21,8 +21,10 @@ bool server_h2o_prepare(common_params & params) {
     }
 
     const auto & spec = params.speculative;
-    if (spec.has_dft() || spec.has_synth() || std::any_of(spec.types.begin(), spec.types.end(), [](auto type) { return type != COMMON_SPECULATIVE_TYPE_NONE; })) {
-        LOG_ERR("H2O does not work with speculative decoding in the server: leave out the options of drafts, or switch H2O off\n");
+    const auto is_any = [](auto type) { return type != COMMON_SPECULATIVE_TYPE_NONE; };
+    if (spec.has_dft() || spec.has_synth() || std::any_of(spec.types.begin(), spec.types.end(), is_any)) {
+        LOG_ERR("H2O does not work with speculative decoding in the server: leave out the options of drafts, or switch "
+                "H2O off\n");
         return false;
     }
 
@@ -35,7 +37,7 @@ common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_par
     if (!server_h2o_enabled(ctx)) {
         return common_context_can_seq_rm(ctx);
     }
-    // with eviction and no cold store the rows of earlier boundaries are gone
+    // with eviction and no cold store the rows of earlier boundaries are deleted
     const bool has_boundaries = !params.h2o.evict || params.h2o.cold_store[0];
 
     for (llama_seq_id id = 0; auto * kv = llama_get_h2o_kv_seq(ctx, id); ++id) {
@@ -54,7 +56,8 @@ bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * proj
     if (!reason || !server_h2o_enabled(ctx)) {
         return true;
     }
-    LOG_ERR("H2O does not work with this model's images, whose parts %s: leave out the multimodal projector, or switch H2O off\n", reason);
+    LOG_ERR("H2O does not work with this model's images, whose parts %s: leave out the multimodal projector, or switch "
+            "H2O off\n", reason);
     return false;
 }
 
@@ -83,9 +86,11 @@ int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict) {
 }
 
 int32_t server_h2o_slot_id(const std::string & value, int32_t n_slots) {
-    const bool is_number = !value.empty() && value.size() < 10 && value.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_number =
+        !value.empty() && value.size() < 10 && value.find_first_not_of("0123456789") == std::string::npos;
     if (!is_number || std::stoi(value) >= n_slots) {
-        throw std::invalid_argument("there is no slot " + value.substr(0, 20) + ": this server has 0 to " + std::to_string(n_slots - 1));
+        throw std::invalid_argument(
+            "there is no slot " + value.substr(0, 20) + ": this server has 0 to " + std::to_string(n_slots - 1));
     }
     return std::stoi(value);
 }
@@ -94,7 +99,8 @@ static int32_t n_tokens(const llama_h2o_kv * kv) {
     return llama_h2o_kv_info(kv).n_tokens;
 }
 
-// A checkpoint's K and V, once these have moved. They take the place of the draft model's state, which H2O does not have.
+// A checkpoint's K and V, once these have moved. They take the place of the draft model's state, which H2O does not
+// have.
 static std::vector<uint8_t> & rows(common_prompt_checkpoint & checkpoint) {
     return checkpoint.data_dft;
 }
@@ -106,7 +112,8 @@ static uint32_t chunk_end(const llama_h2o_kv * kv, const common_prompt_checkpoin
     return (checkpoint.n_tokens + S - 1)/S*S;
 }
 
-void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens) {
+void server_h2o_keep_rows(
+        llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens) {
     auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv || !llama_h2o_kv_moves_rows(kv, n_tokens)) {
         return;
@@ -125,17 +132,23 @@ void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common
         first->update_dft(ctx, id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
         llama_h2o_kv_set_state_end(kv, UINT32_MAX);
 
-        // Where a document ends, and where the conversation was: a copy for every chunk would take more than dense attention does.
+        // Where a document ends, and where the conversation was: a copy for every chunk would take more than dense
+        // attention does.
         const uint32_t begin_end = chunk_end(kv, checkpoints.front()), last_end = chunk_end(kv, *first);
-        checkpoints.remove_if([&](const auto & c) { return chunk_end(kv, c) > begin_end && chunk_end(kv, c) < last_end; });
+        checkpoints.remove_if(
+            [&](const auto & c) { return chunk_end(kv, c) > begin_end && chunk_end(kv, c) < last_end; });
     }
 }
 
-static bool set_state(llama_context * ctx, llama_seq_id id, const std::vector<uint8_t> & data, llama_state_seq_flags flags) {
-    return !data.empty() && llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | flags) == data.size();
+static bool set_state(
+        llama_context * ctx, llama_seq_id id, const std::vector<uint8_t> & data, llama_state_seq_flags flags) {
+    return !data.empty() &&
+        llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | flags) ==
+        data.size();
 }
 
-static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const common_prompt_checkpoint & checkpoint) {
+static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
+        const common_prompt_checkpoint & checkpoint) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
 
     for (auto & c : checkpoints) {
@@ -143,10 +156,11 @@ static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_promp
             return false;
         }
     }
-    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) && n_tokens(kv) == checkpoint.n_tokens;
+    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) &&
+        n_tokens(kv) == checkpoint.n_tokens;
 }
 
-// n_past, or the nearest position before it to which the cache can go back
+// n_past, or the nearest position before it to which the cache can rewind
 static int32_t nearest(const llama_h2o_kv * kv, const server_h2o_is_inside & is_inside, int32_t n_past) {
     while (!llama_h2o_kv_can_rewind(kv, n_past) || is_inside(n_past)) {
         n_past--;
@@ -155,7 +169,8 @@ static int32_t nearest(const llama_h2o_kv * kv, const server_h2o_is_inside & is_
 }
 
 // rewinds to n_past or the nearest possible position before it, and removes the checkpoints after that
-static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past) {
+static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
+        const server_h2o_is_inside & is_inside, int32_t n_past) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
 
     // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
@@ -165,7 +180,8 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
 
     checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_past; });
 
-    const auto last = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto & a, const auto & b) { return a.n_tokens < b.n_tokens; });
+    const auto last = std::max_element(
+        checkpoints.begin(), checkpoints.end(), [](const auto & a, const auto & b) { return a.n_tokens < b.n_tokens; });
     if (last != checkpoints.end() && last->n_tokens > n_kept) {
         if (restore(ctx, id, checkpoints, *last)) {
             return last->n_tokens;
@@ -189,8 +205,8 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
     return 0;
 }
 
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside,
-        int32_t n_past, int32_t n_prompt) {
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
+        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv) {
         return n_past;
@@ -206,16 +222,21 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
     return res;
 }
 
-int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
-        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt, int32_t n_tokens) {
+int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id,
+        const std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past,
+        int32_t n_prompt, int32_t n_tokens) {
     const auto * kv    = llama_get_h2o_kv_seq(ctx, id);
     const auto * model = llama_get_model(ctx);
 
-    const bool is_any = llama_model_n_swa(model) == 0 && !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
+    const bool is_any =
+        llama_model_n_swa(model) == 0 && !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
 
     n_past = std::min(n_past, n_prompt - 1);
 
-    int32_t res = kv ? nearest(kv, is_inside, std::min(n_past, ::n_tokens(kv))) : is_any || n_past == n_tokens ? n_past : 0;
+    int32_t res = is_any || n_past == n_tokens ? n_past : 0;
+    if (kv) {
+        res = nearest(kv, is_inside, std::min(n_past, ::n_tokens(kv)));
+    }
     for (const auto & checkpoint : checkpoints) {
         if (checkpoint.n_tokens <= n_past) {
             res = std::max<int32_t>(res, checkpoint.n_tokens);
@@ -224,7 +245,8 @@ int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id, const std:
     return res;
 }
 
-bool server_h2o_wants_checkpoint(const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
+bool server_h2o_wants_checkpoint(
+        const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
     return !server_h2o_enabled(ctx) || is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
 }
 
@@ -320,7 +342,8 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
 
     std::vector<int32_t> memory(n_head_kv*info.memory_size);
     if (n_head_kv == 0 || !llama_h2o_kv_memory_indices(kv, il, memory.data())) {
-        throw std::invalid_argument("layer must be a layer that has memory sets, got " + std::to_string(il) + ": 'layers' of GET /slots/{id}/h2o names them");
+        throw std::invalid_argument("layer must be a layer that has memory sets, got " + std::to_string(il) +
+            ": 'layers' of GET /slots/{id}/h2o names them");
     }
 
     common_json res = {
@@ -345,7 +368,8 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
         throw std::invalid_argument("H2O is off");
     }
     if (!kv) {
-        throw std::invalid_argument("there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
+        throw std::invalid_argument(
+            "there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
     }
 
     const auto info   = llama_h2o_kv_info(kv);

@@ -13,13 +13,14 @@
 
 struct mtmd_context;
 
-// H2O as a property of llama-server's slots: a slot is a sequence of the context. Where H2O is off nothing here changes anything.
+// H2O as a property of llama-server's slots: a slot is a sequence of the context. Where H2O is off nothing here changes
+// anything.
 
 // Makes slots independent of each other. False, with the reason logged, for what H2O cannot do.
 bool server_h2o_prepare(common_params & params);
 
-// Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to almost any place, "full"
-// if checkpoints help; without H2O what upstream says.
+// Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to
+// almost any place, "full" if checkpoints help; without H2O what upstream says.
 common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params);
 
 bool server_h2o_enabled(const llama_context * ctx);
@@ -30,86 +31,101 @@ bool server_h2o_goes_anywhere(const llama_context * ctx);
 // How many tokens a slot may have, which is n_ctx but where eviction bounds the memory: there a text is never too long.
 int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx);
 
-// How many tokens an answer may have, -1 if n_ctx ends it. Where a text is never too long, no limit means the model's trained length:
-// some models never end an answer.
+// How many tokens an answer may have, -1 if n_ctx ends it. Where a text is never too long, no limit means the model's
+// trained length: some models never end an answer.
 int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict);
 
-// Whether the projector's images and sounds can be read with H2O; if not, the reason is logged. Always true without H2O.
+// Whether the projector's images and sounds can be read with H2O; if not, the reason is logged. Always true without
+// H2O.
 bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * projector);
 
 // whether a text that ends after n tokens ends inside an image
 using server_h2o_is_inside = std::function<bool(int32_t)>;
 
-// Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it still holds:
-// as many as possible, but never the whole prompt or a part of an image. It rewinds in the cache or to a checkpoint, and removes the
-// checkpoints after that.
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside,
-        int32_t n_past, int32_t n_prompt);
+// Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it
+// still holds: as many as possible, but never the whole prompt or a part of an image. It rewinds in the cache or to a
+// checkpoint, and removes the checkpoints after that.
+int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
+        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
 
 // How many tokens that would leave, or upstream's own way without H2O, of a sequence of n_tokens.
-int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id, const std::list<common_prompt_checkpoint> & checkpoints,
-        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt, int32_t n_tokens);
+int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id,
+        const std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past,
+        int32_t n_prompt, int32_t n_tokens);
 
 template <typename Slot>
 server_h2o_is_inside server_h2o_is_inside_of(const Slot & slot) {
     return [&tokens = slot.prompt.tokens](int32_t n) {
-        return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL && tokens[n] == LLAMA_TOKEN_NULL;
+        return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL &&
+            tokens[n] == LLAMA_TOKEN_NULL;
     };
 }
 
 template <typename Slot>
 int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
-    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
+    return server_h2o_rewind(
+        ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
 }
 
 template <typename Slot>
 int32_t server_h2o_n_kept(const llama_context * ctx, const Slot & slot, int32_t n_past) {
     const auto & prompt = slot.prompt;
 
-    return server_h2o_n_kept(ctx, slot.id, prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens(), prompt.n_tokens());
+    return server_h2o_n_kept(ctx, slot.id, prompt.checkpoints, server_h2o_is_inside_of(slot), n_past,
+        slot.task->n_tokens(), prompt.n_tokens());
 }
 
-// To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it closes. Until
-// then its checkpoints need no rows of their own; if this call closes it, they get a copy, up to the last of these checkpoints. Copies
-// are kept for two chunks, the first one with checkpoints and the last one. The checkpoints of chunks in between are removed.
-void server_h2o_keep_rows(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
+// To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it
+// closes. Until then its checkpoints need no rows of their own; if this call closes it, they get a copy, up to the last
+// of these checkpoints. Copies are kept for two chunks, the first one with checkpoints and the last one. The
+// checkpoints of chunks in between are removed.
+void server_h2o_keep_rows(
+        llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
 
 using server_h2o_adapters = std::vector<common_adapter_lora_info>;
 
-// Saves a slot: llama.cpp's state of its sequence, its tokens, which adapters it was computed with and, with H2O, its checkpoints.
-// Returns the number of bytes written, 0 if that failed: an older file is then left as it was.
-size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id, const server_h2o_adapters & adapters,
-        const std::list<common_prompt_checkpoint> & checkpoints, const llama_token * tokens, size_t n_tokens);
+// Saves a slot: llama.cpp's state of its sequence, its tokens, which adapters it was computed with and, with H2O, its
+// checkpoints. Returns the number of bytes written, 0 if that failed: an older file is then left as it was.
+size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id,
+        const server_h2o_adapters & adapters, const std::list<common_prompt_checkpoint> & checkpoints,
+        const llama_token * tokens, size_t n_tokens);
 
-// Reads such a file into a sequence. Then calls `take` with the tokens and the number of bytes read so far; `take` reads the rest. If the
-// file is missing, of another kind, damaged or of another model, or if `take` throws, the sequence stays as it was, and a std::exception
-// says why. If what it held cannot be put back, the sequence is empty.
-void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const std::function<void(const llama_tokens &, size_t)> & take);
+// Reads such a file into a sequence. Then calls `take` with the tokens and the number of bytes read so far; `take`
+// reads the rest. If the file is missing, of another kind, damaged or of another model, or if `take` throws, the
+// sequence stays as it was, and a std::exception says why. If what it held cannot be put back, the sequence is empty.
+void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id,
+        const std::function<void(const llama_tokens &, size_t)> & take);
 
 // The number of a slot in a request. Throws std::invalid_argument if there is none.
 int32_t server_h2o_slot_id(const std::string & value, int32_t n_slots);
 
-// The server's adapters with the scales that such a file was computed with, 0 where it was computed without. They are at byte n_bytes,
-// which becomes the end of what was read. Throws std::runtime_error if the file is damaged, or the server lacks one of them.
+// The server's adapters with the scales that such a file was computed with, 0 where it was computed without. They are
+// at byte n_bytes, which becomes the end of what was read. Throws std::runtime_error if the file is damaged, or the
+// server lacks one of them.
 server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes);
 
 // The checkpoints after that, likewise. The text has n_tokens tokens. Throws std::runtime_error if the file is damaged.
-std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
+std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(
+        const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
 
-// Whether a checkpoint at token `pos` of a prompt is worth its memory: where a user's message begins, and near the end of a prompt
-// without messages, which may be sent again. Always true without H2O: upstream decides.
-bool server_h2o_wants_checkpoint(const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt);
+// Whether a checkpoint at token `pos` of a prompt is worth its memory: where a user's message begins, and near the end
+// of a prompt without messages, which may be sent again. Always true without H2O: upstream decides.
+bool server_h2o_wants_checkpoint(
+        const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt);
 
-// Says what a slot's tokens in the next call are: generated ones, or a prompt's, the last n_tail of which attend to everything.
+// Says what a slot's tokens in the next call are: generated ones, or a prompt's, the last n_tail of which attend to
+// everything.
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail);
 
-// How many tokens of a call attend to everything. The call holds the n tokens before `end` of a prompt of n_prompt tokens. The last
-// user's message and what follows it attend to everything, up to a limit. last_user_pos < 0: the prompt has no messages.
+// How many tokens of a call attend to everything. The call holds the n tokens before `end` of a prompt of n_prompt
+// tokens. The last user's message and what follows it attend to everything, up to a limit. last_user_pos < 0: the
+// prompt has no messages.
 uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n);
 
 // Prepares every slot for a call with n tokens of upstream's batch, from `off` on.
 template <typename Token, typename Slot>
-void server_h2o_begin(llama_context * ctx, const std::vector<Token> & tokens, int32_t off, int32_t n, std::vector<Slot> & slots) {
+void server_h2o_begin(
+        llama_context * ctx, const std::vector<Token> & tokens, int32_t off, int32_t n, std::vector<Slot> & slots) {
     for (int32_t i = off, n_slot = 0; i < off + n; i += n_slot) {
         const auto & t    = tokens[i];
         auto       & slot = slots[t.id_slot];
@@ -119,22 +135,24 @@ void server_h2o_begin(llama_context * ctx, const std::vector<Token> & tokens, in
 
         uint32_t n_tail = 0;
         if (t.is_prompt && slot.task) {
-            n_tail = server_h2o_n_tail(slot.task->params.message_spans.last_user_message_pos(), slot.task->n_tokens(), end, n_slot);
+            n_tail = server_h2o_n_tail(
+                slot.task->params.message_spans.last_user_message_pos(), slot.task->n_tokens(), end, n_slot);
         }
         server_h2o_keep_rows(ctx, t.id_slot, slot.prompt.checkpoints, end);
         server_h2o_set_call(ctx, t.id_slot, t.is_prompt, n_tail);
     }
 }
 
-// Prepares a slot for the n rows of an image or a sound, which upstream gives to llama_decode by itself. What is said here is about one
-// call: rows that take several attend to no more than their memory.
+// Prepares a slot for the n rows of an image or a sound, which upstream gives to llama_decode by itself. What is said
+// here is about one call: rows that take several attend to no more than their memory.
 template <typename Slot>
 void server_h2o_begin_media(llama_context * ctx, Slot & slot, int32_t n) {
     const int32_t end           = slot.prompt.n_tokens() + n;
     const int32_t last_user_pos = slot.task->params.message_spans.last_user_message_pos();
 
     server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
-    const uint32_t n_tail = n > (int32_t) llama_n_batch(ctx) ? 0 : server_h2o_n_tail(last_user_pos, slot.task->n_tokens(), end, n);
+    const uint32_t n_tail =
+        n > (int32_t) llama_n_batch(ctx) ? 0 : server_h2o_n_tail(last_user_pos, slot.task->n_tokens(), end, n);
     server_h2o_set_call(ctx, slot.id, true, n_tail);
 }
 
@@ -157,10 +175,11 @@ struct server_h2o_counts {
             return {};
         }
         return {
-            { "h2o_chunks",           "H2O: Number of chunks that the slots' sequences have begun",         (double) n_chunks   },
-            { "h2o_kv_kept_bytes",    "H2O: K and V of the slots' sequences in the cache",                  (double) kv_kept    },
-            { "h2o_kv_cold_bytes",    "H2O: K and V of the slots' sequences in the cold store",             (double) kv_cold    },
-            { "h2o_kv_dropped_bytes", "H2O: K and V of the slots' sequences that were evicted and dropped", (double) kv_dropped },
+            { "h2o_chunks", "H2O: Number of chunks that the slots' sequences have begun", (double) n_chunks },
+            { "h2o_kv_kept_bytes", "H2O: K and V of the slots' sequences in the cache", (double) kv_kept },
+            { "h2o_kv_cold_bytes", "H2O: K and V of the slots' sequences in the cold store", (double) kv_cold },
+            { "h2o_kv_dropped_bytes", "H2O: K and V of the slots' sequences that were evicted and dropped",
+                (double) kv_dropped },
         };
     }
 };

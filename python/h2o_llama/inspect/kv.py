@@ -123,36 +123,6 @@ class KVStats:
         """Bytes of all but K and V: index of keys, scores, memory sets, phase 1's results."""
         return self.index_bytes + self.score_bytes + self.memory_bytes + self.intra_bytes
 
-    @classmethod
-    def of(cls, stats: _core.KVStats) -> KVStats:
-        return cls(
-            single_pass_runs=stats.n_single_pass,
-            phase1_runs=stats.n_phase1,
-            phase2_runs=stats.n_phase2,
-            decode_steps=stats.n_decode,
-            tail_runs=stats.n_tail,
-            graphs_reused=stats.n_reused,
-            prefill_tokens=stats.n_tokens_prefill,
-            single_pass_ms=stats.t_single_pass_us / 1000,
-            phase1_ms=stats.t_phase1_us / 1000,
-            phase2_ms=stats.t_phase2_us / 1000,
-            decode_ms=stats.t_decode_us / 1000,
-            tail_ms=stats.t_tail_us / 1000,
-            select_ms=stats.t_select_us / 1000,
-            gather_ms=stats.t_gather_us / 1000,
-            attention_ms=stats.t_attention_us / 1000,
-            score_ms=stats.t_scores_us / 1000,
-            selections=stats.n_select,
-            kv_bytes=stats.bytes_kv,
-            token_bytes=stats.bytes_token,
-            index_bytes=stats.bytes_index,
-            side_bytes=stats.bytes_side,
-            cold_bytes=stats.bytes_cold,
-            score_bytes=stats.bytes_scores,
-            memory_bytes=stats.bytes_memory,
-            intra_bytes=stats.bytes_intra,
-        )
-
 
 class KVView(ABC):
     """Read access to a KV cache with scores and memory sets.
@@ -322,7 +292,7 @@ class KVView(ABC):
     def stats(self) -> KVStats:
         """Counts, milliseconds and bytes."""
         with self._open() as kv:
-            return KVStats.of(kv.stats)
+            return KVStats(**kv.stats)
 
 
 def read_history(kv: _core.KV) -> list[Mapping[int, NDArray[np.int32]]]:

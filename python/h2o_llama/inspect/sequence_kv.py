@@ -180,7 +180,7 @@ def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:
     lossless = kv.lossless_stats
     last = 0 if closed == 0 else kv.n_memory(closed - info.chunk_size) + info.chunk_size - kept
     return replace(
-        KVStats.of(kv.stats),
+        KVStats(**kv.stats),
         n_tokens=info.n_tokens,
         closed_tokens=closed,
         kept_tokens=kept,
@@ -188,5 +188,5 @@ def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:
         target_tokens=min(info.memory_size, closed) if h2o.keep_ratio is None else h2o.keep_ratio * closed,
         evicted_tokens=closed - kept if h2o.evict else 0,
         last_evicted_tokens=last if h2o.evict else 0,
-        lossless=None if lossless is None else LosslessStats.of(lossless),
+        lossless=None if lossless is None else LosslessStats(**lossless),
     )

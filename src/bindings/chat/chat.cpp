@@ -5,6 +5,8 @@
 #include "chat/pieces.h"
 
 #include "chat.h"
+#include "common.h"
+#include "log.h"
 
 #include <pybind11/stl.h>
 
@@ -21,7 +23,8 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
         return f();
     } catch (const std::exception & e) {
         const std::string text = e.what();
-        throw std::invalid_argument("[chat] " + what + ": " + (text.size() > max_size ? text.substr(0, max_size) + "..." : text));
+        throw std::invalid_argument(
+            "[chat] " + what + ": " + (text.size() > max_size ? text.substr(0, max_size) + "..." : text));
     }
 }
 
@@ -73,14 +76,17 @@ public:
         }
     }
 
-    // What a piece of text adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end anywhere.
+    // What a piece of text adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end
+    // anywhere.
     std::string update(const std::string & piece, bool is_partial) {
         return run("the answer does not have this model's format", [&] {
             text += piece;
             common_json deltas = common_json::array();
 
-            // Upstream parses all of a text. But what begins no delimiter, in a run where no other one has begun, is more of the run.
-            const bool may_end = !is_partial || piece.empty() || !ends || piece.find_first_of(*ends) != std::string::npos;
+            // Upstream parses all of a text. But what begins no delimiter, in a run where no other one has begun, is
+            // more of the run.
+            const bool may_end =
+                !is_partial || piece.empty() || !ends || piece.find_first_of(*ends) != std::string::npos;
             if (open_run && !may_end) {
                 common_chat_msg_diff diff;
                 (diff.*open_run->second) = piece;
@@ -126,7 +132,8 @@ private:
         if (diff.tool_call_index != std::string::npos) {
             const auto & added = diff.tool_call_delta;
 
-            common_json call = { { "index", diff.tool_call_index }, { "function", { { "arguments", added.arguments } } } };
+            common_json call = {
+                { "index", diff.tool_call_index }, { "function", { { "arguments", added.arguments } } } };
             if (!added.name.empty()) {
                 call["function"]["name"] = added.name;
             }
@@ -161,9 +168,10 @@ static const char * REFUSES = "the model's chat template refuses these messages"
 // Messages as a prompt, with all that its answer needs.
 class chat_prompt {
 public:
-    chat_prompt(std::shared_ptr<model> mdl, std::shared_ptr<const common_chat_templates> templates, common_chat_templates_inputs inputs)
-        : params(common_chat_templates_apply(templates.get(), inputs)), mdl(std::move(mdl)), templates(std::move(templates)),
-          inputs(std::move(inputs)) {
+    chat_prompt(std::shared_ptr<model> mdl, std::shared_ptr<const common_chat_templates> templates,
+        common_chat_templates_inputs inputs)
+        : params(common_chat_templates_apply(templates.get(), inputs)), mdl(std::move(mdl)),
+          templates(std::move(templates)), inputs(std::move(inputs)) {
         for (const auto & text : this->params.preserved_tokens) {
             const auto ids = common_tokenize(this->mdl->vocab, text, false, true);
             if (ids.size() == 1) {
@@ -172,11 +180,13 @@ public:
         }
     }
 
-    // Token ids; -1 for each marker of an image. Names of special tokens in messages are text, unless they are to be parsed.
+    // Token ids; -1 for each marker of an image. Names of special tokens in messages are text, unless they are to be
+    // parsed.
     std::vector<llama_token> tokens(const std::string & marker, bool parse_names) const {
         return run(REFUSES, [&] {
             const std::vector<h2o_chat_piece> whole = { { params.prompt, true } };
-            return h2o_chat_tokens(mdl->vocab, parse_names ? whole : h2o_chat_pieces(mdl->vocab, templates.get(), inputs, params.prompt), marker);
+            return h2o_chat_tokens(mdl->vocab,
+                parse_names ? whole : h2o_chat_pieces(mdl->vocab, templates.get(), inputs, params.prompt), marker);
         });
     }
 
@@ -195,7 +205,8 @@ public:
     }
 
     chat_parser make_parser(const std::string & id_prefix) const {
-        return run("this model's format is not understood", [&] { return chat_parser(params, !inputs.tools.empty(), id_prefix); });
+        return run("this model's format is not understood",
+            [&] { return chat_parser(params, !inputs.tools.empty(), id_prefix); });
     }
 
     const common_chat_params params;
@@ -204,8 +215,8 @@ public:
 
 private:
     // as common_sampler_init
-    void add_trigger(
-            const common_grammar_trigger & trigger, std::vector<std::string> & patterns, std::vector<llama_token> & tokens) const {
+    void add_trigger(const common_grammar_trigger & trigger, std::vector<std::string> & patterns,
+        std::vector<llama_token> & tokens) const {
         switch (trigger.type) {
             case COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN:
                 tokens.push_back(trigger.token);
@@ -266,15 +277,17 @@ public:
     // source: a Jinja template, or "chatml"; empty for the model's own
     chat_template(std::shared_ptr<model> mdl, const std::string & source) : mdl(std::move(mdl)) {
         const llama_model * llama = this->mdl->ptr.get();
-        if (source.empty() && !llama_model_chat_template(llama, nullptr) && !llama_model_chat_template(llama, "tool_use")) {
+        if (source.empty() && !llama_model_chat_template(llama, nullptr) &&
+            !llama_model_chat_template(llama, "tool_use")) {
             throw std::invalid_argument(
-                "[chat] this model has no chat template: use one that was trained for chat, or pass chat_template= to Llama, a "
-                "Jinja template or 'chatml'");
+                "[chat] this model has no chat template: use one that was trained for chat, or pass chat_template= to "
+                "Llama, a Jinja template or 'chatml'");
         }
         if (llama_vocab_type(this->mdl->vocab) == LLAMA_VOCAB_TYPE_NONE) {
             throw h2o_error("[chat] this model has no tokenizer");
         }
-        const std::string what = source.empty() ? "the model's chat template cannot be used" : "chat_template cannot be used";
+        const std::string what =
+            source.empty() ? "the model's chat template cannot be used" : "chat_template cannot be used";
         const auto check = [&](const char * text) {
             if (text && text[0] != '\0' && std::string(text) != "chatml") {
                 check_template(text, what);
@@ -286,9 +299,9 @@ public:
         supports_tools = common_chat_templates_get_caps(templates.get()).at("supports_tools");
     }
 
-    chat_prompt apply(
-            const std::string & messages, const std::string & tools, const std::string & tool_choice, bool parallel_tool_calls,
-            const std::string & json_schema, bool add_generation_prompt, const std::map<std::string, std::string> & kwargs) const {
+    chat_prompt apply(const std::string & messages, const std::string & tools, const std::string & tool_choice,
+        bool parallel_tool_calls, const std::string & json_schema, bool add_generation_prompt,
+        const std::map<std::string, std::string> & kwargs) const {
         common_chat_templates_inputs inputs;
         // their errors quote messages and tools
         run("messages", [&] { inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages)); }, 300);
@@ -317,6 +330,8 @@ private:
 };
 
 void init_chat(py::module_ & m) {
+    common_log_set_verbosity_thold(-1); // errors are exceptions here, and upstream's log has a thread of its own
+
     py::class_<chat_parser>(m, "ChatParser")
         .def("update", &chat_parser::update, py::arg("piece"), py::arg("is_partial"))
         .def_property_readonly("message", &chat_parser::message);

@@ -14,7 +14,8 @@ static constexpr size_t MAX_BYTES = 256*1024;
 
 static void check_size(const std::string & text) {
     if (text.size() > MAX_BYTES) {
-        throw std::invalid_argument(GRAMMAR + std::string("must be smaller than 256 KiB, got ") + std::to_string(text.size()) + " bytes");
+        throw std::invalid_argument(
+            GRAMMAR + std::string("must be smaller than 256 KiB, got ") + std::to_string(text.size()) + " bytes");
     }
     if (text.find('\0') != std::string::npos) {
         throw std::invalid_argument(GRAMMAR + std::string("must not hold a zero byte"));

@@ -9,8 +9,8 @@
 // What may be generated, in llama.cpp's GBNF. Checked once; each text needs a sampler of its own.
 class grammar {
 public:
-    // lazy: it applies from where a trigger stands in the text, a token or the begin of what the first group of a pattern matches.
-    // prefill: tokens of the prompt that it describes already. Throws std::invalid_argument if the text is no grammar.
+    // lazy: it applies from a trigger on, which is a token or the first group of a pattern's match. prefill: tokens of
+    // the prompt that it describes already. Throws std::invalid_argument if the text is not a grammar.
     grammar(
         std::shared_ptr<model> mdl, std::string text, bool lazy = false, std::vector<std::string> trigger_patterns = {},
         std::vector<llama_token> trigger_tokens = {}, std::vector<llama_token> prefill = {});

@@ -16,7 +16,7 @@ void callbacks::rethrow() {
     std::rethrow_exception(std::exchange(error, nullptr));
 }
 
-// Runs Python code from within llama_decode. What it raises is kept until llama_decode has returned.
+// Runs Python code from within llama_decode. Exceptions are kept until llama_decode has returned.
 template <typename F>
 bool callbacks::run_python(F call) {
     py::gil_scoped_acquire gil;

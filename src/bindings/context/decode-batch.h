@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-// What one llama_decode appends: tokens, each of a sequence, or rows of embeddings. Positions follow what the sequences hold.
+// What one llama_decode appends: tokens, each of a sequence, or rows of embeddings. Positions follow what the sequences
+// hold.
 struct decode_batch {
     explicit decode_batch(std::vector<llama_token> tokens)
         : ids(std::move(tokens)), n_seq_id(ids.size(), 1), seq_id(ids.size()), outputs(ids.size(), 1) {

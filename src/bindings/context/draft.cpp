@@ -1,4 +1,4 @@
-// Tokens computed ahead of the sequence, which become part of it one by one or are taken back.
+// Drafts: tokens computed ahead of the sequence. Each becomes part of it or is undone.
 
 #include "bindings/context/context.h"
 
@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-// A chunk that begins builds the memory set of the one before, for good: only the first token of a call may begin one. Where
-// generated tokens are scored, some can be taken back.
+// A new chunk builds the memory set of the previous one, and no draft undoes that: only the first token of a call may
+// begin a chunk. Where generated tokens are scored, a limited number of them can be undone.
 uint32_t context::max_draft() const {
     uint32_t res = llama_n_batch(get()) - 1;
     if (kv) {
@@ -26,8 +26,10 @@ context::token_array context::find_draft(llama_token token, uint32_t n_min, uint
     std::vector<llama_token> res = h2o_draft(text, n_min, std::min(n_max, max_draft()));
     text.pop_back();
 
-    // generation ends there, or an image began, which is no token
-    res.erase(std::find_if(res.begin(), res.end(), [&](llama_token t) { return t < 0 || llama_vocab_is_eog(mdl->vocab, t); }), res.end());
+    // generation ends there, or an image begins, whose rows have no token ids
+    res.erase(
+        std::find_if(res.begin(), res.end(), [&](llama_token t) { return t < 0 || llama_vocab_is_eog(mdl->vocab, t); }),
+        res.end());
     if (res.size() < n_min) {
         res.clear();
     }
@@ -40,8 +42,8 @@ void context::decode_draft(const token_array & tokens, logits_array & logits) {
     const int64_t n = tokens.size();
     check_shapes("decode_draft", n, logits, n);
     if (n - 1 > max_draft()) {
-        throw std::invalid_argument("[Context.decode_draft] expected a draft of at most " + std::to_string(max_draft()) +
-            " tokens, which can be taken back, got " + std::to_string(n - 1));
+        throw std::invalid_argument("[Context.decode_draft] expected a draft of at most " +
+            std::to_string(max_draft()) + " tokens, which can be taken back, got " + std::to_string(n - 1));
     }
 
     decode_batch batch({ tokens.data(), tokens.data() + n });

@@ -45,7 +45,8 @@ static void compute(llama_context * ctx, token_list & text, uint32_t n_step, int
     }
     for (size_t i = 0; i < text.size(); i += n_step) {
         const size_t  n      = std::min<size_t>(n_step, text.size() - i);
-        const int32_t status = llama_call::run(EMBED, [&] { return llama_decode(ctx, llama_batch_get_one(text.data() + i, n)); });
+        const int32_t status =
+            llama_call::run(EMBED, [&] { return llama_decode(ctx, llama_batch_get_one(text.data() + i, n)); });
         const float * found  = status == 0 ? llama_get_embeddings(ctx) : nullptr;
         if (!found) {
             throw h2o_error(EMBED + "llama.cpp failed (status " + std::to_string(status) + "): " + call.reason());
@@ -55,8 +56,8 @@ static void compute(llama_context * ctx, token_list & text, uint32_t n_step, int
 }
 
 // whole: a token attends to those after it, too, so that a text must be computed at once
-static std::vector<hidden_array> embed(model & mdl, std::vector<token_list> texts, bool whole, int32_t n_threads, const rope_options & rope,
-        const option_values & options) {
+static std::vector<hidden_array> embed(model & mdl, std::vector<token_list> texts, bool whole, int32_t n_threads,
+        const rope_options & rope, const option_values & options) {
     uint32_t n_ctx = 0;
     for (const auto & text : texts) {
         if (text.empty()) {
@@ -111,6 +112,6 @@ static std::vector<hidden_array> embed(model & mdl, std::vector<token_list> text
 }
 
 void init_embed(py::module_ & m) {
-    m.def("embed", &embed, py::arg("model"), py::arg("texts"), py::arg("whole"), py::arg("n_threads"), py::arg("rope"), py::arg("options"),
-            "The hidden states of the last layer of each text, [n_tokens, n_embd].");
+    m.def("embed", &embed, py::arg("model"), py::arg("texts"), py::arg("whole"), py::arg("n_threads"), py::arg("rope"),
+        py::arg("options"), "The hidden states of the last layer of each text, [n_tokens, n_embd].");
 }

@@ -7,8 +7,12 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
+
+using named_values = std::map<std::string, py::object>;
 
 using f32_array = py::array_t<float, py::array::c_style>;
 using i32_array = py::array_t<int32_t>;
@@ -21,13 +25,19 @@ static void check(bool ok, const char * function, const std::string & expected) 
 }
 
 static std::string to_string(const h2o_kv & self, int32_t il) {
-    return "layer " + std::to_string(il) + " of a cache of " + std::to_string(llama_h2o_kv_info(self.get()).n_tokens) + " tokens";
+    const uint32_t n_tokens = llama_h2o_kv_info(self.get()).n_tokens;
+    return "layer " + std::to_string(il) + " of a cache of " + std::to_string(n_tokens) + " tokens";
 }
 
 static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il, const char * function) {
     const uint32_t n = llama_h2o_kv_n_head_kv(self.get(), il);
     check(n > 0, function, "a layer of the cache, got " + std::to_string(il));
     return n;
+}
+
+template <auto get>
+static uint32_t of_layer(const h2o_kv & self, int32_t il) {
+    return get(self.get(), il);
 }
 
 static py::ssize_t memory_size(const h2o_kv & self) {
@@ -43,7 +53,8 @@ static i32_array memory_indices(const h2o_kv & self, int32_t il) {
 static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
     const py::ssize_t n_head = n_head_kv(self, il, "set_memory_indices");
     check(indices.ndim() == 2 && indices.shape(0) == n_head && indices.shape(1) == memory_size(self) &&
-        llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()), "set_memory_indices", "a memory set for " + to_string(self, il));
+        llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()),
+        "set_memory_indices", "a memory set for " + to_string(self, il));
 }
 
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
@@ -99,13 +110,15 @@ static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, 
     const auto fits = [&](const f32_array & a, uint32_t head_size) {
         return a.ndim() == 3 && a.shape(0) == n_head && a.shape(1) == k.shape(1) && a.shape(2) == head_size;
     };
-    check(fits(k, llama_h2o_kv_head_size_k(self.get(), il)) && fits(v, llama_h2o_kv_head_size_v(self.get(), il)), "set_kv",
-        "k and v of shape [n_head_kv, n, head_dim]");
-    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()), "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
+    check(fits(k, llama_h2o_kv_head_size_k(self.get(), il)) && fits(v, llama_h2o_kv_head_size_v(self.get(), il)),
+        "set_kv", "k and v of shape [n_head_kv, n, head_dim]");
+    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()),
+        "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
 }
 
 static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
-    check(colsum.ndim() == 2 && llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
+    check(colsum.ndim() == 2 &&
+        llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
         "init_chunk_scores", "a row of sums per head for " + to_string(self, il));
 }
 
@@ -115,7 +128,69 @@ static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array 
         "accumulate_memory_scores", "M sums per head for " + to_string(self, il));
 }
 
-static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o, const std::string & type_k, const std::string & type_v) {
+// fields of Python's KVStats
+static named_values stats(const h2o_kv & self) {
+    const llama_h2o_stats s = llama_h2o_kv_stats(self.get());
+
+    const auto ms = [](int64_t us) { return py::float_(us/1000.0); };
+    const auto n  = [](uint64_t n) { return py::int_(n); };
+    return {
+        { "single_pass_runs", n(s.n_single_pass) },
+        { "phase1_runs",      n(s.n_phase1) },
+        { "phase2_runs",      n(s.n_phase2) },
+        { "decode_steps",     n(s.n_decode) },
+        { "tail_runs",        n(s.n_tail) },
+        { "graphs_reused",    n(s.n_reused) },
+        { "prefill_tokens",   n(s.n_tokens_prefill) },
+        { "selections",       n(s.n_select) },
+        { "single_pass_ms",   ms(s.t_single_pass_us) },
+        { "phase1_ms",        ms(s.t_phase1_us) },
+        { "phase2_ms",        ms(s.t_phase2_us) },
+        { "decode_ms",        ms(s.t_decode_us) },
+        { "tail_ms",          ms(s.t_tail_us) },
+        { "select_ms",        ms(s.t_select_us) },
+        { "gather_ms",        ms(s.t_gather_us) },
+        { "attention_ms",     ms(s.t_attention_us) },
+        { "score_ms",         ms(s.t_scores_us) },
+        { "kv_bytes",         n(s.bytes_kv) },
+        { "token_bytes",      n(s.bytes_token) },
+        { "index_bytes",      n(s.bytes_index) },
+        { "side_bytes",       n(s.bytes_side) },
+        { "cold_bytes",       n(s.bytes_cold) },
+        { "score_bytes",      n(s.bytes_scores) },
+        { "memory_bytes",     n(s.bytes_memory) },
+        { "intra_bytes",      n(s.bytes_intra) },
+    };
+}
+
+// fields of Python's LosslessStats; none without a codec
+static std::optional<named_values> lossless_stats(const h2o_kv & self) {
+    llama_h2o_lossless_stats s;
+    if (!llama_h2o_kv_lossless_stats(self.get(), &s)) {
+        return std::nullopt;
+    }
+    const auto n           = [](uint64_t n) { return py::int_(n); };
+    const auto percentiles = [](const double (&us)[3]) { return py::make_tuple(us[0], us[1], us[2]); };
+    return named_values {
+        { "encoded_blocks", n(s.n_encoded) },
+        { "raw_blocks",     n(s.n_raw) },
+        { "failed_blocks",  n(s.n_failed) },
+        { "skipped_blocks", n(s.n_skipped) },
+        { "k_bytes",        n(s.bytes_raw[0]) },
+        { "v_bytes",        n(s.bytes_raw[1]) },
+        { "stored_k_bytes", n(s.bytes_stored[0]) },
+        { "stored_v_bytes", n(s.bytes_stored[1]) },
+        { "waiting_chunks", n(s.n_waiting) },
+        { "queue_peak",     n(s.queue_peak) },
+        { "cache_hits",     n(s.n_hits) },
+        { "cache_misses",   n(s.n_misses) },
+        { "encode_us",      percentiles(s.encode_us) },
+        { "decode_us",      percentiles(s.decode_us) },
+    };
+}
+
+static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o,
+        const std::string & type_k, const std::string & type_v) {
     computing::check();
 
     llama_h2o_kv_params params = {};
@@ -126,7 +201,7 @@ static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_
 
     llama_call call(/*verbose =*/ false);
 
-    llama_h2o_kv * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
+    auto * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
     if (!kv) {
         throw h2o_error("[KVCache] the cache cannot be made: " + call.reason());
     }
@@ -149,47 +224,6 @@ void init_kv(py::module_ & m) {
         .def_readonly("rewind_step",   &llama_h2o_info::rewind_step)
         .def_readonly("has_scores",    &llama_h2o_info::has_scores);
 
-    py::class_<llama_h2o_stats>(m, "KVStats")
-        .def_readonly("n_single_pass",    &llama_h2o_stats::n_single_pass)
-        .def_readonly("n_phase1",         &llama_h2o_stats::n_phase1)
-        .def_readonly("n_phase2",         &llama_h2o_stats::n_phase2)
-        .def_readonly("n_decode",         &llama_h2o_stats::n_decode)
-        .def_readonly("n_tail",           &llama_h2o_stats::n_tail)
-        .def_readonly("n_tokens_prefill", &llama_h2o_stats::n_tokens_prefill)
-        .def_readonly("n_reused",         &llama_h2o_stats::n_reused)
-        .def_readonly("t_single_pass_us", &llama_h2o_stats::t_single_pass_us)
-        .def_readonly("t_phase1_us",      &llama_h2o_stats::t_phase1_us)
-        .def_readonly("t_phase2_us",      &llama_h2o_stats::t_phase2_us)
-        .def_readonly("t_decode_us",      &llama_h2o_stats::t_decode_us)
-        .def_readonly("t_tail_us",        &llama_h2o_stats::t_tail_us)
-        .def_readonly("t_select_us",      &llama_h2o_stats::t_select_us)
-        .def_readonly("t_gather_us",      &llama_h2o_stats::t_gather_us)
-        .def_readonly("t_attention_us",   &llama_h2o_stats::t_attention_us)
-        .def_readonly("t_scores_us",      &llama_h2o_stats::t_scores_us)
-        .def_readonly("n_select",         &llama_h2o_stats::n_select)
-        .def_readonly("bytes_index",      &llama_h2o_stats::bytes_index)
-        .def_readonly("bytes_side",       &llama_h2o_stats::bytes_side)
-        .def_readonly("bytes_cold",       &llama_h2o_stats::bytes_cold)
-        .def_readonly("bytes_kv",         &llama_h2o_stats::bytes_kv)
-        .def_readonly("bytes_token",      &llama_h2o_stats::bytes_token)
-        .def_readonly("bytes_scores",     &llama_h2o_stats::bytes_scores)
-        .def_readonly("bytes_memory",     &llama_h2o_stats::bytes_memory)
-        .def_readonly("bytes_intra",      &llama_h2o_stats::bytes_intra);
-
-    py::class_<llama_h2o_lossless_stats>(m, "LosslessStats")
-        .def_readonly("n_encoded",   &llama_h2o_lossless_stats::n_encoded)
-        .def_readonly("n_raw",       &llama_h2o_lossless_stats::n_raw)
-        .def_readonly("n_failed",    &llama_h2o_lossless_stats::n_failed)
-        .def_readonly("n_skipped",   &llama_h2o_lossless_stats::n_skipped)
-        .def_property_readonly("bytes_raw",    [](const llama_h2o_lossless_stats & self) { return std::vector<uint64_t>(self.bytes_raw, self.bytes_raw + 2); })
-        .def_property_readonly("bytes_stored", [](const llama_h2o_lossless_stats & self) { return std::vector<uint64_t>(self.bytes_stored, self.bytes_stored + 2); })
-        .def_readonly("n_waiting",   &llama_h2o_lossless_stats::n_waiting)
-        .def_readonly("queue_peak",  &llama_h2o_lossless_stats::queue_peak)
-        .def_readonly("n_hits",      &llama_h2o_lossless_stats::n_hits)
-        .def_readonly("n_misses",    &llama_h2o_lossless_stats::n_misses)
-        .def_property_readonly("encode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.encode_us, self.encode_us + 3); })
-        .def_property_readonly("decode_us", [](const llama_h2o_lossless_stats & self) { return std::vector<double>(self.decode_us, self.decode_us + 3); });
-
     py::class_<h2o_kv>(m, "KV")
         .def_static("of_context", [](context & ctx) -> std::optional<h2o_kv> {
             ctx.drop_draft();
@@ -203,12 +237,9 @@ void init_kv(py::module_ & m) {
         .def_static("standalone", &make_standalone,
             py::arg("model"), py::arg("kv_size"), py::arg("h2o"), py::arg("type_k"), py::arg("type_v"))
         .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
-        .def("n_memory", [](const h2o_kv & self, uint32_t chunk_end) { return llama_h2o_kv_n_memory(self.get(), chunk_end); }, py::arg("chunk_end"))
-        .def_property_readonly("stats", [](const h2o_kv & self) { return llama_h2o_kv_stats(self.get()); })
-        .def_property_readonly("lossless_stats", [](const h2o_kv & self) {
-            llama_h2o_lossless_stats res;
-            return llama_h2o_kv_lossless_stats(self.get(), &res) ? std::optional(res) : std::nullopt;
-        })
+        .def("n_memory", &of_layer<llama_h2o_kv_n_memory>, py::arg("chunk_end"))
+        .def_property_readonly("stats",          [](const h2o_kv & self) { return stats(self); })
+        .def_property_readonly("lossless_stats", [](const h2o_kv & self) { return lossless_stats(self); })
         .def_property_readonly("layers", [](const h2o_kv & self) {
             std::vector<int32_t> layers(llama_h2o_kv_n_layer(self.get()));
             for (size_t i = 0; i < layers.size(); ++i) {
@@ -216,25 +247,31 @@ void init_kv(py::module_ & m) {
             }
             return layers;
         })
-        .def("n_head",      [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head     (self.get(), il); }, py::arg("layer"))
-        .def("n_head_kv",   [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_n_head_kv  (self.get(), il); }, py::arg("layer"))
-        .def("head_size_k", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_k(self.get(), il); }, py::arg("layer"))
-        .def("head_size_v", [](const h2o_kv & self, int32_t il) { return llama_h2o_kv_head_size_v(self.get(), il); }, py::arg("layer"))
+        .def("n_head",         &of_layer<llama_h2o_kv_n_head>,      py::arg("layer"))
+        .def("n_head_kv",      &of_layer<llama_h2o_kv_n_head_kv>,   py::arg("layer"))
+        .def("head_size_k",    &of_layer<llama_h2o_kv_head_size_k>, py::arg("layer"))
+        .def("head_size_v",    &of_layer<llama_h2o_kv_head_size_v>, py::arg("layer"))
         .def("memory_indices", &memory_indices, py::arg("layer"))
         .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
         .def("extra_keys",     &extra_keys,     py::arg("layer"), py::arg("head"), py::arg("tile"))
         .def("scores",         &scores,         py::arg("layer"))
-        .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>, py::arg("layer"), py::arg("start"), py::arg("stop"))
-        .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>, py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>,
+            py::arg("layer"), py::arg("start"), py::arg("stop"))
+        .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>,
+            py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self.get()); })
-        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self.get(), n), "next_chunk", "room for " + std::to_string(n) + " more tokens"); }, py::arg("n"))
+        .def("next_chunk", [](h2o_kv & self, uint32_t n) {
+            check(llama_h2o_kv_next_chunk(self.get(), n),
+                "next_chunk", "room for " + std::to_string(n) + " more tokens");
+        }, py::arg("n"))
         .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
-            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end), "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
+            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end),
+                "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
         }, py::arg("layer"), py::arg("chunk_end"))
-        .def("init_chunk_scores",        &init_chunk_scores,        py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
+        .def("init_chunk_scores", &init_chunk_scores, py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
         .def("accumulate_memory_scores", &accumulate_memory_scores, py::arg("layer"), py::arg("colsum").noconvert())
-        .def("set_kv",                   &set_kv,                   py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
+        .def("set_kv", &set_kv, py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
         .def("gather_k_memory", &gather<llama_h2o_kv_gather_k_memory, llama_h2o_kv_head_size_k>, py::arg("layer"))
         .def("gather_v_memory", &gather<llama_h2o_kv_gather_v_memory, llama_h2o_kv_head_size_v>, py::arg("layer"));
 }

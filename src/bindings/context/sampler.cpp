@@ -13,7 +13,8 @@
 
 static constexpr int32_t PENALTY_LAST_N = 64; // llama.cpp's default
 
-// Don't repeat yourself: what goes on with a repetition of more than allowed_length tokens loses multiplier*base^(length - allowed).
+// Don't repeat yourself: a token that continues a repetition of more than allowed_length tokens loses
+// multiplier*base^(length - allowed).
 struct dry_options {
     float   multiplier; // 0 is off
     float   base;
@@ -31,15 +32,16 @@ struct mirostat_options {
 
 static constexpr int32_t MIROSTAT_M = 100; // llama.cpp's, and the paper's
 
-// llama.cpp's sampler chain: biases, penalties, DRY, then greedy, or top-k, typical, top-p, min-p, XTC, temperature and a draw, or
-// temperature and Mirostat. With a grammar, what is drawn is drawn again among the tokens that fit it, if it does not.
+// llama.cpp's sampler chain: biases, penalties, DRY, then greedy, or top-k, typical, top-p, min-p, XTC, temperature and
+// a draw, or temperature and Mirostat. With a grammar, a token that does not fit is drawn again, from tokens that do.
 class sampler {
 public:
     sampler(
-            const model & mdl, float temperature, int32_t top_k, float typical_p, float top_p, float min_p, std::pair<float, float> xtc,
-            float repeat_penalty, float frequency_penalty, float presence_penalty, const dry_options & dry,
-            const mirostat_options & mirostat, uint32_t seed,
-            const std::vector<std::pair<llama_token, float>> & logit_bias, const std::optional<std::shared_ptr<grammar>> & rules)
+            const model & mdl, float temperature, int32_t top_k, float typical_p, float top_p, float min_p,
+            std::pair<float, float> xtc, float repeat_penalty, float frequency_penalty, float presence_penalty,
+            const dry_options & dry, const mirostat_options & mirostat, uint32_t seed,
+            const std::vector<std::pair<llama_token, float>> & logit_bias,
+            const std::optional<std::shared_ptr<grammar>> & rules)
         : chain(llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free) {
         if (rules) {
             constraint = (*rules)->make_sampler();
@@ -51,7 +53,8 @@ public:
             }
             add(llama_sampler_init_logit_bias(mdl.n_vocab(), biases.size(), biases.data()));
         }
-        add(llama_sampler_init_penalties(mdl.n_vocab(), PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
+        add(llama_sampler_init_penalties(
+            mdl.n_vocab(), PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
         if (dry.multiplier > 0.0f) {
             add_dry(mdl, dry);
         }
@@ -113,20 +116,23 @@ private:
     llama_token draw(const float * logits, int32_t n_vocab, bool constrained) {
         candidates.resize(n_vocab);
         for (llama_token id = 0; id < n_vocab; ++id) {
-            if (!(logits[id] < INFINITY)) { // what is sorted must have an order
-                throw std::runtime_error("the logits of the last token are not finite: weights, or a restored state, are damaged");
+            if (!(logits[id] < INFINITY)) { // sorting needs an order
+                throw std::runtime_error(
+                    "the logits of the last token are not finite: weights, or a restored state, are damaged");
             }
             candidates[id] = { id, logits[id], 0.0f };
         }
 
-        llama_token_data_array array = { candidates.data(), candidates.size(), /*.selected =*/ -1, /*.sorted =*/ false };
+        llama_token_data_array array = {
+            candidates.data(), candidates.size(), /*.selected =*/ -1, /*.sorted =*/ false };
         if (constrained) {
             llama_sampler_apply(constraint.get(), &array);
         }
         llama_sampler_apply(chain.get(), &array);
         if (array.selected < 0 || array.data[array.selected].logit == -INFINITY) {
             throw std::runtime_error(constrained
-                ? "no token fits the grammar here: the vocabulary cannot write it, or logit_bias or logits_processor forbid it"
+                ? "no token fits the grammar here: the vocabulary cannot write it, or logit_bias or logits_processor "
+                    "forbid it"
                 : "no token can be drawn: logit_bias or logits_processor forbid all");
         }
         return array.data[array.selected].id;
@@ -134,14 +140,16 @@ private:
 
     void add_dry(const model & mdl, const dry_options & dry) {
         if (llama_vocab_type(mdl.vocab) == LLAMA_VOCAB_TYPE_NONE) {
-            throw h2o_error("[Llama.generate] dry_multiplier: this model has no tokenizer to find dry_sequence_breakers with");
+            throw h2o_error(
+                "[Llama.generate] dry_multiplier: this model has no tokenizer to find dry_sequence_breakers with");
         }
         std::vector<const char *> breakers;
         for (const auto & breaker : dry.breakers) {
             breakers.push_back(breaker.c_str());
         }
         llama_call::run("[Llama.generate] ", [&] {
-            add(llama_sampler_init_dry(mdl.vocab, dry.multiplier, dry.base, dry.allowed_length, dry.last_n, breakers.data(), breakers.size()));
+            add(llama_sampler_init_dry(
+                mdl.vocab, dry.multiplier, dry.base, dry.allowed_length, dry.last_n, breakers.data(), breakers.size()));
         });
     }
 
@@ -165,10 +173,11 @@ void init_sampler(py::module_ & m) {
     py::class_<sampler>(m, "Sampler")
         .def(py::init<const model &, float, int32_t, float, float, float, std::pair<float, float>, float, float, float,
                 const dry_options &, const mirostat_options &, uint32_t,
-                const std::vector<std::pair<llama_token, float>> &, const std::optional<std::shared_ptr<grammar>> &>(), py::kw_only(),
-            py::arg("model"), py::arg("temperature"), py::arg("top_k"), py::arg("typical_p"), py::arg("top_p"), py::arg("min_p"),
-            py::arg("xtc"), py::arg("repeat_penalty"), py::arg("frequency_penalty"), py::arg("presence_penalty"),
-            py::arg("dry"), py::arg("mirostat"), py::arg("seed"), py::arg("logit_bias"), py::arg("grammar"))
+                const std::vector<std::pair<llama_token, float>> &, const std::optional<std::shared_ptr<grammar>> &>(),
+            py::kw_only(), py::arg("model"), py::arg("temperature"), py::arg("top_k"), py::arg("typical_p"),
+            py::arg("top_p"), py::arg("min_p"), py::arg("xtc"), py::arg("repeat_penalty"), py::arg("frequency_penalty"),
+            py::arg("presence_penalty"), py::arg("dry"), py::arg("mirostat"), py::arg("seed"), py::arg("logit_bias"),
+            py::arg("grammar"))
         .def("accept", &sampler::accept, py::arg("token"))
         .def("sample", &sampler::sample, py::arg("context"))
         .def("sample_from", [](sampler & self, const context::logits_array & logits) {

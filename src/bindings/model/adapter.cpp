@@ -1,9 +1,7 @@
 #include "bindings/model/adapter.h"
 
 #include "bindings/llama-call.h"
-
-#include "ggml-cpp.h"
-#include "gguf.h"
+#include "bindings/model/gguf-file.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -17,26 +15,20 @@ const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_te
 
 namespace {
 
-// The two factors of what is added to a weight w: B·A, of which A is w->ne[0] wide.
+// The two factors of B·A, which is added to a weight w. A is w->ne[0] wide.
 struct factors {
     const ggml_tensor * a = nullptr;
     const ggml_tensor * b = nullptr;
 };
 
 // What upstream's loader does not look at.
-class adapter_check {
+class adapter_check : public gguf_file {
 public:
-    adapter_check(const llama_model * model, const std::string & path) : fault("[Llama] " + path + " is no LoRA adapter of this model: ") {
+    adapter_check(const llama_model * model, const std::string & path)
+        : gguf_file(path, "[Llama] " + path + " is no LoRA adapter of this model: ") {
+        check_gguf();
         for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
             weights[name] = tensor;
-        }
-
-        llama_call call(/*verbose =*/ false);
-        ggml_context * ctx_meta = nullptr;
-        gguf.reset(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &ctx_meta }));
-        meta.reset(ctx_meta);
-        if (!gguf) {
-            fail(call.reason());
         }
     }
 
@@ -56,14 +48,9 @@ public:
         }
     }
 
-    [[noreturn]] void fail(const std::string & reason) const {
-        throw std::invalid_argument(fault + reason);
-    }
-
 private:
     void expect(const std::string & key, const std::string & expected) const {
-        const int64_t     id    = gguf_find_key(gguf.get(), key.c_str());
-        const std::string value = id >= 0 && gguf_get_kv_type(gguf.get(), id) == GGUF_TYPE_STRING ? gguf_get_val_str(gguf.get(), id) : "";
+        const std::string value = get_str(key);
         if (value != expected) {
             fail("its " + key + " is '" + value + "', expected '" + expected + "'");
         }
@@ -93,23 +80,23 @@ private:
             fail("of '" + name + "' it has only one of lora_a and lora_b");
         }
         for (const auto * t : { f.a, f.b }) {
-            const bool is_weight = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16 ||
-                (ggml_is_quantized(t->type) && t->type != GGML_TYPE_Q8_1 && t->type != GGML_TYPE_Q8_K);
-            if (!is_weight) {
+            if (!is_weight(t->type)) {
                 fail("'" + std::string(t->name) + "' must not have the type " + ggml_type_name(t->type));
             }
         }
 
         // a table of embeddings is read by its rows, so its factors lie the other way round
         const std::string embedding    = "token_embd.weight";
-        const bool        is_embedding = name.size() >= embedding.size() && name.compare(name.size() - embedding.size(), embedding.size(), embedding) == 0;
+        const bool is_embedding = name.size() >= embedding.size() &&
+            name.compare(name.size() - embedding.size(), embedding.size(), embedding) == 0;
         const int64_t     rank         = std::max<int64_t>(f.b->ne[0], 1);
 
-        const std::string a = is_embedding ? text({ rank, w.ne[1], w.ne[2], w.ne[3] }) : text({ w.ne[0], rank, w.ne[2], w.ne[3] });
+        const std::string a =
+            is_embedding ? text({ rank, w.ne[1], w.ne[2], w.ne[3] }) : text({ w.ne[0], rank, w.ne[2], w.ne[3] });
         const std::string b = text({ rank, w.ne[is_embedding ? 0 : 1], w.ne[2], w.ne[3] });
         if (shape(*f.a) != a || shape(*f.b) != b) {
-            fail("for '" + name + "' of shape " + shape(w) + " it has lora_a " + shape(*f.a) + " and lora_b " + shape(*f.b) +
-                 ", expected " + a + " and " + b);
+            fail("for '" + name + "' of shape " + shape(w) + " it has lora_a " + shape(*f.a) + " and lora_b " +
+                shape(*f.b) + ", expected " + a + " and " + b);
         }
         if (name == embedding && weights.count("output.weight") == 0) {
             fail("it changes '" + name + "', which is the model's output too: llama.cpp cannot do that");
@@ -134,12 +121,7 @@ private:
         return text({ t.ne[0], t.ne[1], t.ne[2], t.ne[3] });
     }
 
-    const std::string fault;
-
     std::map<std::string, const ggml_tensor *> weights;
-
-    gguf_context_ptr gguf;
-    ggml_context_ptr meta;
 };
 
 } // namespace

@@ -4,6 +4,6 @@
 
 #include <string>
 
-// Loads a LoRA adapter for a model, whose own it becomes. Throws std::invalid_argument, with the reason, for a file that is no GGUF
-// adapter, is for another model, or has what would end the process in an assertion once a graph is made of it.
+// Loads a LoRA adapter, which the model then owns. Throws std::invalid_argument, with the reason, unless the file is a
+// GGUF adapter for this model from which graphs can be built without a failed assertion.
 llama_adapter_lora * load_adapter(llama_model * model, const std::string & path, bool verbose);

@@ -17,7 +17,8 @@ static void add_servers(std::vector<ggml_backend_dev_t> & result, const std::vec
         throw h2o_error("rpc_servers: this build has no RPC. Install h2o-llama from its source with it: "
             "pip install . -C cmake.define.GGML_RPC=ON");
     }
-    const auto add_server = (ggml_backend_reg_t (*)(const char *)) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
+    const auto add_server =
+        (ggml_backend_reg_t (*)(const char *)) ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
 
     for (const auto & server : rpc_servers) {
         ggml_backend_reg_t reg;

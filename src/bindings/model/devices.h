@@ -5,5 +5,6 @@
 #include <string>
 #include <vector>
 
-// What may hold layers: the devices of each HOST:PORT, then this machine's GPUs, the built-in one only if there is no other.
+// Devices that may hold layers: first of each HOST:PORT, then this machine's GPUs. The integrated GPU is used only
+// without another one.
 std::vector<ggml_backend_dev_t> layer_devices(const std::vector<std::string> & rpc_servers);

@@ -1,9 +1,7 @@
 #include "bindings/model/gguf-check.h"
 
 #include "bindings/bindings.h"
-
-#include "ggml-cpp.h"
-#include "gguf.h"
+#include "bindings/model/gguf-file.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -13,27 +11,9 @@ static constexpr uint32_t N_LAYER_MAX = 512; // LLAMA_MAX_LAYERS
 
 namespace {
 
-// The metadata of a file, which upstream's parser has checked for counts, sizes and overflows.
-class gguf_file {
+class model_check : public gguf_file {
 public:
-    // fault begins what is said of anything wrong
-    gguf_file(const std::string & path, const std::string & fault) : path(path), fault(fault) {
-        llama_call call(/*verbose =*/ false);
-        ggml_context * ctx_meta = nullptr;
-        gguf.reset(gguf_init_from_file(path.c_str(), { /*.no_alloc =*/ true, /*.ctx =*/ &ctx_meta }));
-        meta.reset(ctx_meta);
-        if (!gguf) {
-            reason = call.reason();
-        }
-    }
-
-    bool is_gguf() const { return gguf != nullptr; }
-
-    void check_gguf() const {
-        if (!gguf) {
-            fail(reason);
-        }
-    }
+    using gguf_file::gguf_file;
 
     // as the loader will read it
     void apply(const std::string & key, const kv_overrides::mapped_type & value) {
@@ -60,11 +40,11 @@ public:
 
         for (int64_t i = 0; i < gguf_get_n_tensors(gguf.get()); ++i) {
             const std::string name = gguf_get_tensor_name(gguf.get(), i);
-            const uint64_t    size = gguf_get_tensor_size(gguf.get(), i), offset = gguf_get_tensor_offset(gguf.get(), i);
+            const uint64_t size = gguf_get_tensor_size(gguf.get(), i), offset = gguf_get_tensor_offset(gguf.get(), i);
 
             if (data > file_size || offset > file_size - data || size > file_size - data - offset) {
-                fail("the data of tensor '" + name + "' reaches beyond the end of the file (" + std::to_string(file_size) +
-                     " bytes): the file is truncated");
+                fail("the data of tensor '" + name + "' reaches beyond the end of the file (" +
+                    std::to_string(file_size) + " bytes): the file is truncated");
             }
             check_type(name, gguf_get_tensor_type(gguf.get(), i));
         }
@@ -99,8 +79,8 @@ public:
             const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
             const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
             if (n_want > (uint64_t) positions->ne[1]) {
-                fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " + std::to_string(n_want) +
-                     ", one for each patch of an image");
+                fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " +
+                    std::to_string(n_want) + ", one for each patch of an image");
             }
         }
     }
@@ -110,7 +90,8 @@ public:
 
         const uint32_t n_layer = get_u32(arch + ".block_count", 1);
         if (n_layer < 1 || n_layer > N_LAYER_MAX) {
-            fail(arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
+            fail(
+                arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
         }
 
         for (const char * name : { "layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon" }) {
@@ -126,19 +107,17 @@ public:
         const uint32_t n_embd_head = get_u32(arch + ".attention.key_length", n_head > 0 ? n_embd/n_head : 0);
         const uint32_t n_rot       = get_u32(arch + ".rope.dimension_count", 0);
         if (n_rot % 2 != 0 || (n_embd_head > 0 && n_rot > n_embd_head)) {
-            fail(arch + ".rope.dimension_count is " + std::to_string(n_rot) + ", expected an even number up to the head size " + std::to_string(n_embd_head));
+            fail(arch + ".rope.dimension_count is " + std::to_string(n_rot) +
+                ", expected an even number up to the head size " + std::to_string(n_embd_head));
         }
     }
 
 private:
-    [[noreturn]] void fail(const std::string & reason) const {
-        throw std::invalid_argument(fault + reason);
-    }
-
     static void check_kind(const std::string & key, const kv_overrides::mapped_type & value, gguf_type type) {
         const auto expect = [&](bool ok, const char * expected) {
             if (!ok) {
-                throw std::invalid_argument("[Llama] kv_overrides['" + key + "'] must be " + expected + ", got " + to_text(value));
+                throw std::invalid_argument(
+                    "[Llama] kv_overrides['" + key + "'] must be " + expected + ", got " + to_text(value));
             }
         };
         const auto * number = std::get_if<int64_t>(&value);
@@ -167,60 +146,34 @@ private:
             return false;
         };
 
-        // Q8_1 and Q8_K are for activations
-        const bool is_weight = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
-            (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
         const bool is_vector = contains({ "norm.weight", ".bias" });
-        const bool is_matrix = contains({ "token_embd.", "output.weight", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate.", "ffn_up.", "ffn_down." });
+        const bool is_matrix = contains({ "token_embd.", "output.weight", "attn_q", "attn_k", "attn_v", "attn_output",
+            "ffn_gate.", "ffn_up.", "ffn_down." });
 
-        if (is_vector ? type != GGML_TYPE_F32 : is_matrix && !is_weight) {
+        if (is_vector ? type != GGML_TYPE_F32 : is_matrix && !is_weight(type)) {
             fail("tensor '" + name + "' must not have the type " + ggml_type_name(type));
         }
     }
-
-    // index of a key with a value of this type, -1 if there is none: the loader complains about another type
-    int64_t find(const std::string & key, gguf_type type) const {
-        const int64_t id = gguf_find_key(gguf.get(), key.c_str());
-        return id >= 0 && gguf_get_kv_type(gguf.get(), id) == type ? id : -1;
-    }
-
-    std::string get_str(const std::string & key) const {
-        const int64_t id = find(key, GGUF_TYPE_STRING);
-        return id < 0 ? "" : gguf_get_val_str(gguf.get(), id);
-    }
-
-    uint32_t get_u32(const std::string & key, uint32_t missing) const {
-        const int64_t id = find(key, GGUF_TYPE_UINT32);
-        return id < 0 ? missing : gguf_get_val_u32(gguf.get(), id);
-    }
-
-    const std::string path;
-    const std::string fault;
-
-    std::string reason; // why it is no GGUF
-
-    gguf_context_ptr gguf;
-    ggml_context_ptr meta;
 };
 
 } // namespace
 
 void gguf_check(const std::string & path, const std::string & where) {
-    const gguf_file file(path, where + path + " is not a valid GGUF model file: ");
+    const model_check file(path, where + path + " is not a valid GGUF model file: ");
     file.check_gguf();
     file.check_tensors();
     file.check_hparams();
 }
 
 void gguf_check_projector(const std::string & path, const std::string & where) {
-    const gguf_file file(path, where + path + " is not a valid projector: ");
+    const model_check file(path, where + path + " is not a valid projector: ");
     file.check_gguf();
     file.check_tensors();
     file.check_projector();
 }
 
 void gguf_check_overrides(const std::string & path, const kv_overrides & overrides) {
-    gguf_file file(path, "[Llama] kv_overrides: ");
+    model_check file(path, "[Llama] kv_overrides: ");
     if (file.is_gguf()) {
         for (const auto & [key, value] : overrides) {
             file.apply(key, value);

@@ -79,20 +79,25 @@ std::vector<llama_token> model::tokenize(const std::string & text, bool add_spec
         throw h2o_error("[Llama.tokenize] this model has no tokenizer: pass token ids");
     }
     if (text.size() > (size_t) std::numeric_limits<int32_t>::max()) {
-        throw std::invalid_argument("[Llama.tokenize] text must be smaller than 2 GiB, got " + std::to_string(text.size()) + " bytes");
+        throw std::invalid_argument(
+            "[Llama.tokenize] text must be smaller than 2 GiB, got " + std::to_string(text.size()) + " bytes");
     }
 
     llama_call call(/*verbose =*/ false);
     return llama_call::run("[Llama.tokenize] ", [&] {
         // no token is shorter than a byte, but a few special ones may be added
         std::vector<llama_token> tokens(text.size() + 4);
-        int32_t n = llama_tokenize(vocab, text.data(), text.size(), tokens.data(), tokens.size(), add_special, parse_special);
+        const auto fill = [&] {
+            return llama_tokenize(
+                vocab, text.data(), text.size(), tokens.data(), tokens.size(), add_special, parse_special);
+        };
+        int32_t n = fill();
         if (n == std::numeric_limits<int32_t>::min()) {
             throw h2o_error("the text has more than 2^31 tokens");
         }
         if (n < 0) {
             tokens.resize(-n);
-            n = llama_tokenize(vocab, text.data(), text.size(), tokens.data(), tokens.size(), add_special, parse_special);
+            n = fill();
         }
         tokens.resize(n);
         return tokens;
@@ -137,9 +142,10 @@ static py::str decode_utf8(const std::string & bytes) {
 py::typing::Dict<py::str, py::str> model::metadata() const {
     py::typing::Dict<py::str, py::str> result;
     for (int32_t i = 0; i < llama_model_meta_count(ptr.get()); ++i) {
-        const auto key = get_str([&](char * buf, size_t size) { return llama_model_meta_key_by_index    (ptr.get(), i, buf, size); });
-        const auto val = get_str([&](char * buf, size_t size) { return llama_model_meta_val_str_by_index(ptr.get(), i, buf, size); });
-        result[decode_utf8(key)] = decode_utf8(val);
+        const auto text = [&](const auto & get) {
+            return decode_utf8(get_str([&](char * buf, size_t size) { return get(ptr.get(), i, buf, size); }));
+        };
+        result[text(llama_model_meta_key_by_index)] = text(llama_model_meta_val_str_by_index);
     }
     for (const auto & [key, value] : overrides) {
         result[decode_utf8(key)] = decode_utf8(to_text(value));
@@ -151,19 +157,25 @@ std::string model::desc() const {
     return get_str([&](char * buf, size_t size) { return llama_model_desc(ptr.get(), buf, size); });
 }
 
+template <auto get>
+static auto of_model(const model & self) {
+    return get(self.ptr.get());
+}
+
 void init_model(py::module_ & m) {
     py::class_<model, std::shared_ptr<model>>(m, "Model")
-        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose, const std::vector<std::string> & rpc_servers, bool repack,
-                bool use_mmap, bool use_mlock, std::optional<int32_t> main_gpu, const std::vector<float> & tensor_split, const kv_overrides & overrides,
-                const std::vector<std::pair<py::bytes, float>> & lora) {
+        .def(py::init([](const py::bytes & path, int32_t n_gpu_layers, bool verbose,
+                const std::vector<std::string> & rpc_servers, bool repack, bool use_mmap, bool use_mlock,
+                std::optional<int32_t> main_gpu, const std::vector<float> & tensor_split,
+                const kv_overrides & overrides, const std::vector<std::pair<py::bytes, float>> & lora) {
             const std::string path_str = path;
-            const model_options options = { n_gpu_layers, verbose, rpc_servers, main_gpu, tensor_split, repack, use_mmap, use_mlock, overrides,
-                { lora.begin(), lora.end() } };
+            const model_options options = { n_gpu_layers, verbose, rpc_servers, main_gpu, tensor_split, repack,
+                use_mmap, use_mlock, overrides, { lora.begin(), lora.end() } };
             without_gil no_gil;
             return std::make_shared<model>(path_str, options);
-        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"), py::arg("repack") = true, py::kw_only(),
-            py::arg("use_mmap") = true, py::arg("use_mlock") = false, py::arg("main_gpu") = py::none(),
-            py::arg("tensor_split") = std::vector<float>(), py::arg("kv_overrides") = kv_overrides(),
+        }), py::arg("path"), py::arg("n_gpu_layers"), py::arg("verbose"), py::arg("rpc_servers"),
+            py::arg("repack") = true, py::kw_only(), py::arg("use_mmap") = true, py::arg("use_mlock") = false,
+            py::arg("main_gpu") = py::none(), py::arg("tensor_split") = std::vector<float>(), py::arg("kv_overrides") = kv_overrides(),
             py::arg("lora") = std::vector<std::pair<py::bytes, float>>())
         .def_static("check_overrides", [](const py::bytes & path, const kv_overrides & overrides) {
             const std::string path_str = path;
@@ -178,23 +190,29 @@ void init_model(py::module_ & m) {
         .def("detokenize", [](const model & self, const std::vector<llama_token> & tokens, bool special) {
             return py::bytes(self.detokenize(tokens, special));
         }, py::arg("tokens"), py::arg("special"))
-        .def("is_eog", [](const model & self, llama_token token) { return llama_vocab_is_eog(self.vocab, token); }, py::arg("token"))
+        .def("is_eog", [](const model & self, llama_token token) {
+            return llama_vocab_is_eog(self.vocab, token);
+        }, py::arg("token"))
         .def_property_readonly("metadata",      &model::metadata)
         .def_property_readonly("desc",          &model::desc)
         .def_property_readonly("n_vocab",       &model::n_vocab)
         .def_property_readonly("n_ctx_train",   [](const model & self) { return self.n_ctx_train; })
-        .def_property_readonly("n_learned_positions", [](const model & self) { return llama_h2o_n_learned_positions(self.ptr.get()); })
-        .def_property_readonly("n_embd",        [](const model & self) { return llama_model_n_embd     (self.ptr.get()); })
-        .def_property_readonly("n_embd_input",  [](const model & self) { return llama_model_n_embd_inp (self.ptr.get()); })
-        .def_property_readonly("n_layer",       [](const model & self) { return llama_model_n_layer    (self.ptr.get()); })
-        .def_property_readonly("n_head",        [](const model & self) { return llama_model_n_head     (self.ptr.get()); })
-        .def_property_readonly("n_head_kv",     [](const model & self) { return llama_model_n_head_kv  (self.ptr.get()); })
-        .def_property_readonly("n_swa",         [](const model & self) { return llama_model_n_swa      (self.ptr.get()); })
-        .def_property_readonly("n_params",      [](const model & self) { return llama_model_n_params   (self.ptr.get()); })
-        .def_property_readonly("size",          [](const model & self) { return llama_model_size       (self.ptr.get()); })
-        .def_property_readonly("has_encoder",   [](const model & self) { return llama_model_has_encoder(self.ptr.get()); })
-        .def_property_readonly("is_recurrent",  [](const model & self) { return llama_model_is_recurrent(self.ptr.get()) || llama_model_is_hybrid(self.ptr.get()); })
-        .def_property_readonly("is_spm",        [](const model & self) { return llama_vocab_type(self.vocab) == LLAMA_VOCAB_TYPE_SPM; })
+        .def_property_readonly("n_learned_positions", &of_model<llama_h2o_n_learned_positions>)
+        .def_property_readonly("n_embd",        &of_model<llama_model_n_embd>)
+        .def_property_readonly("n_embd_input",  &of_model<llama_model_n_embd_inp>)
+        .def_property_readonly("n_layer",       &of_model<llama_model_n_layer>)
+        .def_property_readonly("n_head",        &of_model<llama_model_n_head>)
+        .def_property_readonly("n_head_kv",     &of_model<llama_model_n_head_kv>)
+        .def_property_readonly("n_swa",         &of_model<llama_model_n_swa>)
+        .def_property_readonly("n_params",      &of_model<llama_model_n_params>)
+        .def_property_readonly("size",          &of_model<llama_model_size>)
+        .def_property_readonly("has_encoder",   &of_model<llama_model_has_encoder>)
+        .def_property_readonly("is_recurrent", [](const model & self) {
+            return llama_model_is_recurrent(self.ptr.get()) || llama_model_is_hybrid(self.ptr.get());
+        })
+        .def_property_readonly("is_spm", [](const model & self) {
+            return llama_vocab_type(self.vocab) == LLAMA_VOCAB_TYPE_SPM;
+        })
         .def_property_readonly("token_bos",     [](const model & self) { return llama_vocab_bos(self.vocab); })
         .def_property_readonly("token_eos",     [](const model & self) { return llama_vocab_eos(self.vocab); });
 

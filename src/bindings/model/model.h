@@ -18,7 +18,7 @@ struct model_options {
     int32_t n_gpu_layers = 0;
     bool    verbose      = false;
 
-    std::vector<std::string> rpc_servers;  // HOST:PORT of each ggml-rpc-server that takes layers before the GPUs of this machine do
+    std::vector<std::string> rpc_servers;  // HOST:PORT of each ggml-rpc-server: takes layers before this machine's GPUs
     std::optional<int32_t>   main_gpu;     // one of layer_devices(rpc_servers), for all layers
     std::vector<float>       tensor_split; // how much each of them holds; empty: what its memory allows
 
@@ -33,7 +33,7 @@ struct model_options {
     std::vector<std::pair<std::string, float>> lora; // files of adapters, and what each is multiplied by
 };
 
-// A loaded model; the vocabulary goes with it. Immutable, so any thread may use it.
+// A loaded model and its vocabulary. Immutable, so any thread may use it.
 class model {
 public:
     model(const std::string & path, const model_options & options);

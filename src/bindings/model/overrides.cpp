@@ -5,7 +5,8 @@
 
 static void copy_text(char (&target)[128], const std::string & text, const std::string & key) {
     if (text.size() >= sizeof(target)) {
-        throw std::invalid_argument("[Llama] kv_overrides: '" + key + "' and its text must be shorter than 128 bytes each");
+        throw std::invalid_argument(
+            "[Llama] kv_overrides: '" + key + "' and its text must be shorter than 128 bytes each");
     }
     snprintf(target, sizeof(target), "%s", text.c_str());
 }
@@ -51,5 +52,6 @@ std::string used_override(const std::string & line) {
     const size_t start = line.find(used);
     const size_t begin = start == std::string::npos ? start : line.find('\'', start + used.size());
     const size_t end   = line.rfind("' = ");
-    return begin == std::string::npos || end == std::string::npos || end <= begin ? "" : line.substr(begin + 1, end - begin - 1);
+    const bool is_found = begin != std::string::npos && end != std::string::npos && end > begin;
+    return is_found ? line.substr(begin + 1, end - begin - 1) : "";
 }

@@ -10,7 +10,8 @@
 
 #include <cstring>
 
-projector::projector(std::shared_ptr<model> mdl, const std::string & path, int32_t n_threads, bool use_gpu, bool verbose)
+projector::projector(
+        std::shared_ptr<model> mdl, const std::string & path, int32_t n_threads, bool use_gpu, bool verbose)
     : mdl(std::move(mdl)), verbose(verbose) {
     gguf_check_projector(path, "[Llama] mmproj: ");
 
@@ -23,8 +24,8 @@ projector::projector(std::shared_ptr<model> mdl, const std::string & path, int32
     params.warmup        = false;
     params.cb_eval       = llama_call::on_compute;
 
-    ptr.reset(llama_call::run("[Llama] mmproj: ", [&] { return mtmd_init_from_file(path.c_str(), this->mdl->ptr.get(), params); }),
-        computing::free<mtmd_free, mtmd_context>);
+    const auto load = [&] { return mtmd_init_from_file(path.c_str(), this->mdl->ptr.get(), params); };
+    ptr.reset(llama_call::run("[Llama] mmproj: ", load), computing::free<mtmd_free, mtmd_context>);
     if (!ptr) {
         throw h2o_error("[Llama] mmproj: llama.cpp cannot load " + path + ": " + call.reason());
     }
@@ -51,8 +52,9 @@ std::vector<projector::piece> projector::encode(const std::string & image) const
 
     llama_call call(verbose, llama_call::THROW);
     llama_call::run("this image cannot be read: ", [&] {
-        const mtmd::bitmap bitmap(mtmd_helper_bitmap_init_from_buf(ptr.get(), (const unsigned char *) image.data(), image.size(),
-                    /*placeholder =*/ false, mtmd_helper_init_opt_default()).bitmap);
+        const auto * bytes = (const unsigned char *) image.data();
+        const mtmd::bitmap bitmap(mtmd_helper_bitmap_init_from_buf(
+            ptr.get(), bytes, image.size(), /*placeholder =*/ false, mtmd_helper_init_opt_default()).bitmap);
         if (!bitmap.ptr) {
             throw std::runtime_error("its data are damaged, or of a kind that is not known");
         }
@@ -90,12 +92,15 @@ std::vector<projector::piece> projector::encode(const std::string & image) const
 
 void init_projector(py::module_ & m) {
     py::class_<projector, std::shared_ptr<projector>>(m, "Projector")
-        .def(py::init([](std::shared_ptr<model> mdl, const py::bytes & path, int32_t n_threads, bool use_gpu, bool verbose) {
+        .def(py::init([](
+                std::shared_ptr<model> mdl, const py::bytes & path, int32_t n_threads, bool use_gpu, bool verbose) {
             const std::string path_str = path;
             without_gil no_gil;
             return std::make_shared<projector>(std::move(mdl), path_str, n_threads, use_gpu, verbose);
         }), py::arg("model"), py::arg("path"), py::arg("n_threads"), py::arg("use_gpu"), py::arg("verbose"))
-        .def("encode", [](const projector & self, const py::bytes & image) { return self.encode(image); }, py::arg("image"))
+        .def("encode", [](const projector & self, const py::bytes & image) {
+            return self.encode(image);
+        }, py::arg("image"))
         .def_property_readonly("has_vision",       &projector::has_vision)
         .def_property_readonly("is_causal",        &projector::is_causal)
         .def_property_readonly("has_1d_positions", &projector::has_1d_positions);

@@ -11,7 +11,7 @@
 
 struct mtmd_context;
 
-// What makes rows of embeddings of images, for the model that it was trained with: a file beside the model's. Not thread safe.
+// Turns images into rows of embeddings for the model that it was trained with; has a file of its own. Not thread safe.
 class projector {
 public:
     using ids_array  = py::array_t<llama_token, py::array::c_style>;

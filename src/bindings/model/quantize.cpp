@@ -16,7 +16,8 @@
 
 static const std::string OWNER = "[quantize] ";
 
-// What llama.cpp makes without an importance matrix. The IQ1 to IQ3 types end the process where no point of their grid is near.
+// What llama.cpp makes without an importance matrix. The IQ1 to IQ3 types end the process where no point of their grid
+// is near.
 static const std::vector<std::pair<std::string, llama_ftype>> FILE_TYPES = {
     { "F32",    LLAMA_FTYPE_ALL_F32       },
     { "F16",    LLAMA_FTYPE_MOSTLY_F16    },
@@ -78,7 +79,8 @@ static void quantize(const std::string & path_in, const std::string & path_out, 
         params.allow_requantize = true;
 
         errno = 0;
-        status = llama_call::run(OWNER, [&] { return llama_model_quantize(path_in.c_str(), path_out.c_str(), &params); });
+        status =
+            llama_call::run(OWNER, [&] { return llama_model_quantize(path_in.c_str(), path_out.c_str(), &params); });
         write_error = errno;
         reason = call.reason();
     }
@@ -101,12 +103,15 @@ static void quantize(const std::string & path_in, const std::string & path_out, 
 }
 
 void init_quantize(py::module_ & m) {
-    m.def("quantize", [](const py::bytes & path_in, const py::bytes & path_out, const std::string & type, int32_t n_threads) {
-        const std::string in = path_in, out = path_out;
-        const llama_ftype ftype = find_file_type(type);
-        computing no_gil;
-        quantize(in, out, ftype, n_threads);
-    }, py::arg("path_in"), py::arg("path_out"), py::arg("type"), py::arg("n_threads"));
+    m.def(
+        "quantize",
+        [](const py::bytes & path_in, const py::bytes & path_out, const std::string & type, int32_t n_threads) {
+            const std::string in = path_in, out = path_out;
+            const llama_ftype ftype = find_file_type(type);
+            computing no_gil;
+            quantize(in, out, ftype, n_threads);
+        },
+        py::arg("path_in"), py::arg("path_out"), py::arg("type"), py::arg("n_threads"));
     m.def("quantize_types", [] {
         std::vector<std::string> names;
         for (const auto & type : FILE_TYPES) {

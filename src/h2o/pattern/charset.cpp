@@ -6,7 +6,8 @@
 
 #include <algorithm>
 
-static constexpr uint32_t OURS = H2O_UPPERCASE_LETTER | H2O_LOWERCASE_LETTER | H2O_TITLECASE_LETTER | H2O_OTHER_LETTER | H2O_DECIMAL_DIGIT;
+static constexpr uint32_t OURS =
+    H2O_UPPERCASE_LETTER | H2O_LOWERCASE_LETTER | H2O_TITLECASE_LETTER | H2O_OTHER_LETTER | H2O_DECIMAL_DIGIT;
 
 static uint32_t properties_of(uint32_t cpt, uint32_t asked) {
     const unicode_cpt_flags flags = unicode_cpt_flags_from_cpt(cpt);

@@ -86,7 +86,7 @@ static std::vector<std::vector<beginning>> beginnings_of(
     return result;
 }
 
-// For each rule a number that it shares with those that it can reach and that can reach it: Tarjan's strongly connected components.
+// The strongly connected component of each rule, by Tarjan's algorithm: rules that reach each other share a number.
 static std::vector<uint32_t> components_of(const std::vector<std::vector<beginning>> & beginnings) {
     const uint32_t n = beginnings.size();
     std::vector<uint32_t> component(n, n), order(n, n), lowest(n), path, open;
@@ -128,9 +128,10 @@ static std::vector<uint32_t> components_of(const std::vector<std::vector<beginni
     return component;
 }
 
-// Rules that can begin with a character. A rule that cannot, and cannot be empty, only leads to itself: no stack would be left.
-static std::vector<bool> find_begun(const std::vector<alternative> & alternatives, const std::vector<bool> & can_be_empty,
-        const std::vector<std::vector<beginning>> & beginnings) {
+// Rules that can begin with a character. A rule that cannot, and cannot be empty, only leads to itself: no stack would
+// be left.
+static std::vector<bool> find_begun(const std::vector<alternative> & alternatives,
+        const std::vector<bool> & can_be_empty, const std::vector<std::vector<beginning>> & beginnings) {
     std::vector<std::vector<uint32_t>> users(beginnings.size());
     for (uint32_t i = 0; i < beginnings.size(); ++i) {
         for (const beginning & b : beginnings[i]) {
@@ -147,7 +148,8 @@ static std::vector<bool> find_begun(const std::vector<alternative> & alternative
         }
     };
     for (const alternative & a : alternatives) {
-        if (!a.only_references && std::all_of(a.references.begin(), a.references.end(), [&](uint32_t r) { return can_be_empty[r]; })) {
+        if (!a.only_references &&
+            std::all_of(a.references.begin(), a.references.end(), [&](uint32_t r) { return can_be_empty[r]; })) {
             add(a.rule);
         }
     }

@@ -54,8 +54,9 @@ bool h2o_matcher::run(uint32_t pc, uint32_t pos, bool ahead, uint32_t & end) {
                 ok = pos == low && !(now.max == H2O_MANY && known.low <= pos && pos <= known.high);
                 ++pc;
                 if (ok) {
-                    // not as far as ends from which the rest failed
-                    const uint32_t stop = now.max == H2O_MANY && known.low <= known.high && pos < known.low ? known.low - 1 : limit;
+                    // stops before ends from which the rest failed
+                    const uint32_t stop =
+                        now.max == H2O_MANY && known.low <= known.high && pos < known.low ? known.low - 1 : limit;
                     while (pos < stop && set.contains(text[pos])) {
                         ++pos;
                     }

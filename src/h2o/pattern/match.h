@@ -2,8 +2,9 @@
 
 #include "h2o/pattern/program.h"
 
-// Matches a program at one position of a text after the other. It backtracks on a stack of its own, so a long text does not overflow a
-// thread's stack. It remembers positions where the rest of the program failed, so the time is linear in the text.
+// Matches a program at one position of a text after the other. It backtracks on a stack of its own, so a long text does
+// not overflow a thread's stack. It remembers positions where the rest of the program failed, so the time is linear in
+// the text.
 class h2o_matcher {
 public:
     // both must stay
@@ -21,7 +22,8 @@ public:
 private:
     enum known : uint8_t { NOTHING, FAILS, MATCHES };
 
-    // An alternative to try on failure. For CHARS, low < high: they end at `pos` now, and can end anywhere from `low` to `high`.
+    // An alternative to try on failure. For CHARS, low < high: they end at `pos` now, and can end anywhere from `low`
+    // to `high`.
     struct choice {
         uint32_t pc; // the next instruction
         uint32_t pos;

@@ -27,10 +27,11 @@ static const std::map<std::string, uint32_t> PROPERTIES = {
 
 // the script \p{Han}: upstream's tables have only its ideographs
 static const std::vector<std::pair<uint32_t, uint32_t>> HAN = {
-    { 0x2E80, 0x2E99 }, { 0x2E9B, 0x2EF3 }, { 0x2F00, 0x2FD5 }, { 0x3005, 0x3005 }, { 0x3007, 0x3007 }, { 0x3021, 0x3029 },
-    { 0x3038, 0x303B }, { 0x3400, 0x4DBF }, { 0x4E00, 0x9FFF }, { 0xF900, 0xFA6D }, { 0xFA70, 0xFAD9 }, { 0x16FE2, 0x16FE3 },
-    { 0x16FF0, 0x16FF6 }, { 0x20000, 0x2A6DF }, { 0x2A700, 0x2B81E }, { 0x2B820, 0x2CEAD }, { 0x2CEB0, 0x2EBE0 },
-    { 0x2EBF0, 0x2EE5D }, { 0x2F800, 0x2FA1D }, { 0x30000, 0x3134A }, { 0x31350, 0x33479 },
+    { 0x2E80, 0x2E99 }, { 0x2E9B, 0x2EF3 }, { 0x2F00, 0x2FD5 }, { 0x3005, 0x3005 }, { 0x3007, 0x3007 },
+    { 0x3021, 0x3029 }, { 0x3038, 0x303B }, { 0x3400, 0x4DBF }, { 0x4E00, 0x9FFF }, { 0xF900, 0xFA6D },
+    { 0xFA70, 0xFAD9 }, { 0x16FE2, 0x16FE3 }, { 0x16FF0, 0x16FF6 }, { 0x20000, 0x2A6DF }, { 0x2A700, 0x2B81E },
+    { 0x2B820, 0x2CEAD }, { 0x2CEB0, 0x2EBE0 }, { 0x2EBF0, 0x2EE5D }, { 0x2F800, 0x2FA1D }, { 0x30000, 0x3134A },
+    { 0x31350, 0x33479 },
 };
 
 namespace {
@@ -52,11 +53,13 @@ struct piece {
 
 class parser {
 public:
-    parser(const std::string & pattern, bool groups) : pattern(pattern), groups(groups), cpts(unicode_cpts_from_utf8(pattern)) {}
+    parser(const std::string & pattern, bool groups)
+        : pattern(pattern), groups(groups), cpts(unicode_cpts_from_utf8(pattern)) {}
 
     h2o_program parse() {
         if (cpts.size() > MAX_LENGTH) {
-            throw std::invalid_argument("a pattern must not have more than " + std::to_string(MAX_LENGTH) + " characters");
+            throw std::invalid_argument(
+                "a pattern must not have more than " + std::to_string(MAX_LENGTH) + " characters");
         }
         piece all = alternatives();
         if (at < cpts.size()) {
@@ -267,7 +270,8 @@ private:
         } else if (c == 'w') {
             part.ranges.insert(part.ranges.end(), { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } });
         } else if (c == 'W') {
-            part.ranges.insert(part.ranges.end(), { { 0, '/' }, { ':', '@' }, { '[', '^' }, { '`', '`' }, { '{', 0x10FFFF } });
+            part.ranges.insert(
+                part.ranges.end(), { { 0, '/' }, { ':', '@' }, { '[', '^' }, { '`', '`' }, { '{', 0x10FFFF } });
         } else if (c == 'p' && take("{")) {
             std::string name;
             while (!next_is('}')) {

@@ -8,9 +8,9 @@
 
 enum h2o_op : uint8_t {
     H2O_OP_CHAR,   // consume one character of the set
-    H2O_OP_CHARS,  // consume characters of the set, `min` to `max`; first as many as possible, fewer if the rest then fails
+    H2O_OP_CHARS,  // consume `min` to `max` characters of the set; as many as possible, fewer if the rest then fails
     H2O_OP_SPLIT,  // continue at +a; at +b if that fails
-    H2O_OP_REPEAT, // a SPLIT that remembers where it failed: at the end of a repeated group, and everywhere with `groups`
+    H2O_OP_REPEAT, // a SPLIT that remembers where it failed: after a repeated group, and everywhere with `groups`
     H2O_OP_JUMP,   // continue at +a
     H2O_OP_PEEK,   // require a next character in the set
     H2O_OP_LOOK,   // require that the instructions from here to the next MATCH match here; continue at +a
@@ -34,8 +34,8 @@ struct h2o_instruction {
     int32_t  b       = 0;
 };
 
-// A regular expression: characters, classes, groups, alternatives (the first that matches counts), quantifiers, greedy or not,
-// lookahead, \s \S \d \D \w \W \p{..} \b ^ and $. No references to groups and no looking back.
+// A regular expression: characters, classes, groups, alternatives (the first that matches counts), quantifiers, greedy
+// or not, lookahead, \s \S \d \D \w \W \p{..} \b ^ and $. No references to groups and no looking back.
 struct h2o_program {
     std::vector<h2o_instruction> code;
     std::vector<h2o_charset>     sets;
@@ -44,5 +44,6 @@ struct h2o_program {
     uint32_t n_groups = 0;
 };
 
-// `groups` to save where groups begin and end. Throws std::invalid_argument, which names the unsupported part of the pattern.
+// `groups` to save where groups begin and end. Throws std::invalid_argument, which names the unsupported part of the
+// pattern.
 h2o_program h2o_parse_pattern(const std::string & pattern, bool groups);

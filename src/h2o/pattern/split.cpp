@@ -17,7 +17,8 @@ static const h2o_program & program_of(const std::string & pattern) {
     return it->second;
 }
 
-std::vector<size_t> h2o_split(const std::vector<uint32_t> & text, const std::string & pattern, const std::vector<size_t> & sizes) {
+std::vector<size_t> h2o_split(
+        const std::vector<uint32_t> & text, const std::string & pattern, const std::vector<size_t> & sizes) {
     if (text.empty()) {
         return sizes;
     }
