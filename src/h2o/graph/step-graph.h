@@ -12,7 +12,6 @@
 class h2o_intra;
 class h2o_key_index;
 class h2o_kv_store;
-class h2o_sequence;
 struct h2o_kv_layer;
 struct h2o_sequence_state;
 
@@ -156,6 +155,3 @@ struct h2o_computed_graph {
     // what its queries have given to positions, and which they have chosen, goes to the sequences
     virtual void read_results() const = 0;
 };
-
-void h2o_read_sums   (const std::vector<h2o_step_graph::sums_t>   & sums,    const h2o_step & step, uint32_t chunk_size, h2o_sequence & sequence);
-void h2o_read_choices(const std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step, const h2o_config & config, h2o_sequence & sequence);

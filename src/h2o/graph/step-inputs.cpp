@@ -1,9 +1,9 @@
-// Inputs of a step's graph: made with it, filled before each computation. What its queries have given to scores and chosen, read after it.
+// Inputs of a step's graph: made with it, filled before each computation.
 
 #include "h2o/graph/step-graph.h"
 
 #include "h2o/select/scorer.h"
-#include "h2o/sequence/sequence.h"
+#include "h2o/sequence/state.h"
 #include "h2o/store/cold/far-rows.h"
 #include "h2o/store/kv-store.h"
 
@@ -137,10 +137,7 @@ static void fill_own_rows(const h2o_step_inputs & inputs, const h2o_graph_env & 
 
 static void fill_lists(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape) {
-    auto * far = env.store.far(shape.seq);
-    if (far) {
-        far->set(state.text->positions_seen(step.pos, step.pos + step.n_tokens));
-    }
+    const auto * far = env.store.far(shape.seq);
 
     const auto   tiles = h2o_tile_grid_of(step, env.config);
     const size_t n     = inputs.list_rows->ne[0];
@@ -205,63 +202,5 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
             limits[i] = env.store.layout.row_limit(h2o_query_limit(config.scorer, step.pos + i, config.local_window), start);
         }
         set_data(inputs.limits, limits);
-    }
-}
-
-void h2o_read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, const h2o_step & step, uint32_t chunk_size, h2o_sequence & sequence) {
-    const uint32_t start = step.pos - step.pos % chunk_size;
-    const uint32_t end   = step.pos + step.n_tokens;
-
-    std::vector<float> sums;
-    for (const auto & s : all_sums) {
-        const uint32_t n_k = s.t->ne[0]; // perhaps with padding
-
-        sums.resize(ggml_nelements(s.t));
-        ggml_backend_tensor_get(s.t, sums.data(), 0, ggml_nbytes(s.t));
-
-        for (int64_t i = 0; i < s.t->ne[2]; ++i) {
-            const float * data = sums.data() + i*n_k*s.t->ne[1];
-            switch (step.phase) {
-                case h2o_step::SINGLE_PASS:
-                    sequence.add_scores(s.layer, { step.n_memory, start, end - start }, data, n_k);
-                    break;
-                case h2o_step::INTRA:
-                    sequence.add_scores(s.layer, { 0, s.first + (uint32_t) i*chunk_size, n_k }, data, n_k);
-                    break;
-                case h2o_step::INTER:
-                    sequence.add_scores(s.layer, { step.n_memory, start, 0 }, data, n_k);
-                    break;
-                case h2o_step::TAIL:
-                    sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
-                    break;
-                case h2o_step::DECODE:
-                    sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data, n_k);
-                    break;
-            }
-        }
-    }
-}
-
-void h2o_read_choices(const std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step, const h2o_config & config, h2o_sequence & sequence) {
-    const auto     tiles = h2o_tile_grid_of(step, config);
-    const uint32_t end   = step.pos + step.n_tokens;
-
-    std::vector<int32_t> all, keys;
-    for (const auto & c : choices) {
-        const size_t n = c.t->ne[0];
-
-        all.resize(ggml_nelements(c.t));
-        ggml_backend_tensor_get(c.t, all.data(), 0, ggml_nbytes(c.t));
-
-        for (int64_t l = 0; l < c.t->ne[1]; ++l) {
-            const uint32_t start = step.pos - tiles.offset + l*tiles.size;
-
-            keys.clear();
-            for (int64_t h = 0; h < c.t->ne[2]; ++h) {
-                const auto list = all.begin() + (h*c.t->ne[1] + l)*n;
-                keys.insert(keys.end(), list, list + n);
-            }
-            sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end), keys);
-        }
     }
 }

@@ -131,7 +131,7 @@ bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
         return false;
     }
 
-    kv->sequence.commit(n, /*scored =*/ false);
+    kv->sequence.add_tokens(n, /*scored =*/ false);
     return true;
 }
 

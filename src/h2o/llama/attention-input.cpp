@@ -5,6 +5,9 @@
 #include "h2o/graph/rope.h"
 #include "h2o/llama/side/contexts.h"
 
+#include "ggml-backend.h"
+
+#include <algorithm>
 #include <stdexcept>
 
 std::unique_ptr<h2o_attention_input> h2o_attention_input::create(ggml_context * ctx, const llama_ubatch & ubatch,
@@ -183,9 +186,69 @@ ggml_tensor * h2o_attention_input::build_attn(
     return cur;
 }
 
+static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, const h2o_step & step, uint32_t chunk_size,
+        h2o_sequence & sequence) {
+    const uint32_t start = step.pos - step.pos % chunk_size;
+    const uint32_t end   = step.pos + step.n_tokens;
+
+    std::vector<float> sums;
+    for (const auto & s : all_sums) {
+        const uint32_t n_k = s.t->ne[0]; // perhaps with padding
+
+        sums.resize(ggml_nelements(s.t));
+        ggml_backend_tensor_get(s.t, sums.data(), 0, ggml_nbytes(s.t));
+
+        for (int64_t i = 0; i < s.t->ne[2]; ++i) {
+            const float * data = sums.data() + i*n_k*s.t->ne[1];
+            switch (step.phase) {
+                case h2o_step::SINGLE_PASS:
+                    sequence.add_scores(s.layer, { step.n_memory, start, end - start }, data, n_k);
+                    break;
+                case h2o_step::INTRA:
+                    sequence.add_scores(s.layer, { 0, s.first + (uint32_t) i*chunk_size, n_k }, data, n_k);
+                    break;
+                case h2o_step::INTER:
+                    sequence.add_scores(s.layer, { step.n_memory, start, 0 }, data, n_k);
+                    break;
+                case h2o_step::TAIL:
+                    sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
+                    break;
+                case h2o_step::DECODE:
+                    sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data, n_k);
+                    break;
+            }
+        }
+    }
+}
+
+static void read_choices(const std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step,
+        const h2o_config & config, h2o_sequence & sequence) {
+    const auto     tiles = h2o_tile_grid_of(step, config);
+    const uint32_t end   = step.pos + step.n_tokens;
+
+    std::vector<int32_t> all, keys;
+    for (const auto & c : choices) {
+        const size_t n = c.t->ne[0];
+
+        all.resize(ggml_nelements(c.t));
+        ggml_backend_tensor_get(c.t, all.data(), 0, ggml_nbytes(c.t));
+
+        for (int64_t l = 0; l < c.t->ne[1]; ++l) {
+            const uint32_t start = step.pos - tiles.offset + l*tiles.size;
+
+            keys.clear();
+            for (int64_t h = 0; h < c.t->ne[2]; ++h) {
+                const auto list = all.begin() + (h*c.t->ne[1] + l)*n;
+                keys.insert(keys.end(), list, list + n);
+            }
+            sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end), keys);
+        }
+    }
+}
+
 void h2o_attention_input::read_results() const {
     for (const auto & s : steps) {
-        h2o_read_sums(s.graph.sums, s.now, memory.config.chunk_size, s.kv->sequence);
-        h2o_read_choices(s.graph.choices, s.now, memory.config, s.kv->sequence);
+        read_sums(s.graph.sums, s.now, memory.config.chunk_size, s.kv->sequence);
+        read_choices(s.graph.choices, s.now, memory.config, s.kv->sequence);
     }
 }

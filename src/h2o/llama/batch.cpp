@@ -26,7 +26,7 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
 
         const auto it = i_call.emplace(id, res.size());
         if (it.second) {
-            res.push_back({ kv, (uint32_t) i, 0, {} });
+            res.push_back({ kv, (uint32_t) i, 0, {}, nullptr });
         }
         auto & call = res[it.first->second];
 

@@ -133,21 +133,21 @@ void h2o_context::clear(llama_h2o_kv & kv) {
     remove_cells(kv.id, 0);
     caches.side.clear(kv.id);
     kv.sequence.clear();
-    kv.undo.reset();
     store.go_back(kv.id, kv.state(), {}, backends);
     store.release(kv.id, 0);
     kv.stats   = {};
     kv.profile = {};
 }
 
-void h2o_context::rollback(llama_h2o_kv & kv) {
-    kv.sequence.rollback();
-    if (kv.undo) {
-        std::exchange(kv.undo, std::nullopt)->restore();
+void h2o_context::go_back(llama_h2o_kv & kv, uint32_t pos, const std::optional<h2o_checkpoint> & checkpoint,
+        const std::optional<h2o_row_copies> & rows, bool moves_keys) {
+    if (checkpoint) {
+        kv.sequence.restore(*checkpoint);
+    } else {
+        kv.sequence.rewind(pos);
     }
-    store.go_back(kv.id, kv.state(), {}, backends);
-    remove_cells(kv.id, kv.state().n_tokens);
-    caches.side.rollback(kv.id, kv.state().n_tokens);
+    store.go_back(kv.id, kv.state(), rows, moves_keys ? backends : std::vector<ggml_backend_t>());
+    remove_cells(kv.id, pos);
 }
 
 void h2o_context::remove_cells(llama_seq_id seq_id, uint32_t n) {
@@ -245,8 +245,6 @@ uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
 
 bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
     try {
-        rollback(kv); // llama_context::decode drops what a failed call has added
-
         const llama_pos n_tokens = kv.state().n_tokens;
 
         if (p0 >= n_tokens) {
@@ -264,17 +262,15 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
             LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, rewind_limit(kv), p0);
             return false;
         }
+        const auto checkpoint = kv.sequence.checkpoint_of(p0);
+        const auto rows       = checkpoint ? store.read_moved(kv.id, *checkpoint) : std::nullopt;
+
         if (caches.side.can_rewind(kv.id, p0)) {
             caches.side.rewind(kv.id, p0);
         } else {
             caches.side.load(kv.id, *kv.sequence.side_of(p0));
         }
-        const auto record = kv.sequence.record_of(p0);
-        const auto rows   = record ? store.read_moved(kv.id, *record) : std::vector<h2o_row_bytes>();
-
-        kv.sequence.rewind(p0);
-        store.go_back(kv.id, kv.state(), rows, backends);
-        remove_cells(kv.id, p0);
+        go_back(kv, p0, checkpoint, rows, /*moves_keys =*/ true);
         return true;
     } catch (const std::exception & e) { // a device or a file that cannot be read
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
@@ -370,8 +366,8 @@ llama_h2o_stats h2o_context::stats(const llama_h2o_kv & kv) const {
     for (const auto & [buft, size] : caches.side.memory_breakdown()) {
         res.bytes_side += size/seqs.size();
     }
-    for (const auto & [chunk, record] : state.history) {
-        res.bytes_side += record.side ? record.side->size() : 0;
+    for (const auto & [pos, checkpoint] : state.checkpoints) {
+        res.bytes_side += checkpoint.side ? checkpoint.side->size() : 0;
     }
     for (const auto & layer : state.layers) {
         res.bytes_scores += (layer.scores.size() + layer.memory_scores.size())*sizeof(float);

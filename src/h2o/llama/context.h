@@ -28,8 +28,6 @@ struct llama_h2o_kv {
 
     const h2o_sequence_state & state() const { return sequence.state(); }
 
-    std::optional<h2o_row_copies> undo; // rows that move in this call, as they were
-
     // what the next llama_decode is
     llama_h2o_call next_call  = LLAMA_H2O_CALL_AUTO;
     uint32_t       dense_tail = 0;
@@ -95,8 +93,10 @@ public:
     uint32_t rewind_limit(const llama_h2o_kv & kv) const;
     uint32_t rewind_step (const llama_h2o_kv & kv) const; // 0 with eviction
 
-    // undoes a call that did not come to its end
-    void rollback(llama_h2o_kv & kv);
+    // Restores host state and rows at a position, but not the side caches. checkpoint: needed if later tokens have
+    // changed earlier state. rows: copies of moved rows. moves_keys: rotate their keys again, else they are among rows.
+    void go_back(llama_h2o_kv & kv, uint32_t pos, const std::optional<h2o_checkpoint> & checkpoint,
+            const std::optional<h2o_row_copies> & rows, bool moves_keys);
 
     // the caches know that a sequence has the first n positions, or none from n on
     void fill_cells  (llama_seq_id seq_id, uint32_t n);

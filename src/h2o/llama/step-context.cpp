@@ -37,18 +37,6 @@ h2o_step_context::h2o_step_context(
     }
 }
 
-h2o_step_context::~h2o_step_context() {
-    for (auto & call : calls) {
-        if (call.begun) {
-            try {
-                memory.rollback(*call.kv);
-            } catch (const std::exception & e) { // a device that is gone, such as an RPC server: nothing of it can be used
-                LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone: %s\n", __func__, e.what());
-            }
-        }
-    }
-}
-
 bool h2o_step_context::next() {
     i_step++;
     if (dense) {
@@ -60,43 +48,21 @@ bool h2o_step_context::next() {
     }
 
     for (auto & call : calls) {
-        call.kv->sequence.commit(call.n_tokens, call.steps.back().phase != h2o_step::DECODE);
-        call.kv->undo.reset();
-        memory.caches.side.commit(call.kv->id);
-        call.begun = false;
+        call.transaction->commit();
     }
 
     return false;
 }
 
 void h2o_step_context::begin_call(h2o_sequence_call & call) {
-    if (call.begun) {
+    if (call.transaction) {
         return;
     }
-    call.begun = true;
-
     // said for this call only
     call.kv->next_call  = LLAMA_H2O_CALL_AUTO;
     call.kv->dense_tail = 0;
 
-    memory.caches.side.begin_call(call.kv->id, call.steps.size() > 1);
-
-    const auto & config = memory.config;
-    const auto & state  = call.kv->state();
-    const auto & first  = call.steps.front();
-
-    // decode steps change scores and memory sets only if they begin a chunk
-    if (first.phase == h2o_step::DECODE && call.steps.size() == 1 && first.pos % config.chunk_size != 0) {
-        return;
-    }
-    // rows move when a chunk is closed
-    if (memory.store.layout.is_compact && config.chunk_start(state.n_tokens + call.n_tokens - 1) > state.open_start(config)) {
-        call.kv->undo = memory.store.keep(call.kv->id, state);
-    }
-    if (first.phase != h2o_step::DECODE) {
-        call.kv->sequence.mark();
-    }
-    call.kv->sequence.begin_call(call.steps.back().phase == h2o_step::TAIL);
+    call.transaction = std::make_unique<h2o_transaction>(*call.kv, call.steps, call.n_tokens);
 }
 
 bool h2o_step_context::apply() {
@@ -161,7 +127,7 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
     if (const auto selection = s.kv->sequence.begin_step(step, ids)) {
         memory.store.apply(s.kv->id, *selection, s.kv->state(), memory.backends);
         if (!memory.caches.side.empty()) {
-            s.kv->sequence.set_side(memory.caches.side.save(s.kv->id));
+            s.kv->sequence.set_side(memory.caches.side.save(s.kv->id), calls[s.i_call].transaction->start);
         }
 
         t_start_us = ggml_time_us();
@@ -169,6 +135,9 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
         s.kv->stats.n_select    += selection->from.size();
     }
 
+    if (auto * far = memory.store.far(s.kv->id); far && s.kv->state().text && step.n_memory > 0) {
+        far->set(s.kv->state().text->positions_seen(step.pos, step.pos + step.n_tokens));
+    }
     if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
         memory.store.release(s.kv->id, memory.store.layout.row_of(step.pos) + step.n_tokens);
     }

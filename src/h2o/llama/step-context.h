@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama/context.h"
+#include "h2o/llama/transaction.h"
 
 #include "llama-kv-cache.h"
 
@@ -16,7 +16,7 @@ struct h2o_sequence_call {
 
     std::vector<h2o_step> steps;
 
-    bool begun = false;
+    std::unique_ptr<h2o_transaction> transaction; // once it has begun
 
     // it can be computed together with others
     bool is_decoded_token() const { return n_tokens == 1 && steps.front().phase == h2o_step::DECODE; }
@@ -42,9 +42,6 @@ public:
             std::vector<llama_ubatch> ubatches,
             std::vector<h2o_sequence_call> calls,
             std::vector<std::vector<h2o_call_step>> steps);
-
-    // calls that did not come to their end are undone
-    ~h2o_step_context() override;
 
     bool next()  override;
     bool apply() override;

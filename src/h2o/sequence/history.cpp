@@ -8,11 +8,11 @@
 #include <iterator>
 #include <utility>
 
-h2o_record h2o_sequence::record(uint32_t end, uint32_t first) const {
-    h2o_record res = { end, std::min(st.n_scored, end), first, st.is_scored, st.is_by_hand, {}, nullptr };
+h2o_checkpoint h2o_sequence::record(uint32_t end, uint32_t first) const {
+    h2o_checkpoint res = { end, std::min(st.n_scored, end), first, st.is_scored, st.is_by_hand, {}, nullptr };
 
     for (const auto & layer : st.layers) {
-        h2o_record::layer r;
+        h2o_checkpoint::layer r;
         r.n_built = layer.n_built;
         r.memory  = layer.memory;
         for (uint32_t h = 0; h < layer.n_head_kv && st.is_scored; ++h) {
@@ -34,12 +34,12 @@ h2o_record h2o_sequence::record(uint32_t end, uint32_t first) const {
     return res;
 }
 
-h2o_record h2o_sequence::record_at(uint32_t pos) const {
+h2o_checkpoint h2o_sequence::record_at(uint32_t pos) const {
     const auto near = h2o_select_near(config, config.chunk_start(pos));
 
-    h2o_record res = { pos, pos, pos, false, false, {}, nullptr };
+    h2o_checkpoint res = { pos, pos, pos, false, false, {}, nullptr };
     for (const auto & layer : st.layers) {
-        h2o_record::layer r;
+        h2o_checkpoint::layer r;
         r.n_built = pos/config.chunk_size;
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
             r.memory.insert(r.memory.end(), near.begin(), near.end());
@@ -49,7 +49,7 @@ h2o_record h2o_sequence::record_at(uint32_t pos) const {
     return res;
 }
 
-void h2o_sequence::restore(const h2o_record & record) {
+void h2o_sequence::restore(const h2o_checkpoint & record) {
     for (auto & layer : st.layers) {
         const auto & r = record.layers[layer.index];
 
@@ -90,13 +90,15 @@ void h2o_sequence::restore(const h2o_record & record) {
         }
     }
 
-    st.history.erase(st.history.lower_bound(st.n_memory_sets()), st.history.end());
-    st.marks.erase(st.marks.upper_bound(st.n_tokens), st.marks.end());
+    st.checkpoints.erase(st.checkpoints.upper_bound(st.n_tokens), st.checkpoints.end());
+    if (st.n_tokens % config.chunk_size == 0 && st.n_memory_sets()*config.chunk_size < st.n_tokens) {
+        st.checkpoints.erase(st.n_tokens); // the chunk that ends here is open again
+    }
     truncate_text();
 }
 
-static void drop_scores(std::map<uint32_t, h2o_record> & records) {
-    for (auto & [key, record] : records) {
+static void drop_scores(std::map<uint32_t, h2o_checkpoint> & checkpoints) {
+    for (auto & [pos, record] : checkpoints) {
         record.is_scored = false;
         for (auto & layer : record.layers) {
             layer.memory_scores.clear();
@@ -113,23 +115,19 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     if (saved.lookups) {
         st.text->assign_log(std::move(*saved.lookups), saved.lookup_start);
     }
-    if (saved.history) { // it is all of a text
+    if (saved.checkpoints) { // it is all of a text
         st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
     }
     for (auto & layer : st.layers) {
         layer.extra_keys.clear();
     }
     restore(saved.record);
-    if (saved.history) {
-        st.history = std::move(*saved.history);
-        forget_history();
-    }
-    if (saved.marks) {
-        st.marks = std::move(*saved.marks);
+    if (saved.checkpoints) {
+        st.checkpoints = std::move(*saved.checkpoints);
+        forget_checkpoints();
     }
     if (!st.is_scored) {
-        drop_scores(st.history);
-        drop_scores(st.marks);
+        drop_scores(st.checkpoints);
     }
 }
 
@@ -139,9 +137,8 @@ void h2o_sequence::copy_from(const h2o_sequence & src) {
     st.n_folded = src.st.n_folded;
     st.is_scored  = src.st.is_scored;
     st.is_by_hand = src.st.is_by_hand;
-    st.layers     = src.st.layers;
-    st.history    = src.st.history;
-    st.marks      = src.st.marks;
+    st.layers      = src.st.layers;
+    st.checkpoints = src.st.checkpoints;
     if (src.st.text) {
         st.text.emplace(*src.st.text);
     }
@@ -179,15 +176,10 @@ bool h2o_sequence::is_open(uint32_t pos) const {
 }
 
 bool h2o_sequence::is_recorded(uint32_t pos) const {
-    const uint32_t S = config.chunk_size;
-
-    if (st.marks.count(pos) > 0) {
-        return true;
-    }
     // K and V that have moved since come back from a cold store only
-    const bool has_rows = !config.evict || config.has_cold_store() || pos == st.n_memory_sets()*S;
+    const bool has_rows = !config.evict || config.has_cold_store() || pos >= st.n_memory_sets()*config.chunk_size;
 
-    return pos > 0 && pos % S == 0 && st.history.count(pos/S - 1) > 0 && has_rows;
+    return has_rows && st.checkpoints.count(pos) > 0;
 }
 
 bool h2o_sequence::can_rewind(uint32_t pos) const {
@@ -203,64 +195,53 @@ std::vector<uint32_t> h2o_sequence::state_points() const {
         }
     };
 
-    // within closed chunks there are marks only
     const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
 
-    auto mark = st.marks.begin();
-    for (uint32_t end = config.chunk_size; end <= n_closed; end += config.chunk_size) {
-        for (; mark != st.marks.end() && mark->first < end; ++mark) {
-            add(mark->first);
-        }
-        add(end);
+    for (auto it = st.checkpoints.begin(); it != st.checkpoints.lower_bound(n_closed); ++it) {
+        add(it->first);
     }
-    for (uint32_t pos = n_closed + 1; pos <= st.n_tokens; ++pos) {
+    for (uint32_t pos = std::max(n_closed, 1u); pos <= st.n_tokens; ++pos) {
         add(pos);
     }
     return res;
 }
 
-std::optional<h2o_record> h2o_sequence::record_of(uint32_t pos) const {
+std::optional<h2o_checkpoint> h2o_sequence::checkpoint_of(uint32_t pos) const {
     if (pos >= st.n_tokens || is_open(pos)) {
         return {};
     }
-    if (is_on_grid(pos)) {
-        return record_at(pos);
-    }
-    const auto mark = st.marks.find(pos);
-
-    return mark != st.marks.end() ? mark->second : st.history.at(pos/config.chunk_size - 1);
+    return is_on_grid(pos) ? record_at(pos) : st.checkpoints.at(pos);
 }
 
 void h2o_sequence::mark() {
     if (st.n_tokens % config.chunk_size == 0 || rewind_step() > 0) {
         return;
     }
-    st.marks.insert_or_assign(st.n_tokens, record(st.n_tokens, st.open_start(config)));
-    if (st.marks.size() > MAX_MARKS) {
-        st.marks.erase(std::next(st.marks.begin(), MAX_MARKS/2));
+    st.checkpoints.insert_or_assign(st.n_tokens, record(st.n_tokens, st.open_start(config)));
+
+    std::vector<uint32_t> marks;
+    for (const auto & [pos, checkpoint] : st.checkpoints) {
+        if (pos % config.chunk_size != 0) {
+            marks.push_back(pos);
+        }
+    }
+    if (marks.size() > MAX_MARKS) {
+        st.checkpoints.erase(marks[MAX_MARKS/2]);
     }
 }
 
-void h2o_sequence::set_side(std::vector<uint8_t> side) {
-    st.history.rbegin()->second.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
-    forget_sides(undo ? undo->layers[0].n_built : 0); // those before the call may be needed to undo it
+void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {
+    st.checkpoints.rbegin()->second.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
+    forget_sides(call_start);
 }
 
 const std::vector<uint8_t> * h2o_sequence::side_of(uint32_t pos) const {
-    const auto it = pos > 0 && pos % config.chunk_size == 0 ? st.history.find(pos/config.chunk_size - 1) : st.history.end();
+    const auto it = st.checkpoints.find(pos);
 
-    return it == st.history.end() ? nullptr : it->second.side.get();
+    return it == st.checkpoints.end() ? nullptr : it->second.side.get();
 }
 
 void h2o_sequence::rewind(uint32_t pos) {
-    if (pos >= st.n_tokens) {
-        return;
-    }
-    if (const auto record = record_of(pos)) {
-        restore(*record);
-        return;
-    }
-
     for (auto & layer : st.layers) {
         layer.forget_extra_keys(config.tile_of(pos));
         if (layer.end() > pos) {
@@ -275,20 +256,25 @@ void h2o_sequence::rewind(uint32_t pos) {
     st.n_tokens = pos;
     st.n_scored = std::min(st.n_scored, pos);
     st.n_folded = std::min(st.n_folded, pos);
-    st.marks.erase(st.marks.upper_bound(pos), st.marks.end());
+    st.checkpoints.erase(st.checkpoints.upper_bound(pos), st.checkpoints.end());
     truncate_text();
 }
 
-// all but the last, unless they are kept
-void h2o_sequence::forget_history() {
-    if (!keep_history && !st.history.empty()) {
-        st.history.erase(st.history.begin(), std::prev(st.history.end()));
+// all boundaries but the last, unless they are kept; with eviction also the starts of calls in closed chunks
+void h2o_sequence::forget_checkpoints() {
+    const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
+
+    for (auto it = st.checkpoints.begin(); it != st.checkpoints.end();) {
+        const bool is_boundary = it->first % config.chunk_size == 0;
+        const bool is_kept     = it->first >= n_closed || (is_boundary ? keep_history : !config.evict);
+
+        it = is_kept ? std::next(it) : st.checkpoints.erase(it);
     }
 }
 
-void h2o_sequence::forget_sides(uint32_t first) {
-    std::vector<h2o_record *> kept;
-    for (auto it = st.history.lower_bound(first); it != st.history.end(); ++it) {
+void h2o_sequence::forget_sides(uint32_t after) {
+    std::vector<h2o_checkpoint *> kept;
+    for (auto it = st.checkpoints.upper_bound(after); it != st.checkpoints.end(); ++it) {
         if (it->second.side) {
             kept.push_back(&it->second);
         }
@@ -299,13 +285,6 @@ void h2o_sequence::forget_sides(uint32_t first) {
     const size_t n = std::clamp<size_t>(MAX_SIDE_BYTES/std::max<size_t>(kept.back()->side->size(), 1), 2, MAX_SIDES);
     for (size_t i = 1; i + n - 1 < kept.size(); ++i) {
         kept[i]->side.reset();
-    }
-}
-
-// with eviction, those of chunks that were closed: their rows have moved
-void h2o_sequence::forget_marks() {
-    if (config.evict) {
-        st.marks.erase(st.marks.begin(), st.marks.lower_bound(st.open_start(config)));
     }
 }
 

@@ -16,53 +16,31 @@ h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> lay
 }
 
 void h2o_sequence::clear() {
-    undo.reset();
-
     st.n_tokens = 0;
     st.n_scored = 0;
     st.n_folded = 0;
     st.is_scored  = wants_scores;
     st.is_by_hand = false;
-    st.history.clear();
-    st.marks.clear();
+    st.checkpoints.clear();
     for (auto & layer : st.layers) {
         layer = h2o_layer(layer.index, layer.il, layer.n_head, layer.n_head_kv);
     }
     truncate_text();
 }
 
-void h2o_sequence::begin_call(bool all_scores) {
-    undo = std::make_unique<h2o_record>(record(st.n_tokens, all_scores && !config.evict ? 0 : st.open_start(config)));
-}
-
-void h2o_sequence::commit(uint32_t n_tokens, bool scored) {
+void h2o_sequence::add_tokens(uint32_t n_tokens, bool scored) {
     st.n_tokens += n_tokens;
     if (scored) {
         st.n_scored = st.n_tokens;
         st.n_folded = st.n_tokens;
     }
 
-    undo.reset();
-    forget_history();
+    forget_checkpoints();
     forget_sides(0);
-    forget_marks();
     if (!keep_history && st.text && (config.evict || rewind_step() == 0)) {
-        const uint32_t first = st.marks.empty() ? st.n_tokens : config.chunk_start(st.marks.begin()->first);
+        const uint32_t first = st.checkpoints.empty() ? st.n_tokens : config.chunk_start(st.checkpoints.begin()->first);
         st.text->forget(std::min(st.open_start(config), first));
     }
-}
-
-void h2o_sequence::rollback() {
-    if (undo) {
-        restore(*undo);
-        undo.reset();
-    }
-    if (st.n_generated() > st.n_tokens) {
-        for (auto & layer : st.layers) {
-            layer.generated.truncate(st.n_tokens - st.n_folded);
-        }
-    }
-    truncate_text();
 }
 
 std::optional<h2o_selection> h2o_sequence::begin_step(const h2o_step & step, const std::vector<int32_t> & ids) {
@@ -167,10 +145,10 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
         res.from.push_back(build_memory_set(layer.index, pos));
     }
 
-    h2o_record r = record(pos, pos);
+    h2o_checkpoint r = record(pos, pos);
     r.n_tokens = pos;
     r.n_scored = pos;
-    st.history[pos/config.chunk_size - 1] = std::move(r);
+    st.checkpoints.insert_or_assign(pos, std::move(r));
 
     return res;
 }
@@ -270,8 +248,8 @@ void h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
     layer.memory_end = st.n_tokens;
     st.is_by_hand    = true;
 
-    auto it = st.history.find(st.n_tokens/config.chunk_size - 1);
-    if (it != st.history.end()) {
+    auto it = st.checkpoints.find(st.n_tokens);
+    if (it != st.checkpoints.end()) {
         it->second.is_by_hand = true;
         it->second.layers[i_layer] = record(st.n_tokens, st.n_tokens).layers[i_layer];
     }

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,19 +18,16 @@ struct h2o_columns {
 
 // What is restored of a sequence, beside its K and V.
 struct h2o_saved_sequence {
-    h2o_record record;
+    h2o_checkpoint record;
 
-    std::optional<std::map<uint32_t, h2o_record>> history; // by chunk
-    std::optional<std::map<uint32_t, h2o_record>> marks;   // by position
-    std::optional<std::vector<int32_t>>           text;    // ids of its tokens
-    std::optional<h2o_lookup_log>                 lookups;
+    std::optional<std::map<uint32_t, h2o_checkpoint>> checkpoints; // by position
+    std::optional<std::vector<int32_t>>               text;        // ids of its tokens
+    std::optional<h2o_lookup_log>                     lookups;
 
     uint32_t lookup_start = 0; // what queries before it have looked up is not kept
 };
 
-// One text, as the host knows it: its grid of chunks, scores, memory sets and history. No tensors.
-//
-// A call (a prompt, or generated tokens) is a transaction: begin_call, steps, then commit or rollback.
+// One text, as the host knows it: its grid of chunks, scores, memory sets and checkpoints. No tensors.
 class h2o_sequence {
 public:
     // layers: those that have memory sets
@@ -41,10 +37,8 @@ public:
 
     void clear();
 
-    // all_scores: the scores of any position may change
-    void begin_call(bool all_scores);
-    void commit(uint32_t n_tokens, bool scored);
-    void rollback();
+    // A call has computed n_tokens tokens.
+    void add_tokens(uint32_t n_tokens, bool scored);
 
     // The step is computed next. ids: its tokens, none if an earlier step had them.
     // Lazy build: if it begins a chunk, the memory sets of the one before are built, once, and returned.
@@ -85,7 +79,7 @@ public:
     std::vector<uint32_t> state_points() const;
 
     // what is restored then, if anything
-    std::optional<h2o_record> record_of(uint32_t pos) const;
+    std::optional<h2o_checkpoint> checkpoint_of(uint32_t pos) const;
 
     // A prompt goes on here: the sequence can go back to this place within a chunk, with eviction until the chunk is closed. Of
     // more than MAX_MARKS such places the first ones are kept, where a document may end, and the last ones. Only where scores need it.
@@ -93,22 +87,24 @@ public:
 
     static constexpr size_t MAX_MARKS = 8;
 
-    // Sets the bytes of the boundary that was closed last; and returns a boundary's bytes, NULL if they were dropped. The first boundary
-    // and the latest ones keep theirs: as many as fit into MAX_SIDE_BYTES, two at least and MAX_SIDES at most.
-    void set_side(std::vector<uint8_t> side);
+    // Sets the bytes of the boundary that was closed last; and returns a boundary's bytes, NULL if they were dropped.
+    // The first boundary and the latest ones keep theirs: as many as fit into MAX_SIDE_BYTES, two at least and MAX_SIDES
+    // at most. None up to call_start is dropped: the call may still be undone.
+    void set_side(std::vector<uint8_t> side, uint32_t call_start);
 
     static constexpr size_t MAX_SIDES      = 8;
     static constexpr size_t MAX_SIDE_BYTES = (size_t) 256 << 20;
 
     const std::vector<uint8_t> * side_of(uint32_t pos) const;
 
-    // Takes back the tokens from pos on, which must be possible.
+    // Takes back the tokens from pos on where that needs no checkpoint, and unfinished additions after the last token.
     void rewind(uint32_t pos);
 
-    // What is known without the open chunk's tokens from `end` on; what they have added to scores stays in it. first: see h2o_record
-    h2o_record record(uint32_t end, uint32_t first) const;
+    // What is known without the open chunk's tokens from `end` on; what they have added to scores stays in it. first: see h2o_checkpoint
+    h2o_checkpoint record(uint32_t end, uint32_t first) const;
 
     // of this sequence, or of one like it
+    void restore(const h2o_checkpoint & record);
     void restore(h2o_saved_sequence saved);
 
     // becomes a fork of the other one; it must be empty
@@ -117,7 +113,7 @@ public:
     // Scores are kept of the next text, of this one if it is empty, also without heavy hitters.
     void keep_scores(bool keep);
 
-    // records of all chunks are kept, not only of the last one
+    // checkpoints at the ends of all chunks are kept, not only of the last one
     bool keep_history = false;
 
     // likewise
@@ -132,14 +128,11 @@ private:
     // What generated tokens give is added to the scores.
     void settle();
 
-    void restore(const h2o_record & record);
-
     // what is known at a position of the grid of rewind_step()
-    h2o_record record_at(uint32_t pos) const;
+    h2o_checkpoint record_at(uint32_t pos) const;
 
-    void forget_history();
-    void forget_sides(uint32_t first); // of boundaries from the end of this chunk on
-    void forget_marks();
+    void forget_checkpoints();
+    void forget_sides(uint32_t after); // of boundaries after this position
     void truncate_text();
 
     bool is_on_grid (uint32_t pos) const;
@@ -151,6 +144,4 @@ private:
     bool wants_scores;
 
     h2o_sequence_state st;
-
-    std::unique_ptr<h2o_record> undo; // of the call
 };

@@ -52,9 +52,9 @@ std::vector<int32_t> h2o_sequence_state::memory(const h2o_config & config, const
 }
 
 std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const {
-    const auto it = history.find(chunk);
+    const auto it = checkpoints.find((chunk + 1)*config.chunk_size);
 
-    return it == history.end() ? std::vector<int32_t>() : padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
+    return it == checkpoints.end() ? std::vector<int32_t>() : padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
 }
 
 std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head, uint32_t tile) const {

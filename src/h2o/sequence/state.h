@@ -2,7 +2,7 @@
 
 #include "h2o/config/config.h"
 #include "h2o/sequence/generated.h"
-#include "h2o/sequence/record.h"
+#include "h2o/sequence/checkpoint.h"
 #include "h2o/text/tiles.h"
 
 #include <cstdint>
@@ -67,8 +67,8 @@ struct h2o_sequence_state {
 
     std::vector<h2o_layer> layers;
 
-    std::map<uint32_t, h2o_record> history; // by chunk: what was known when the chunk after it began
-    std::map<uint32_t, h2o_record> marks;   // by position, where a call has begun within a chunk
+    // By position: boundaries, made when the next chunk begins, and starts of a prompt's calls within a chunk.
+    std::map<uint32_t, h2o_checkpoint> checkpoints;
 
     std::optional<h2o_tiles> text; // with a lookup budget and retrieval by n-grams
 

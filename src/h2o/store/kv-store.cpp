@@ -159,29 +159,34 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state, con
     rotor.rotate(backends, rotations);
 }
 
-std::vector<h2o_row_bytes> h2o_kv_store::read_moved(uint32_t seq, const h2o_record & record) const {
-    std::vector<h2o_row_bytes> res;
-    if (!cold(seq) || cold(seq)->n_chunks() <= record.layers[0].n_built) {
-        return res;
+std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_checkpoint & checkpoint) const {
+    if (!cold(seq) || cold(seq)->n_chunks() <= checkpoint.layers[0].n_built) {
+        return {};
     }
+    auto res = kept_rows(seq, checkpoint.n_tokens, checkpoint.n_tokens);
+    res.allocate();
+
+    auto range = res.ranges().begin();
     for (const auto & layer : all_layers) {
-        if (!layer.is_dense()) {
-            const auto & memory = record.layers[layer.index].memory;
-            res.push_back({ read_memory_rows(seq, memory, layer, K), read_memory_rows(seq, memory, layer, V), {} });
+        for (const part_t part : parts(layer)) {
+            if (!layer.is_dense()) {
+                const auto & memory = checkpoint.layers[layer.index].memory;
+                read_memory_rows(seq, memory, layer, part, (uint8_t *) range++->copy->data);
+            }
         }
     }
     return res;
 }
 
 // of every head its own positions
-std::vector<uint8_t> h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer, part_t part) const {
+void h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer,
+        part_t part, uint8_t * dst) const {
     const auto   r      = rows(layer, part, seq);
     const size_t n      = memory.size()/r.n_head;
     const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
     const size_t stride = r.t->nb[1];
 
     std::vector<uint8_t> found(n*stride);
-    std::vector<uint8_t> res  (n*stride);
     for (size_t h = 0; h < r.n_head; ++h) {
         std::vector<h2o_cold_store::wanted> wanted;
         for (size_t i = 0; i < n; ++i) {
@@ -189,80 +194,47 @@ std::vector<uint8_t> h2o_kv_store::read_memory_rows(uint32_t seq, const std::vec
         }
         cold(seq)->read(layer.index, (h2o_cold_store::part_t) part, wanted);
         for (size_t i = 0; i < n; ++i) {
-            std::copy_n(found.data() + i*stride + h*n_byte, n_byte, res.data() + i*stride + h*n_byte);
+            std::copy_n(found.data() + i*stride + h*n_byte, n_byte, dst + i*stride + h*n_byte);
         }
     }
-    return res;
 }
 
-void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & bytes,
+void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::optional<h2o_row_copies> & rows,
         const std::vector<ggml_backend_t> & backends) {
-    // Rows are written, not computed: what has cancelled a call would cancel a graph, too.
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense() && !bytes.empty()) {
-            const uint32_t n = state.layers[layer.index].n_memory();
-            for (const part_t part : parts(layer)) {
-                const auto   r     = rows(layer, part, seq);
-                const auto & saved = part == K ? bytes[layer.index].k : bytes[layer.index].v;
-                const auto   chunk = saved.begin() + n*r.t->nb[1];
-
-                r.set_bytes(written_row(part, n, state.n_memory_sets()*config.chunk_size), { saved.begin(), chunk });
-                r.set_bytes(layout.row_of(0), { chunk, saved.end() });
-            }
-            rows(layer, K, seq).set_bytes(layout.first_row(n), bytes[layer.index].moved_k);
+    if (rows) {
+        rows->restore();
+        if (!backends.empty()) {
+            move_keys(seq, state, backends);
         }
-    }
-    if (!bytes.empty() && bytes[0].moved_k.empty()) {
-        move_keys(seq, state, backends);
     }
     if (cold(seq)) {
         cold(seq)->truncate(state.n_memory_sets());
     }
 }
 
-std::vector<h2o_row_bytes> h2o_kv_store::save(uint32_t seq, const h2o_sequence_state & state, uint32_t end, bool counts) const {
-    const uint32_t start = state.open_start(config);
+h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t end) const {
+    const uint32_t n = config.n_memory(start);
 
-    const auto read = [&](const auto & r, uint32_t first, uint32_t last) {
-        return counts ? std::vector<uint8_t>((last - first)*r.t->nb[1]) : r.get_bytes(first, last);
-    };
-
-    std::vector<h2o_row_bytes> res;
+    h2o_row_copies res;
     for (const auto & layer : all_layers) {
-        if (!layer.is_dense()) {
-            const uint32_t n = state.layers[layer.index].n_memory();
-
-            h2o_row_bytes bytes;
-            if (positions.is_moved(state.n_memory_sets()*config.chunk_size)) {
-                bytes.moved_k = read(rows(layer, K, seq), layout.first_row(n), layout.first_row(n) + n);
+        for (const part_t part : parts(layer)) {
+            if (!layer.is_dense()) {
+                res.add(rows(layer, part, seq), written_row(part, n, start), n, start - n);
+                res.add(rows(layer, part, seq), layout.row_of(0), end - start, start);
             }
-            for (const part_t part : parts(layer)) {
-                const auto     r     = rows(layer, part, seq);
-                const uint32_t first = written_row(part, n, state.n_memory_sets()*config.chunk_size);
-                const auto     chunk = read(r, layout.row_of(0), layout.row_of(0) + end - start);
-
-                auto & saved = part == K ? bytes.k : bytes.v;
-                saved = read(r, first, first + n);
-                saved.insert(saved.end(), chunk.begin(), chunk.end());
-            }
-            res.push_back(std::move(bytes));
         }
     }
     return res;
 }
 
-h2o_row_copies h2o_kv_store::keep(uint32_t seq, const h2o_sequence_state & state) const {
-    h2o_row_copies res;
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense()) {
-            const uint32_t n = state.layers[layer.index].n_memory();
+h2o_row_copies h2o_kv_store::copy_rows(uint32_t seq, const h2o_sequence_state & state) const {
+    const uint32_t start = state.open_start(config);
+    const uint32_t n     = config.n_memory(start);
 
-            if (positions.is_moved(state.n_memory_sets()*config.chunk_size)) {
-                res.add(rows(layer, K, seq), layout.first_written_row(n), n);
-            }
-            for (const part_t part : parts(layer)) {
-                res.add(rows(layer, part, seq), layout.first_row(n), n + state.n_tokens - state.open_start(config));
-            }
+    auto res = kept_rows(seq, start, state.n_tokens);
+    for (const auto & layer : all_layers) {
+        if (!layer.is_dense() && positions.is_moved(start)) {
+            res.add(rows(layer, K, seq), layout.first_row(n), n, start - n);
         }
     }
     res.save();

@@ -12,18 +12,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 class h2o_cold_place;
 class h2o_cold_store;
 class h2o_far_rows;
-
-// K and V of a memory set and of the open chunk, as they are: they may move before they are gone back to.
-struct h2o_row_bytes {
-    std::vector<uint8_t> k;
-    std::vector<uint8_t> v;
-    std::vector<uint8_t> moved_k; // of a memory set whose keys have moved to other positions; empty: they are made from k again
-};
 
 // K and V of all sequences of a context: which rows hold what, and what has been put aside.
 class h2o_kv_store {
@@ -60,19 +54,20 @@ public:
     // places. backends: move rows where the host cannot reach them, and rotate keys. Throws std::runtime_error if there is no room.
     void apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends);
 
-    // Compact layout: rows of the memory sets and of the open chunk up to `end`, by layer. counts: nothing is read, only the numbers
-    // of bytes are right.
-    std::vector<h2o_row_bytes> save(uint32_t seq, const h2o_sequence_state & state, uint32_t end, bool counts) const;
+    // Compact layout: rows of the memory sets, with keys as written, and of the chunk [start, end), as in a state.
+    h2o_row_copies kept_rows(uint32_t seq, uint32_t start, uint32_t end) const;
 
-    // Compact layout: copies of the rows of the memory sets and of the open chunk, on their devices, to undo a call.
-    h2o_row_copies keep(uint32_t seq, const h2o_sequence_state & state) const;
+    // Compact layout: copies of all rows that the next chunk moves.
+    h2o_row_copies copy_rows(uint32_t seq, const h2o_sequence_state & state) const;
 
     // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not moved since.
     // Throws std::runtime_error if it cannot be read.
-    std::vector<h2o_row_bytes> read_moved(uint32_t seq, const h2o_record & record) const;
+    std::optional<h2o_row_copies> read_moved(uint32_t seq, const h2o_checkpoint & checkpoint) const;
 
-    // Compact layout: the sequence has gone back to this state, these are its rows. None: they are where they were.
-    void go_back(uint32_t seq, const h2o_sequence_state & state, const std::vector<h2o_row_bytes> & rows, const std::vector<ggml_backend_t> & backends);
+    // Compact layout: restores the rows of an earlier state. rows: none if they have not moved since. backends: rotate
+    // the keys again; empty if rotated keys are among the rows.
+    void go_back(uint32_t seq, const h2o_sequence_state & state, const std::optional<h2o_row_copies> & rows,
+            const std::vector<ggml_backend_t> & backends);
 
     // nothing is in a sequence's rows from this one on: their memory goes back until they are written
     void release(uint32_t seq, uint32_t first) const;
@@ -114,7 +109,8 @@ private:
 
     uint32_t n_rows_of(const h2o_kv_layer & layer) const { return layer.is_dense() ? layout.kv_size : layout.n_rows(); }
 
-    std::vector<uint8_t> read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer, part_t part) const;
+    void read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer, part_t part,
+            uint8_t * dst) const;
 
     const h2o_config & config;
 

@@ -9,18 +9,18 @@
 #include <set>
 #include <stdexcept>
 
-void h2o_row_copies::add(const h2o_kv_rows & rows, uint32_t first, uint32_t n) {
+void h2o_row_copies::add(const h2o_kv_rows & rows, uint32_t first, uint32_t n, uint32_t pos) {
     if (n > 0) {
-        ranges.push_back({ rows.t, rows.row0 + first, n, nullptr });
+        all.push_back({ rows.t, rows.row0 + first, n, pos, nullptr });
     }
 }
 
 bool h2o_row_copies::allocate(ggml_backend_buffer_type_t from, ggml_backend_buffer_type_t to) {
-    ggml_context_ptr ctx { ggml_init({ ranges.size()*ggml_tensor_overhead(), nullptr, true }) };
+    ggml_context_ptr ctx { ggml_init({ all.size()*ggml_tensor_overhead(), nullptr, true }) };
     if (!ctx) {
         throw std::bad_alloc();
     }
-    for (auto & r : ranges) {
+    for (auto & r : all) {
         if (ggml_backend_buffer_get_type(r.t->buffer) == from) {
             r.copy = ggml_new_tensor_2d(ctx.get(), r.t->type, r.t->ne[0], r.n);
         }
@@ -34,23 +34,31 @@ bool h2o_row_copies::allocate(ggml_backend_buffer_type_t from, ggml_backend_buff
     return true;
 }
 
-void h2o_row_copies::save() {
+void h2o_row_copies::allocate(bool on_devices) {
     std::set<ggml_backend_buffer_type_t> types;
-    for (const auto & r : ranges) {
+    for (const auto & r : all) {
         types.insert(ggml_backend_buffer_get_type(r.t->buffer));
     }
     for (auto * type : types) {
-        if (!allocate(type, type) && !allocate(type, ggml_backend_cpu_buffer_type())) {
-            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory to keep the rows that a call moves");
+        if (!(on_devices && allocate(type, type)) && !allocate(type, ggml_backend_cpu_buffer_type())) {
+            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for a copy of the rows that move");
         }
     }
-    for (const auto & r : ranges) {
+}
+
+void h2o_row_copies::allocate() {
+    allocate(/*on_devices =*/ false);
+}
+
+void h2o_row_copies::save() {
+    allocate(/*on_devices =*/ true);
+    for (const auto & r : all) {
         h2o_copy_rows(r.t, r.first, r.copy, 0, r.n);
     }
 }
 
 void h2o_row_copies::restore() const {
-    for (const auto & r : ranges) {
+    for (const auto & r : all) {
         h2o_copy_rows(r.copy, 0, r.t, r.first, r.n);
     }
 }

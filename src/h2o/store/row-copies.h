@@ -7,30 +7,41 @@
 #include <cstdint>
 #include <vector>
 
-// Rows of the cache as they were, kept on their device.
+// Ranges of rows in the cache, and copies of them.
 class h2o_row_copies {
 public:
-    // rows [first, first + n), to be copied by save()
-    void add(const h2o_kv_rows & rows, uint32_t first, uint32_t n);
-
-    // Copies go to the host where their device has no room. Throws std::runtime_error if the host has none either.
-    void save();
-
-    // the rows become what they were
-    void restore() const;
-
-private:
     struct range {
         ggml_tensor * t; // of the cache
         size_t        first;
         size_t        n;
+        uint32_t      pos; // of its first row; rows of a memory set count as the positions before the chunk
         ggml_tensor * copy;
+
+        size_t offset () const { return first*t->nb[1]; }
+        size_t n_bytes() const { return n*t->nb[1]; }
     };
 
+    // rows [first, first + n)
+    void add(const h2o_kv_rows & rows, uint32_t first, uint32_t n, uint32_t pos);
+
+    const std::vector<range> & ranges() const { return all; }
+
+    // Copies the rows, on their device if it has memory, else on the host. Throws std::runtime_error if neither has.
+    void save();
+
+    // Allocates copies on the host, which the caller fills. Throws std::runtime_error if there is not enough memory.
+    void allocate();
+
+    // writes the copies to the rows
+    void restore() const;
+
+private:
     // of the ranges whose rows are in one type of buffers; false: there is no room in buffers of type `to`
     bool allocate(ggml_backend_buffer_type_t from, ggml_backend_buffer_type_t to);
 
-    std::vector<range> ranges;
+    void allocate(bool on_devices);
+
+    std::vector<range> all;
 
     std::vector<ggml_context_ptr>        ctxs;
     std::vector<ggml_backend_buffer_ptr> buffers;

@@ -14,7 +14,7 @@ static uint32_t window_size(const llama_hparams & hparams, const llama_cparams &
 }
 
 h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers)
-    : n_seq_max(cparams.n_seq_max), in_call(n_seq_max, false) {
+    : n_seq_max(cparams.n_seq_max) {
     const auto & hparams = model.hparams;
 
     if (hparams.swa_type != LLAMA_SWA_TYPE_NONE && cparams.n_batch > 0) {
@@ -68,39 +68,32 @@ void h2o_side_caches::load(llama_seq_id seq_id, const std::vector<uint8_t> & sav
     }
 }
 
-void h2o_side_caches::begin_call(llama_seq_id seq_id, bool many_steps) {
-    in_call[seq_id] = true;
+std::shared_ptr<const std::vector<uint8_t>> h2o_side_caches::keep(llama_seq_id seq_id, bool many_steps) {
     // the rows that a call's first step overwrites are outside the window of the token before it
-    if (window && many_steps) {
-        saved_windows[seq_id] = save_window(seq_id);
-    }
+    auto res = window && many_steps ? std::make_shared<const std::vector<uint8_t>>(save_window(seq_id)) : nullptr;
     if (recurrent) {
         recurrent->seq_cp(seq_id, spare(seq_id), -1, -1);
     }
+    return res;
 }
 
-void h2o_side_caches::commit(llama_seq_id seq_id) {
-    in_call[seq_id] = false;
-    saved_windows.erase(seq_id);
+void h2o_side_caches::drop_spare(llama_seq_id seq_id) {
     if (recurrent) {
         recurrent->seq_rm(spare(seq_id), -1, -1);
     }
 }
 
-void h2o_side_caches::rollback(llama_seq_id seq_id, uint32_t n_tokens) {
-    if (!in_call[seq_id]) {
-        return;
-    }
-    if (const auto it = saved_windows.find(seq_id); it != saved_windows.end()) {
-        load_window(seq_id, it->second);
-    } else if (window) {
-        window->seq_rm(seq_id, n_tokens, -1);
+void h2o_side_caches::go_back(llama_seq_id seq_id, uint32_t n_tokens, const std::vector<uint8_t> * windows) {
+    if (windows) {
+        load_window(seq_id, *windows);
+    } else {
+        rewind(seq_id, n_tokens);
     }
     if (recurrent) {
         recurrent->seq_rm(seq_id, -1, -1);
         recurrent->seq_cp(spare(seq_id), seq_id, -1, -1);
     }
-    commit(seq_id);
+    drop_spare(seq_id);
 }
 
 bool h2o_side_caches::can_rewind(llama_seq_id seq_id, uint32_t pos) const {
@@ -125,7 +118,6 @@ void h2o_side_caches::clear(llama_seq_id seq_id) {
     if (recurrent) {
         recurrent->seq_rm(seq_id, -1, -1);
     }
-    commit(seq_id);
 }
 
 void h2o_side_caches::copy(llama_seq_id from, llama_seq_id to) {

@@ -22,7 +22,7 @@ struct h2o_model_layers {
 // Upstream's caches beside H2O's: of layers with a sliding window, and of recurrent layers. Both are bounded already.
 //
 // What they forget is saved as bytes: a call of several steps overwrites rows of the window, and a recurrent state is of one
-// position only. A call's recurrent state before it costs nothing: a spare sequence shares its cell until it is written.
+// position only.
 class h2o_side_caches {
 public:
     // none if nothing is computed with them, without a batch size
@@ -34,10 +34,11 @@ public:
     std::vector<uint8_t> save(llama_seq_id seq_id, bool counts = false) const;
     void                 load(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
 
-    // a call is a transaction
-    void begin_call(llama_seq_id seq_id, bool many_steps);
-    void commit    (llama_seq_id seq_id);
-    void rollback  (llama_seq_id seq_id, uint32_t n_tokens);
+    // Before a call: returns a copy of the windows, or NULL if none is needed. The recurrent state is not copied: a
+    // spare sequence shares its cell until the call writes it. Drop the spare after the call.
+    std::shared_ptr<const std::vector<uint8_t>> keep(llama_seq_id seq_id, bool many_steps);
+    void go_back   (llama_seq_id seq_id, uint32_t n_tokens, const std::vector<uint8_t> * windows);
+    void drop_spare(llama_seq_id seq_id);
 
     // without anything saved
     bool can_rewind(llama_seq_id seq_id, uint32_t pos) const;
@@ -61,8 +62,4 @@ private:
 
     uint32_t       n_swa = 0;
     llama_swa_type swa_type = LLAMA_SWA_TYPE_NONE;
-
-    std::vector<bool> in_call; // by sequence
-
-    std::map<llama_seq_id, std::vector<uint8_t>> saved_windows; // of calls of many steps
 };

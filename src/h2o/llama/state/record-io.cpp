@@ -8,7 +8,7 @@
 #include <string>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 15;
+static constexpr uint32_t VERSION = 16;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -49,13 +49,11 @@ static uint64_t checksum(const std::vector<uint8_t> & bytes) {
     return res;
 }
 
-void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_record & record, const std::vector<h2o_row_bytes> & rows) {
+void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_checkpoint & record) {
     write_array(io, header(kv.context.config, record.layers.size()));
     write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored, record.is_by_hand });
 
-    for (size_t i = 0; i < record.layers.size(); ++i) {
-        const auto & layer = record.layers[i];
-
+    for (const auto & layer : record.layers) {
         io.write(&layer.n_built, sizeof(layer.n_built));
         write_array(io, layer.memory);
         write_array(io, layer.memory_scores);
@@ -64,16 +62,6 @@ void h2o_record_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_
         const uint32_t has_generated = !layer.generated.empty();
         io.write(&has_generated, sizeof(has_generated));
         write_array(io, layer.generated);
-        if (!rows.empty()) {
-            // those of the memory set are taken for the ones before the chunk's
-            const uint32_t first = layer.n_built*kv.context.config.chunk_size - layer.memory.size()/kv.state().layers[i].n_head_kv;
-            for (const auto * part : { &rows[i].k, &rows[i].v }) {
-                if (auto * notes = h2o_row_notes::of(io)) {
-                    notes->add(io.n_bytes(), first, record.n_tokens - first, part->size());
-                }
-                write_array(io, *part);
-            }
-        }
     }
 
     static const std::vector<uint8_t> none;
@@ -94,7 +82,7 @@ static bool is_memory(const int32_t * first, const int32_t * end, uint32_t n_clo
         std::adjacent_find(first, end, [](int32_t a, int32_t b) { return a >= b; }) == end;
 }
 
-h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, bool with_rows) {
+h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv) {
     const auto & config = kv.context.config;
     const auto & store  = kv.context.store;
 
@@ -110,8 +98,7 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
     const auto sizes = read_array<uint32_t>(io, 5);
     check(sizes[3] <= 1 && sizes[4] <= 1);
 
-    h2o_full_record res;
-    auto & record = res.record;
+    h2o_checkpoint record;
     record.n_tokens   = sizes[0];
     record.n_scored   = sizes[1];
     record.first      = sizes[2];
@@ -128,7 +115,7 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
         }
         const size_t n_head_kv = layer.k.n_head;
 
-        h2o_record::layer r;
+        h2o_checkpoint::layer r;
         io.read(&r.n_built, sizeof(r.n_built));
         // all chunks but the open one, which may be complete, have a memory set: it is there to build the next one
         check(r.n_built == n_closed || (r.n_built == n_closed + 1 && record.n_tokens % config.chunk_size == 0));
@@ -158,12 +145,6 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
         for (size_t h = 0; h < n_head_kv; ++h) {
             check(is_memory(r.memory.data() + h*n, r.memory.data() + (h + 1)*n, start));
         }
-        if (with_rows) {
-            const size_t n_rows = n + record.n_tokens - start;
-            auto k = read_array<uint8_t>(io, n_rows*layer.k.t->nb[1]);
-            auto v = read_array<uint8_t>(io, layer.v_is_in_k() ? 0 : n_rows*layer.v.t->nb[1]);
-            res.rows.push_back({ std::move(k), std::move(v), {} });
-        }
         record.layers.push_back(std::move(r));
     }
 
@@ -173,70 +154,68 @@ h2o_full_record h2o_record_read(llama_io_read_i & io, const llama_h2o_kv & kv, b
         record.side = std::make_shared<const std::vector<uint8_t>>(read_array<uint8_t>(io, side[0]));
         check(checksum(*record.side) == side[1]);
     }
-    return res;
+    return record;
 }
 
 // Each is noted as a row of the last token before it: texts that begin with the same tokens have the same.
-static void write_records(llama_io_write_i & io, const llama_h2o_kv & kv, const std::map<uint32_t, h2o_record> & records) {
-    const uint32_t n = records.size();
+void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
+    const uint32_t n = kv.state().checkpoints.size();
     io.write(&n, sizeof(n));
 
-    for (const auto & [key, record] : records) {
+    for (const auto & [pos, checkpoint] : kv.state().checkpoints) {
         const size_t start = io.n_bytes();
-        h2o_record_write(io, kv, record, {});
+        h2o_checkpoint_write(io, kv, checkpoint);
         if (auto * notes = h2o_row_notes::of(io)) {
-            notes->add(start, record.n_tokens - 1, 1, io.n_bytes() - start);
+            notes->add(start, pos - 1, 1, io.n_bytes() - start);
         }
     }
 }
 
-void h2o_history_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
-    write_records(io, kv, kv.state().history);
-}
+std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, const llama_h2o_kv & kv,
+        const h2o_checkpoint & end) {
+    const auto &   config = kv.context.config;
+    const uint32_t S      = config.chunk_size;
 
-void h2o_marks_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
-    write_records(io, kv, kv.state().marks);
-}
-
-std::map<uint32_t, h2o_record> h2o_marks_read(llama_io_read_i & io, const llama_h2o_kv & kv, const h2o_record & end) {
-    const auto & config = kv.context.config;
-
-    uint32_t n;
+    uint32_t n, n_marks = 0;
     io.read(&n, sizeof(n));
-    check(n <= h2o_sequence::MAX_MARKS);
 
-    std::map<uint32_t, h2o_record> res;
+    std::map<uint32_t, h2o_checkpoint> res;
     for (uint32_t i = 0; i < n; ++i) {
-        h2o_record r = h2o_record_read(io, kv, /*with_rows =*/ false).record;
+        h2o_checkpoint r = h2o_checkpoint_read(io, kv);
 
-        check(r.is_scored == end.is_scored && r.n_tokens % config.chunk_size != 0 && r.n_tokens <= end.n_tokens && r.first == r.layers[0].n_built*config.chunk_size);
-        check(!config.evict || r.layers[0].n_built == end.layers[0].n_built);
-        check(res.empty() || r.n_tokens > res.rbegin()->first);
-        res.emplace(r.n_tokens, std::move(r));
+        const uint32_t pos   = r.n_tokens;
+        const uint32_t start = r.layers[0].n_built*S;
+
+        check(r.is_scored == end.is_scored && r.first == start && pos <= end.n_tokens);
+        check(pos > (res.empty() ? 0 : res.rbegin()->first));
+        if (pos % S == 0) {
+            check(start == pos); // made when the chunk after it began
+        } else {
+            check(++n_marks <= h2o_sequence::MAX_MARKS && (!config.evict || start == end.layers[0].n_built*S));
+        }
+        res.emplace(pos, std::move(r));
     }
     return res;
 }
 
-std::map<uint32_t, h2o_record> h2o_history_read(llama_io_read_i & io, const llama_h2o_kv & kv, const h2o_record & end) {
-    const uint32_t S = kv.context.config.chunk_size;
-
-    uint32_t n;
-    io.read(&n, sizeof(n));
-    check(n <= end.n_tokens/S);
-
-    std::map<uint32_t, h2o_record> res;
-    for (uint32_t i = 0; i < n; ++i) {
-        h2o_record r = h2o_record_read(io, kv, /*with_rows =*/ false).record;
-
-        // made when the chunk after it began
-        check(r.is_scored == end.is_scored && r.n_tokens > 0 && r.n_tokens <= end.n_tokens && r.first == r.n_tokens);
-        check(r.layers[0].n_built*S == r.n_tokens);
-
-        const uint32_t chunk = r.layers[0].n_built - 1;
-        check(res.empty() || chunk > res.rbegin()->first);
-        res.emplace(chunk, std::move(r));
+void h2o_rows_write(llama_io_write_i & io, const h2o_row_copies & rows) {
+    for (const auto & r : rows.ranges()) {
+        if (auto * notes = h2o_row_notes::of(io)) {
+            notes->add(io.n_bytes(), r.pos, r.n, r.n_bytes());
+        }
+        if (io.is_counting()) { // a device need not be read
+            io.write(nullptr, r.n_bytes());
+        } else {
+            io.write_tensor(r.t, r.offset(), r.n_bytes());
+        }
     }
-    return res;
+}
+
+void h2o_rows_read(llama_io_read_i & io, h2o_row_copies & rows) {
+    rows.allocate();
+    for (const auto & r : rows.ranges()) {
+        io.read(r.copy->data, r.n_bytes());
+    }
 }
 
 void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text) {

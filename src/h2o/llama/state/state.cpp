@@ -91,16 +91,16 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
         const auto header = kv_header(context.store);
         io.write(header.data(), header.size()*sizeof(header[0]));
     }
-    // of a compact layout rows may have moved when it is gone back to
-    const auto rows = compact && !no_rows ? context.store.save(kv.id, state, n_tokens, io.is_counting()) : std::vector<h2o_row_bytes>();
     auto record = kv.sequence.record(n_tokens, partial || compact ? start : 0);
     if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
         record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id, io.is_counting()));
     }
-    h2o_record_write(io, kv, record, rows);
+    h2o_checkpoint_write(io, kv, record);
+    if (compact && !no_rows) { // they may have moved by the time of a restore
+        h2o_rows_write(io, context.store.kept_rows(kv.id, start, n_tokens));
+    }
     if (!partial) {
-        h2o_history_write(io, kv);
-        h2o_marks_write(io, kv);
+        h2o_checkpoints_write(io, kv);
     }
     if (state.text) {
         h2o_lookups_write(io, *state.text, n_tokens);
@@ -118,14 +118,14 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
 }
 
 // whether the rows of the cache are those of the record
-static bool has_rows_of(const h2o_sequence_state & state, const h2o_record & record) {
+static bool has_rows_of(const h2o_sequence_state & state, const h2o_checkpoint & record) {
     return std::all_of(state.layers.begin(), state.layers.end(), [&](const h2o_layer & layer) {
         const auto & r = record.layers[layer.index];
         return layer.n_built == r.n_built && layer.memory == r.memory;
     });
 }
 
-static void check_partial(const llama_h2o_kv & kv, const h2o_record & record, bool no_rows) {
+static void check_partial(const llama_h2o_kv & kv, const h2o_checkpoint & record, bool no_rows) {
     const auto & store = kv.context.store;
     if (record.n_tokens > kv.state().n_tokens) {
         throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, kv.state().n_tokens));
@@ -158,15 +158,18 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         }
     }
 
-    auto [record, rows] = h2o_record_read(io, kv, /*with_rows =*/ store.layout.is_compact && !no_rows);
-
     h2o_saved_sequence saved;
-    saved.record = std::move(record);
+    saved.record = h2o_checkpoint_read(io, kv);
 
     const uint32_t n_tokens = saved.record.n_tokens;
+
+    std::optional<h2o_row_copies> rows;
+    if (store.layout.is_compact && !no_rows) {
+        rows = store.kept_rows(kv.id, saved.record.layers[0].n_built*context.config.chunk_size, n_tokens);
+        h2o_rows_read(io, *rows);
+    }
     if (!partial) {
-        saved.history = h2o_history_read(io, kv, saved.record);
-        saved.marks   = h2o_marks_read(io, kv, saved.record);
+        saved.checkpoints = h2o_checkpoints_read(io, kv, saved.record);
     }
     if (kv.state().text) {
         saved.lookups = h2o_lookups_read(io, kv, n_tokens, saved.lookup_start);

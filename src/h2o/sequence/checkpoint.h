@@ -5,7 +5,7 @@
 #include <vector>
 
 // What the tokens of a sequence from n_tokens on can change of what is known about those before: to go back there.
-struct h2o_record {
+struct h2o_checkpoint {
     struct layer {
         uint32_t n_built;
 
