@@ -505,7 +505,7 @@ def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> N
 FORKING = """
 import os, sys, threading
 import numpy as np
-from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, codec, demo_model_path, ops
+from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path, ops
 from h2o_llama.models.quantize import quantize_model
 
 def evaluates():
@@ -553,7 +553,7 @@ doors = {
     "KVCache": lambda: KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1),
     "build_memory_set": lambda: cache.build_memory_set(0, 8),
     "max_rows": lambda: ops.max_rows(np.ones((64, 64), np.float32), n_threads=2),
-    "encode": lambda: codec.encode(np.ones((64, 64), np.float16)),
+    "encode": lambda: _core.EncodedRows(np.ones((64, 64), np.uint8), type="u8", unit_rows=8),
     "quantize": lambda: quantize_model(demo_model_path(), "q8_0.gguf", type="q8_0"),
 }
 pid = os.fork()

@@ -1,7 +1,7 @@
 """The core under AddressSanitizer and UndefinedBehaviorSanitizer: python tools/check_sanitizers.py [states [seed]]
 
 Builds the libraries and tests/c_api so, in build/sanitizers, without what is not needed there (OpenMP, code for this
-very CPU), and runs them: the codec, what is to be refused, and so many damaged states (1,500). Then the CUDA kernels in
+very CPU), and runs them: what is to be refused, and so many damaged states (1,500). Then the CUDA kernels in
 software, with the package that is installed. Needs pybind11, and GCC or Clang; for the kernels, GCC.
 """
 
@@ -36,11 +36,10 @@ def main() -> None:
         *without_others_kernels(),
     ]
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
-    run("cmake", "--build", BUILD, "--target", "test-codec", "test-h2o-context", "test-h2o-errors", "test-h2o-state")
+    run("cmake", "--build", BUILD, "--target", "test-h2o-context", "test-h2o-errors", "test-h2o-state")
 
     env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1"}
     commands = (
-        ["test-codec"],
         ["test-h2o-context", str(MODEL)],
         ["test-h2o-errors", str(MODEL), str(BUILD)],
         ["test-h2o-state", str(MODEL), *arguments],

@@ -21,6 +21,9 @@ PIN = "requirements-zstd.txt"
 # where a file lies in the distribution -> its name in vendor/codecs
 FILES = {
     "zstd/zstd.c": "zstd.c",
+    "zstd/zstd.h": "zstd.h",
+    "zstd/zstd_errors.h": "zstd_errors.h",
+    "zstd/zdict.h": "zdict.h",
     "zstd/LICENSE": "LICENSE-zstd",
 }
 

@@ -12,14 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
-from acceptance import memory, stored
+from acceptance import lossless, memory, stored
 from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
 from h2o_llama.demo.document import build_document
 from h2o_llama.eval.answering import answer
 from h2o_llama.eval.lockstep import Reader, read_windows
 from h2o_llama.sequence.generating import DENSE_TAIL
-from kv_codec.measure import CodecPlan, measure_chosen, tensors_of
 
 Figure = tuple[str, str, float]
 
@@ -30,7 +29,6 @@ TARGET_RATIO = 3.2
 
 _CHUNK = 1024
 _LOSSY_CHUNK = 256  # so that short prompts have closed chunks, too
-_CODEC = CodecPlan(n_tokens=2_048)
 _FRONT = 2  # layers
 _REPETITIONS = 4
 _PLACES = range(7_000, 8_000, 250)  # on the grid of chunks where prompts end
@@ -125,18 +123,17 @@ class Gate:
         yield "same_sets", "medium, in blocks", sum(one == found[0] for one in found)
 
     def lossless(self) -> Iterator[Figure]:
-        """K and V of real text; every frame is decoded and compared."""
-        with self.open(H2OConfig(), _CODEC.n_tokens) as llm:
-            llm.eval(self.prompts["medium"][0][: _CODEC.n_tokens])
-            tensors = tensors_of(llm, _CODEC.type)
-        rows = measure_chosen(tensors, _CODEC)
-        front = [row for row in rows if row["layer"] in sorted({t.layer for t in tensors})[:_FRONT]]
-        for name, some in (("front", front), ("all", rows)):
-            yield name, "F16", sum(row["raw_bytes"] for row in some) / sum(row["stored_bytes"] for row in some)
-        raw = sum(row["raw_bytes"] for row in rows)
-        for name in ("encode", "decode"):
-            yield name, "F16", raw / sum(row["raw_bytes"] / row[f"{name}_per_s"] for row in rows) / 1e6
-        yield "fallbacks", "F16", sum(row["coded_frames"] == 0 for row in rows)
+        """K and V of real text; all of it is decoded and compared."""
+        with self.open(H2OConfig(), lossless.GROUP) as llm:
+            llm.eval(self.prompts["medium"][0][: lossless.GROUP])
+            rows = lossless.measure(llm)
+            front = [row for row in rows if row.layer in llm.kv.layers[:_FRONT]]
+        yield "front", "F16", lossless.ratio(front)
+        yield "all", "F16", lossless.ratio(rows)
+        raw = sum(row.raw for row in rows)
+        yield "encode", "F16", raw / sum(row.encode_s for row in rows) / 1e6
+        yield "decode", "F16", raw / sum(row.decode_s for row in rows) / 1e6
+        yield "fallbacks", "F16", sum(row.stored >= row.raw for row in rows)
 
     def cold(self) -> Iterator[Figure]:
         """Places all over the chunk grid: what the text after a prompt costs with a cold store."""

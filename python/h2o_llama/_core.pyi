@@ -19,6 +19,7 @@ __all__: list[str] = [
     "ChatTemplate",
     "Context",
     "DryOptions",
+    "EncodedRows",
     "Grammar",
     "H2OOption",
     "KVInfo",
@@ -29,11 +30,6 @@ __all__: list[str] = [
     "Sampler",
     "check_fork",
     "check_h2o",
-    "codec_block_bytes",
-    "codec_decode",
-    "codec_encode",
-    "codec_predictors",
-    "codec_types",
     "embed",
     "embedding_ids",
     "h2o_options",
@@ -434,6 +430,26 @@ class DryOptions:
         breakers: collections.abc.Sequence[str],
     ) -> None: ...
 
+class EncodedRows:
+    def __init__(
+        self,
+        rows: numpy.typing.NDArray[numpy.uint8],
+        *,
+        type: str,
+        unit_rows: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def decode(
+        self,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        stop: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        frames: bytes | None = None,
+    ) -> numpy.typing.NDArray[numpy.uint8]: ...
+    @property
+    def frames(self) -> bytes: ...
+    @property
+    def stored_rows(self) -> int: ...
+
 class MirostatOptions:
     def __init__(
         self,
@@ -496,33 +512,6 @@ def check_h2o(values: collections.abc.Mapping[str, str]) -> None:
     ValueError if an option is out of range, or some do not go together.
     """
 
-def codec_block_bytes(type: str) -> int: ...
-def codec_decode(
-    encoded: tuple[
-        bytes,
-        typing.SupportsInt | typing.SupportsIndex,
-        typing.SupportsInt | typing.SupportsIndex,
-        typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
-        typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
-        bytes,
-    ],
-    *,
-    type: str,
-    n_rows: typing.SupportsInt | typing.SupportsIndex,
-    row_bytes: typing.SupportsInt | typing.SupportsIndex,
-    units_at: typing.SupportsInt | typing.SupportsIndex,
-    start: typing.SupportsInt | typing.SupportsIndex,
-    stop: typing.SupportsInt | typing.SupportsIndex,
-) -> numpy.typing.NDArray[numpy.uint8]: ...
-def codec_encode(
-    rows: numpy.typing.NDArray[numpy.uint8],
-    *,
-    type: str,
-    predictor: str,
-    unit_rows: typing.SupportsInt | typing.SupportsIndex,
-) -> tuple[bytes, int, int, numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32], bytes]: ...
-def codec_predictors() -> list[str]: ...
-def codec_types() -> list[str]: ...
 def embed(
     model: Model,
     texts: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],

@@ -15,8 +15,8 @@ class LosslessConfig:
     """What is done with the K and V that eviction takes away: those of a cold store.
 
     Nothing is lost: logits, memory sets, K and V are the same, bit for bit, whatever is chosen here. Threads of their
-    own encode a chunk that was closed while the next one is computed. Each row is decoded alone, so that what a token
-    looks up is all that is decoded for it: `h2o_llama.codec.encode(unit_rows=1)` shows what comes of it.
+    own encode a chunk that was closed while the next one is computed. A few rows are decoded together, so that a
+    looked-up row takes little time.
 
     Parameters
     ----------

@@ -2,56 +2,94 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
-// Lossless compression of rows of K or V. docs/kv-tiers.md describes the format and what was measured.
-//
-// A block is n_rows rows (one for each token) of row_bytes bytes, all of one type. Its bytes are units of a few rows, each of which is
-// decoded alone. A code says how they are encoded; blocks may share it.
-//
-// A bad argument is std::invalid_argument. All functions can be called from several threads at once.
+struct ZSTD_CDict_s;
+struct ZSTD_DDict_s;
 
-// What is to be decoded is damaged.
+// Lossless compression of rows of K or V: planes of bytes, a predictor, and zstd. docs/kv-tiers.md says what was measured.
+
+// Encoded rows are damaged, or zstd has no memory.
 struct h2o_codec_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// What the rows consist of. The numbers are in what is stored.
+// Row types; the last ones are ggml's blocks.
 enum h2o_codec_type : uint8_t {
-    H2O_CODEC_TYPE_U8   = 0, // bytes of which nothing is known
-    H2O_CODEC_TYPE_F16  = 1,
-    H2O_CODEC_TYPE_BF16 = 2,
-    H2O_CODEC_TYPE_F32  = 3,
-    H2O_CODEC_TYPE_Q8_0 = 4, // ggml's blocks, here and below
-    H2O_CODEC_TYPE_Q4_0 = 5,
-    H2O_CODEC_TYPE_Q4_1 = 6,
-    H2O_CODEC_TYPE_Q5_0 = 7,
-    H2O_CODEC_TYPE_Q5_1 = 8,
+    H2O_CODEC_TYPE_U8, // bytes of which nothing is known
+    H2O_CODEC_TYPE_F16,
+    H2O_CODEC_TYPE_BF16,
+    H2O_CODEC_TYPE_F32,
+    H2O_CODEC_TYPE_Q8_0,
+    H2O_CODEC_TYPE_Q4_0,
+    H2O_CODEC_TYPE_Q4_1,
+    H2O_CODEC_TYPE_Q5_0,
+    H2O_CODEC_TYPE_Q5_1,
     H2O_CODEC_TYPE_COUNT,
 };
 
-// What is left of a plane of bytes for the Huffman code. The numbers are in what is stored.
-enum h2o_codec_predictor : uint8_t {
-    H2O_CODEC_PREDICTOR_RAW        = 0,
-    H2O_CODEC_PREDICTOR_DELTA      = 1, // difference from the row before, in the same unit
-    H2O_CODEC_PREDICTOR_XOR        = 2, // exclusive or with it
-    H2O_CODEC_PREDICTOR_PAIR       = 3, // difference of a byte at an odd place from the one to its left
-    H2O_CODEC_PREDICTOR_PAIR_DELTA = 4, // PAIR, then DELTA
-    H2O_CODEC_PREDICTOR_COUNT,
-    H2O_CODEC_PREDICTOR_AUTO = 255, // what promises to be smallest, for each plane
-};
+// A row has a whole number of blocks of so many bytes.
+uint32_t h2o_codec_block_bytes(h2o_codec_type type);
 
 struct h2o_codec_shape {
-    h2o_codec_type type      = H2O_CODEC_TYPE_U8;
-    uint32_t       n_rows    = 0;
-    uint32_t       row_bytes = 0;
-
-    uint64_t bytes() const { return (uint64_t) n_rows*row_bytes; }
+    h2o_codec_type type;
+    uint32_t       n_rows;
+    uint32_t       row_bytes;
 };
 
-// Bytes of a unit's rows, at most: 16 bits tell a plane's length. One row that is longer is a unit, too, and stays as it is.
-constexpr size_t H2O_CODEC_MAX_UNIT = 0xffff;
+// How rows of one type and length are encoded: the predictor, and a dictionary of zstd's with the entropy tables.
+class h2o_codec_code {
+public:
+    // Made for rows like these. A unit, which is decoded as a whole, has up to unit_rows rows.
+    h2o_codec_code(const uint8_t * rows, const h2o_codec_shape & shape, uint32_t unit_rows);
 
-constexpr size_t H2O_CODEC_CHECKSUM_BYTES = 4; // with which a unit begins
+    // Appends a frame of zstd's with n rows. Throws h2o_codec_error.
+    void encode(const uint8_t * rows, uint32_t n, std::vector<uint8_t> & out) const;
+
+    // Writes the n rows of a frame. Throws h2o_codec_error; then out holds anything.
+    void decode(const uint8_t * frame, size_t n_bytes, uint32_t n, uint8_t * out) const;
+
+    const h2o_codec_type type;
+    const uint32_t       row_bytes;
+    const uint32_t       unit_rows;
+
+private:
+    // What is left of the plane for zstd.
+    enum class predictor { RAW, DELTA, XOR }; // DELTA, XOR: with the row before, in the same unit
+
+    void predict(predictor p, uint8_t * plane, uint32_t n_rows) const;
+    void unpredict(uint8_t * plane, uint32_t n_rows) const;
+
+    const uint32_t width; // bytes of a row in the plane
+
+    predictor chosen = predictor::RAW;
+
+    std::shared_ptr<const ZSTD_CDict_s> encoder;
+    std::shared_ptr<const ZSTD_DDict_s> decoder;
+};
+
+// Encoded rows, without their frames' bytes, which follow one another wherever their owner put them.
+struct h2o_codec_block {
+    std::shared_ptr<const h2o_codec_code> code;
+
+    uint32_t n_stored = 0; // rows that differ from all earlier ones: V of a model's first layer depends on the token alone
+
+    std::vector<uint32_t> numbers; // of each row, among the stored ones; empty: all rows are stored
+    std::vector<uint32_t> ends;    // of each frame, in the bytes
+
+    // Returns bytes [begin, end); valid until the next call.
+    using reader = std::function<const uint8_t * (uint32_t begin, uint32_t end)>;
+
+    // Writes rows [first, first + n). Throws h2o_codec_error.
+    void decode(uint32_t first, uint32_t n, uint8_t * out, const reader & read) const;
+
+    uint32_t unit_of(uint32_t row) const { return (numbers.empty() ? row : numbers[row])/code->unit_rows; }
+    uint32_t begin_of(uint32_t unit) const { return unit > 0 ? ends[unit - 1] : 0; }
+};
+
+// Appends the frames to `out`, which is empty. may_repeat: equal rows are stored once.
+h2o_codec_block h2o_codec_encode(const uint8_t * rows, uint32_t n_rows, std::shared_ptr<const h2o_codec_code> code,
+    bool may_repeat, std::vector<uint8_t> & out);

@@ -1,6 +1,7 @@
 #include "h2o/store/cold/codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -10,35 +11,89 @@ static constexpr uint32_t PROBE_INTERVAL = 16; // of so many layers' K and V one
 // The next chunk makes a new code where rows take so much more than those that the last one was made from.
 static constexpr double MAX_GROWTH = 1.05;
 
+// Bytes of the rows that are decoded together, unless one has more: a token that is looked up wants one row. Less takes more room,
+// more takes longer.
+static constexpr size_t UNIT_BYTES = 768;
+
+static constexpr size_t MAX_TIMES = 4096;
+
+static void add_time(std::deque<float> & times, float us) {
+    times.push_back(us);
+    if (times.size() > MAX_TIMES) {
+        times.pop_front();
+    }
+}
+
+// Percentiles 50, 95 and 99: the smallest times that these shares of them do not exceed; 0 if there are none.
+static void percentiles(std::deque<float> times, double out[3]) {
+    std::sort(times.begin(), times.end());
+    for (const double share : { 0.50, 0.95, 0.99 }) {
+        *out++ = times.empty() ? 0 : times[(size_t) std::ceil(share*times.size()) - 1];
+    }
+}
+
 h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers)
-    : params(params), layers(std::move(layers)), place(std::move(place)), codes(this->layers.size()), pool(params.n_threads, params.max_queue) {
+    : params(params), layers(std::move(layers)), place(std::move(place)), codes(this->layers.size()) {
+    try {
+        for (uint32_t i = 0; i < params.n_threads; ++i) {
+            threads.emplace_back([this] { work(); });
+        }
+    } catch (...) {
+        stop(); // no destructor is called
+        throw;
+    }
+}
+
+h2o_cold_codec::~h2o_cold_codec() {
+    stop();
+}
+
+void h2o_cold_codec::stop() {
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        is_done = true;
+    }
+    wake.notify_all();
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
 }
 
 void h2o_cold_codec::submit(const std::shared_ptr<h2o_cold_chunk> & chunk) {
-    const std::weak_ptr<h2o_cold_chunk> weak = chunk;
     {
         const std::lock_guard<std::mutex> lock(mutex);
+        chunk->is_submitted = queue.size() < (size_t) params.max_queue;
+        if (!chunk->is_submitted) {
+            counts.n_skipped += chunk->is_refused ? 0 : 2*chunk->rows.size();
+            chunk->is_refused = true;
+            return;
+        }
+        queue.push_back(chunk);
         counts.n_waiting++;
+        counts.queue_peak = std::max<decltype(counts.queue_peak)>(counts.queue_peak, queue.size());
     }
+    wake.notify_one();
+}
 
-    // what nobody has any more need not be encoded
-    const bool is_taken = pool.submit([this, weak, n_layer = chunk->rows.size()]() {
+// Ends when all is done that was taken.
+void h2o_cold_codec::work() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (true) {
+        wake.wait(lock, [this] { return is_done || !queue.empty(); });
+        if (queue.empty()) {
+            return;
+        }
+        const std::weak_ptr<h2o_cold_chunk> chunk = std::move(queue.front());
+        queue.pop_front();
+        lock.unlock();
         buffers b;
-        for (size_t i = 0; i < 2*n_layer; ++i) {
-            if (const auto alive = weak.lock()) {
+        for (size_t i = 0; i < 2*layers.size(); ++i) {
+            if (const auto alive = chunk.lock()) {
                 encode(*alive, i/2, i%2, b);
             }
         }
-        const std::lock_guard<std::mutex> lock(mutex);
+        lock.lock();
         counts.n_waiting--;
-    });
-
-    const std::lock_guard<std::mutex> lock(mutex);
-    chunk->is_submitted = is_taken;
-    counts.n_waiting -= !is_taken;
-    if (!is_taken && !chunk->is_refused) {
-        chunk->is_refused = true;
-        counts.n_skipped += 2*chunk->rows.size();
     }
 }
 
@@ -55,30 +110,31 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
     try {
         const uint8_t * rows = raw->bytes->get(0, n_raw, b.read);
 
-        const h2o_codec_stopwatch watch;
-        h2o_codec_options options;
-        options.unit_rows  = 1; // what a token looks up is all that is decoded for it
-        options.for_others = true;
-
-        const h2o_codec_shape shape = { layers[layer].types[kv], chunk.n_rows, (uint32_t) (n_raw/chunk.n_rows) };
+        const h2o_stopwatch watch;
         code used;
         {
             const std::lock_guard<std::mutex> lock(mutex);
             used = codes[layer][kv];
         }
+        const bool is_new = !used.rows;
+        if (is_new) {
+            const uint32_t row_bytes = n_raw/chunk.n_rows;
+            const h2o_codec_shape shape = { layers[layer].types[kv], chunk.n_rows, row_bytes };
+            used.rows = std::make_shared<const h2o_codec_code>(rows, shape, std::max<uint32_t>(1, UNIT_BYTES/row_bytes));
+        }
         b.encoded.clear();
-        b.encoded.reserve(n_raw + chunk.n_rows*H2O_CODEC_CHECKSUM_BYTES);
-        const h2o_codec_block block = h2o_codec_encode(rows, shape, options, used.tables, used.may_repeat, b.encoded);
+        b.encoded.reserve(n_raw);
+        const h2o_codec_block block = h2o_codec_encode(rows, chunk.n_rows, used.rows, used.may_repeat, b.encoded);
         us = watch.us();
 
         const double row_bytes = b.encoded.size()/(double) block.n_stored;
-        if (!used.tables || row_bytes > MAX_GROWTH*used.row_bytes) {
+        if (is_new || row_bytes > MAX_GROWTH*used.row_bytes) {
             const std::lock_guard<std::mutex> lock(mutex);
-            codes[layer][kv] = used.tables ? code() : code { block.code, !block.numbers.empty(), row_bytes };
+            codes[layer][kv] = is_new ? code { used.rows, !block.numbers.empty(), row_bytes } : code();
         }
         if (params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) {
             b.other.resize(n_raw);
-            const h2o_codec_stopwatch decoding;
+            const h2o_stopwatch decoding;
             block.decode(0, chunk.n_rows, b.other.data(), [&b](uint32_t begin, uint32_t /*end*/) { return b.encoded.data() + begin; });
             count_read(decoding.us());
             if (memcmp(b.other.data(), rows, n_raw) != 0) {
@@ -95,7 +151,7 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
     }
     const std::lock_guard<std::mutex> lock(mutex);
     if (outcome != &llama_h2o_lossless_stats::n_failed) {
-        encode_times.add(us);
+        add_time(encode_us, us);
     }
     counts.*outcome += 1;
     counts.bytes_raw   [kv] += n_raw;
@@ -105,7 +161,7 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
 void h2o_cold_codec::count_read(float us) {
     const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
     if (lock) { // to wait would take longer than reading
-        decode_times.add(us);
+        add_time(decode_us, us);
     }
 }
 
@@ -119,8 +175,7 @@ llama_h2o_lossless_stats h2o_cold_codec::stats() const {
     const std::lock_guard<std::mutex> lock(mutex);
 
     llama_h2o_lossless_stats res = counts;
-    res.queue_peak = pool.queue_peak();
-    encode_times.percentiles(res.encode_us);
-    decode_times.percentiles(res.decode_us);
+    percentiles(encode_us, res.encode_us);
+    percentiles(decode_us, res.decode_us);
     return res;
 }

@@ -2,14 +2,16 @@
 
 #include "h2o/store/cold/place.h"
 
-#include "h2o/store/codec/block.h"
-#include "h2o/store/codec/pool.h"
-#include "h2o/store/codec/times.h"
+#include "h2o/store/codec/codec.h"
 #include "llama-h2o.h"
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <mutex>
+#include <thread>
 
 // Where a chunk's rows of one layer's K or V are.
 struct h2o_cold_rows {
@@ -42,6 +44,15 @@ struct h2o_cold_chunk {
     std::vector<std::array<std::shared_ptr<const h2o_cold_rows>, 2>> rows; // K, V
 };
 
+// Measures elapsed time.
+class h2o_stopwatch {
+public:
+    float us() const { return std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - start).count(); }
+
+private:
+    const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+};
+
 // The lossless codec of a cold store: threads encode what is stored, beside the computation. One for all sequences of a context.
 class h2o_cold_codec {
 public:
@@ -51,6 +62,7 @@ public:
     };
 
     h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers);
+    ~h2o_cold_codec();
 
     // Takes the chunk to be encoded in the background. Not if too many wait already, which counts unless it is tried again.
     void submit(const std::shared_ptr<h2o_cold_chunk> & chunk);
@@ -75,21 +87,26 @@ private:
 
     // Of a layer's K or V, made from a chunk of it: the code of another text is hardly worse than a text's own.
     struct code {
-        std::shared_ptr<const h2o_codec_code> tables;
+        std::shared_ptr<const h2o_codec_code> rows;
         bool   may_repeat = true; // rows were equal to others
         double row_bytes  = 0;
     };
 
+    void work();
+    void stop();
     void encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffers & b);
 
     const std::shared_ptr<h2o_cold_place> place;
 
     mutable std::mutex       mutex; // of all that follows
     llama_h2o_lossless_stats counts = {};
-    h2o_codec_times          encode_times;
-    h2o_codec_times          decode_times;
+    std::deque<float>        encode_us, decode_us; // the last ones
 
     std::vector<std::array<code, 2>> codes;
 
-    h2o_codec_pool pool; // its threads use all of the above
+    // Chunks to encode. Those that nobody has any more are left out.
+    std::deque<std::weak_ptr<h2o_cold_chunk>> queue;
+    std::condition_variable  wake;
+    bool                     is_done = false;
+    std::vector<std::thread> threads;
 };

@@ -1,7 +1,6 @@
 #include "h2o/store/cold/place.h"
 
 #include "h2o/config/refusal.h"
-#include "h2o/store/codec/prefetch.h"
 
 #include <cstring>
 #include <iterator>
@@ -24,7 +23,7 @@ struct memory_bytes : h2o_cold_bytes {
 
     const uint8_t * get(size_t offset, size_t /*n*/, std::vector<uint8_t> & /*buffer*/) const override { return bytes.data() + offset; }
 
-    void prefetch(size_t offset, size_t n) const override { h2o_codec_prefetch(bytes.data() + offset, n); }
+    void prefetch(size_t offset, size_t n) const override { h2o_prefetch(bytes.data() + offset, n); }
 
     const std::vector<uint8_t> bytes;
 };

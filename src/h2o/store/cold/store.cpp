@@ -1,7 +1,5 @@
 #include "h2o/store/cold/store.h"
 
-#include "h2o/store/codec/prefetch.h"
-
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -43,7 +41,7 @@ std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, pa
 void h2o_cold_store::read(size_t layer, part_t part, const std::vector<wanted> & rows) const {
     constexpr size_t AT_ONCE = 64; // their rows fit into a core's cache
 
-    const h2o_codec_stopwatch watch;
+    const h2o_stopwatch watch;
     const size_t size = row_sizes[layer][part];
 
     std::vector<range> ranges;
@@ -84,26 +82,20 @@ void h2o_cold_store::read_ranges(size_t layer, part_t part, range * ranges, size
     const size_t size = row_sizes[layer][part];
 
     for (range * r = ranges; r < ranges + n; ++r) {
-        h2o_codec_prefetch(&r->chunk->rows[layer][part], sizeof(r->stored));
+        h2o_prefetch(&r->chunk->rows[layer][part], sizeof(r->stored));
     }
     for (range * r = ranges; r < ranges + n; ++r) {
         r->stored = r->chunk->load(layer, part);
-        h2o_codec_prefetch(r->stored->bytes.get(), sizeof(h2o_cold_bytes));
-        r->stored->block.prefetch(r->first);
+        h2o_prefetch(r->stored->bytes.get(), sizeof(h2o_cold_bytes));
     }
-    const h2o_codec_code * code = nullptr; // most have the same
     for (range * r = ranges; r < ranges + n; ++r) {
         const h2o_codec_block & block = r->stored->block;
         if (!block.code) {
             r->stored->bytes->prefetch(r->first*size, r->n*size);
             continue;
         }
-        const auto [begin, end] = block.bytes_of(r->first, r->n);
-        r->stored->bytes->prefetch(begin, end - begin);
-        if (block.code.get() != code) {
-            code = block.code.get();
-            code->prefetch();
-        }
+        const uint32_t unit = block.unit_of(r->first);
+        r->stored->bytes->prefetch(block.begin_of(unit), block.ends[unit] - block.begin_of(unit));
     }
 
     static thread_local std::vector<uint8_t> buffer; // kept, as most reads are of one row

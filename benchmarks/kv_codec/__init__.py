@@ -1,1 +1,0 @@
-"""What the codec makes of K and V."""
