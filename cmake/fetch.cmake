@@ -1,7 +1,7 @@
-# Runs vendor/SCRIPT, which fills a folder of vendor with pinned sources, and again when a file of these patterns changes.
-function(h2o_fetch script)
+# Fills a folder with pinned sources (vendor/fetch.py NAME), and again when a file of these patterns changes.
+function(h2o_fetch name)
     execute_process(
-        COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/vendor/${script}"
+        COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/vendor/fetch.py" ${name}
         OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE result
         OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_STRIP_TRAILING_WHITESPACE)
     if(NOT result EQUAL 0)

@@ -1,6 +1,6 @@
 # The patched llama.cpp: vendor/llama.cpp is filled by vendor/fetch.py, then added with all of its own targets left out
 # of ALL (only what depends on them builds them) and of the installation.
-h2o_fetch(fetch.py patches/*.patch vendor/*.py vendor/requirements.txt)
+h2o_fetch(llama.cpp patches/*.patch vendor/*.py vendor/requirements.txt)
 
 # Upstream would ask git, and find this project's repository.
 file(STRINGS vendor/requirements.txt pinned_commit REGEX "^# commit:")

@@ -134,37 +134,96 @@ ANSWERED: list[dict[str, Any]] = [
 ]
 """Fields that are answered alike."""
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"messages": []}, "messages"),
-    ({"messages": "a"}, "messages"),
-    ({"messages": [user(None)]}, "content"),
-    ({"messages": [user("a"), {"role": "assistant", "content": None}]}, "content"),
-    ({"messages": [user("a"), {"role": "assistant", "content": None, "tool_calls": []}]}, "content"),
-    ({"messages": [user("a") | {"role": None}]}, "role"),
-    ({"messages": [user("a", name=3)]}, "messages"),
-    ({"messages": [user("a\ud800")]}, "surrogate"),
-    ({"messages": called(function={"arguments": "{"})}, "arguments"),
-    ({"messages": [user("both")]}, SENTENCE),
-    *(({"temperature": given}, "temperature") for given in (True, "1", 1e300)),
-    *(({"max_tokens": given}, "max_tokens") for given in (True, 1.5, 2**32 + 2, 1e30, -2)),
-    *(({"stop": given}, "stop") for given in ("", [""], [None], 5)),
-    *(({"seed": given}, "seed") for given in (True, 2**40)),
-    ({"presence_penalty": "a"}, "presence_penalty"),
-    *(({"logit_bias": given}, "logit_bias") for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})),
-    ({"stream": 1}, "stream"),
-    ({"logprobs": 3}, "logprobs"),
-    ({"top_logprobs": 2}, "top_logprobs"),
-    *(({"logprobs": True, "top_logprobs": given}, "top_logprobs") for given in (21, -1, "2", True)),
-    *(
-        ({"response_format": given}, "response_format")
-        for given in ("json", {}, {"type": "xml"}, {"type": "json_schema"})
+DEEP: Any = 1
+for _ in range(100):
+    DEEP = [DEEP]
+
+REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"messages": []}, "messages", "messages must be a list of messages, not empty"),
+    ({"messages": "a"}, "messages", "messages must be a list of messages"),
+    ({"messages": ["a"]}, "content", r"messages\[0\] must be a dict such as"),
+    ({"messages": [{"content": "a"}]}, "role", r"messages\[0\]\['role'\] must be one of .*None"),
+    ({"messages": [user("a") | {"role": None}]}, "role", "role"),
+    (
+        {"messages": [user("a"), {"role": "judge", "content": "a"}]},
+        None,
+        r"messages\[1\]\['role'\] must be one of 'system', .*'judge'",
     ),
-    ({"response_format": {"type": "json_object", "schema": 5}}, "schema"),
-    *(({"tools": given}, "tools") for given in ("a", {}, [{"type": "function", "function": {}}])),
-    ({"tools": [ADD], "tool_choice": "maybe"}, "tool_choice"),
-    ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+    ({"messages": [{"role": "user"}]}, "content", "must be text, or a list of parts, got None"),
+    ({"messages": [user(None)]}, "content", r"messages\[0\]\['content'\] must be text, or a list of parts, got None"),
+    ({"messages": [user(3)]}, "content", "must be text, or a list of parts, got 3"),
+    (
+        {"messages": [user([{"type": "image_url", "image_url": "x"}])]},
+        "image input is not supported",
+        r"messages\[0\]\['content'\]\[0\] is an image: open the model with mmproj",
+    ),
+    ({"messages": [user([{"type": "input_audio", "input_audio": "x"}])]}, "audio input", "sound is not supported"),
+    *(
+        (
+            {"messages": [user("a"), {"role": "assistant", "content": None} | calls]},
+            "content",
+            "there are no tool_calls",
+        )
+        for calls in ({}, {"tool_calls": []})
+    ),
+    ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "tool call", r"\['tool_calls'\] must be a list"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"type": "function"}]}]},
+        "Missing tool call function",
+        "Missing tool call function",
+    ),
+    ({"messages": called(function={"arguments": "{"})}, "arguments", "arguments"),
+    ({"messages": [user("a", name=3)]}, "messages", "messages: .*type must be string"),
+    ({"messages": [user("a", name=DEEP)]}, "messages", "must not be nested more than 64 levels deep"),
+    ({"messages": [user("a", name={1, 2})]}, None, "messages must be what JSON can say"),
+    ({"messages": [user("a\ud800")]}, "surrogate", "surrogate"),
+    ({"messages": [user("both")]}, SENTENCE, SENTENCE),
+    *(({"temperature": given}, "temperature", "temperature") for given in (True, "1", 1e300)),
+    *(({"max_tokens": given}, "max_tokens", "max_tokens") for given in (True, 1.5, 2**32 + 2, 1e30, -2)),
+    ({"max_tokens": -1}, None, "max_tokens must be an integer of at least 0"),
+    *(({"stop": given}, "stop", r"\[Llama.create_chat_completion\] stop must be") for given in ("", [""], [None], 5)),
+    *(({"seed": given}, "seed", "seed") for given in (True, 2**40)),
+    ({"presence_penalty": "a"}, "presence_penalty", "presence_penalty"),
+    *(
+        ({"logit_bias": given}, "logit_bias", "logit_bias")
+        for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})
+    ),
+    ({"stream": 1}, "stream", "stream must be True or False"),
+    ({"logprobs": 3}, "logprobs", "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs=True"),
+    *(
+        ({"logprobs": True, "top_logprobs": given}, "top_logprobs", "top_logprobs must be an integer from 0 to 20")
+        for given in (21, -1, "2", True)
+    ),
+    ({"response_format": "json"}, "response_format", "response_format must be a dict"),
+    *(
+        ({"response_format": given}, "response_format", r"response_format\['type'\] must be one of")
+        for given in ({}, {"type": "xml"})
+    ),
+    ({"response_format": {"type": "json_schema"}}, "response_format", 'must be a dict {"type": "json_schema"'),
+    ({"response_format": {"type": "json_object", "schema": 5}}, "schema", "schema"),
+    (
+        {"response_format": {"type": "json_object", "schema": {"type": "foo"}}},
+        "unrecognized type foo",
+        "unrecognized type foo",
+    ),
+    (
+        {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'},
+        None,
+        "grammar must not be given together",
+    ),
+    *(({"tools": given}, "tools", "tools must be a list of tools") for given in ("a", {}, ADD)),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools", r"tools\[0\] must be a dict"),
+    ({"tool_choice": "required"}, "tool_choice", "tool_choice='required' needs tools"),
+    ({"tools": [ADD], "tool_choice": "maybe"}, "tool_choice", "tool_choice must be one of"),
+    (
+        {"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}},
+        "tool_choice",
+        r"of a function among tools \(\['add'\]\)",
+    ),
+    ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "chat_template_kwargs must be a dict"),
 ]
-"""Fields that are bad, and what both errors say."""
+"""Fields that are bad; what the server says, unless it answers them or they are not JSON; what `Llama` says."""
 
 
 def call_text(name: str, **arguments: int) -> str:

@@ -69,7 +69,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(params=[*ISAS, CUDA])
+@pytest.fixture(params=[*ISAS, pytest.param(CUDA, marks=pytest.mark.slow)])
 def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the kernel that is used, "cuda" besides the CPU's."""
     if request.param == CUDA and IS_SOFTWARE and sys.platform != "linux":

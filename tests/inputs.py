@@ -27,6 +27,10 @@ Opened = Callable[..., "Llama"]
 # A model of the user's choice; every test with a `model_path` also runs against it.
 EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
 
+# Attacks (bad requests, damaged files, killed processes) go on so many times as long, and depend on the seed.
+LONGER = float(os.environ.get("H2O_TEST_LONGER", "1"))
+SEED = int(os.environ.get("H2O_TEST_SEED", "0"))
+
 # The oracle is too slow for a real model's size: such a model is compared on so many tokens at most, and a few of them
 # alone. A generated token takes it half as long as sixteen of a prompt.
 EXTERNAL_MODEL_TOKENS = 64

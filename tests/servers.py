@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -25,6 +26,17 @@ if sys.platform == "linux":
 from h2o_llama.cli import app
 app()
 """
+
+
+QUESTIONS = ("What is this about?", "Which names does it mention, and why?", "And then?")
+NAME = "document_name = "
+"""What every answer begins with, and every document says often: the model copies what follows."""
+
+
+def with_markers(text: str, seed: int) -> str:
+    """The text, in which a name that no other has stands here and there."""
+    marker = f"\n{NAME}{''.join(random.Random(seed).choices('abcdefghijklmnopqrstuvwxyz', k=10))}\n"
+    return marker + "".join(text[start : start + 200] + marker for start in range(0, len(text), 200 + len(marker)))
 
 
 @dataclass

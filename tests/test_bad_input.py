@@ -1,18 +1,69 @@
 """Bad input ends in a Python exception that says what is wrong, never in the end of the process, and prints nothing.
 
-Every group of cases runs in a process of its own.
+The checks of `_internal/check.py` by themselves, then a case or two for each argument. Every group of cases runs in a
+process of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import models
 from bad_files import FILES, write_files
+from compare import case
 from gguf_mutation import GGUFFile
+from h2o_llama._internal import check
 from subprocess_cases import Case, run_cases
+
+NAN, INF = float("nan"), float("inf")
+CHECKS: list[tuple[Callable[[Any], object], str, list[Any]]] = [
+    (
+        lambda value: check.integer("f", "x", value, 0),
+        "an integer of at least 0",
+        [-1, NAN, INF, 2**31, 10**40, 1.0, True, None, "8", [8], np.float32(1), np.True_],
+    ),
+    (lambda value: check.integer("f", "x", value, 1, 9), "an integer from 1 to 9", [0, 10, np.int64(-9)]),
+    (
+        lambda value: check.real("f", "x", value, 0),
+        "a finite number >= 0",
+        [-1e-9, NAN, INF, np.float32("nan"), "1", None, True, [1.0]],
+    ),
+    (lambda value: check.real("f", "x", value, 0, 1), "a finite number from 0 to 1", [-0.1, 1.1]),
+    (lambda value: check.flag("f", "x", value), "True or False", [0, 1, None, "True"]),
+    (lambda value: check.choice("f", "x", value, ["a", "b"]), "one of 'a', 'b'", ["c", "", b"a", 0, None, "A"]),
+    (
+        lambda value: check.token_ids("f", value, 260),
+        "a token id from 0 to 259",
+        [
+            *([value] for value in (-1, 260, 2**31, 10**40, "a", True, 1.0, NAN, None, [1], np.int64(-9))),
+            *(np.array([value]) for value in (260, 2**40, -1)),
+            *(np.array([value], dtype=np.uint64) for value in (2**63, 2**63 + 1)),
+        ],
+    ),
+    (
+        lambda value: check.token_ids("f", value, 260),
+        "a sequence of token ids from 0 to 259",
+        ["abc", b"abc", 5, None, np.ones(3), np.ones((2, 2), dtype=int), np.array([True])],
+    ),
+    (
+        lambda value: check.float_array("f", "x", value, [None, 2]),
+        r"an array of numbers of shape \[n, 2\]",
+        [1, [1, 2], [[1]], [["a", "b"]], [[1], [1, 2]], np.ones((2, 2), complex), np.ones((2, 2), bool), None],
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "expected", "values"), CHECKS, ids=[expected for _, expected, _ in CHECKS])
+def test_a_check_refuses(call: Callable[[Any], object], expected: str, values: list[Any]) -> None:
+    for value in values:
+        with case(value=value), pytest.raises(ValueError, match=rf"^\[f\] \w+(\[0\])? must be {expected}"):
+            call(value)
+
 
 PRELUDE = """
 import numpy as np
@@ -48,10 +99,12 @@ def _cache(code: str, fragment: str, error: str = "ValueError") -> Case:
 
 ARGUMENTS = [
     *(
-        _open(f"{name}={value}", f"[Llama] {name} must be")
+        _open(f"{name}=1.5", f"[Llama] {name} must be an integer")
         for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "n_gpu_layers", "seed")
-        for value in ("-2", "nan", "inf", "2**32", "10**40", "1.5", "True", "'8'", "[8]")
     ),
+    _open("n_gpu_layers=-2", "[Llama] n_gpu_layers must be"),
+    _open("n_ctx=2**32", "[Llama] n_ctx must be"),
+    _open("seed=2**32", "[Llama] seed must be"),
     _open("n_ubatch=0", "[Llama] n_ubatch must be an integer of at least 1, got 0"),
     _open("n_batch=0", "[Llama] n_batch"),
     _open("n_threads=0", "[Llama] n_threads must be an integer from 1 to 512, got 0"),
@@ -97,14 +150,13 @@ ARGUMENTS = [
         "[H2OConfig] local_window + heavy_budget + sink_tokens",
     ),
     _open("h2o=H2OConfig(local_window=-1)", "[H2OConfig] local_window"),
-    _open("h2o=H2OConfig(local_window=nan)", "[H2OConfig] local_window"),
     _open("h2o=H2OConfig(local_window=4, heavy_budget=2**70)", "[H2OConfig] heavy_budget"),
     *(
         _open(
             f"h2o=H2OConfig(local_window=4, heavy_budget=4, scorer={scorer})",
             "[H2OConfig] scorer must be one of 'distant', 'sum'",
         )
-        for scorer in ("'best'", "''", "b'sum'", "0", "None")
+        for scorer in ("'best'", "None")
     ),
     _open("h2o=512", "[Llama] h2o must be an H2OConfig, 'auto' or None"),
     _open("type_k='f8'", "[Llama] type_k must be one of 'f32', 'f16'"),
@@ -112,7 +164,6 @@ ARGUMENTS = [
     _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),
     _open("flash_attn=True", "[Llama] flash_attn must be one of 'auto', 'on', 'off', got True"),
     _open("products='mine'", "[Llama] products must be one of 'auto', 'upstream', 'own', got 'mine'"),
-    _open("products=None", "[Llama] products must be one of"),
     _open("record=1", "[Llama] record must be True or False"),
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
@@ -143,44 +194,21 @@ ARGUMENTS = [
 CALLS = [
     _call("eval([])", "[Llama.eval] tokens must not be empty"),
     _call("eval([260])", "[Llama.eval] tokens[0] must be a token id from 0 to 259, got 260"),
-    _call("eval([1, -1])", "tokens[1] must be a token id from 0 to 259, got -1"),
-    _call("eval([2**31])", "tokens[0]"),
-    _call("eval([10**40])", "tokens[0]"),
     _call("eval([1, 2**70])", "tokens[1] must be a token id from 0 to 259, got 1180591620717411303424"),
-    _call("eval([1, 2, 'a'])", "tokens[2] must be a token id from 0 to 259, got 'a'"),
-    _call("eval([1, np.int64(-9)])", "tokens[1] must be a token id"),
-    _call("eval(np.array([1, 2**40]))", "tokens[1] must be a token id from 0 to 259, got 1099511627776"),
-    _call("eval(np.array([2**63 + 1], dtype=np.uint64))", "tokens[0] must be a token id"),
-    _call("eval([True])", "tokens[0] must be a token id from 0 to 259, got True"),
-    _call("eval([1.0])", "tokens[0]"),
-    _call("eval([nan])", "tokens[0]"),
-    _call("eval([None])", "tokens[0]"),
-    _call("eval([[1]])", "tokens[0]"),
     _call("eval('abc')", "(use tokenize for text)"),
-    _call("eval(b'abc')", "(use tokenize for text)"),
-    _call("eval(5)", "tokens must be a sequence of token ids"),
-    _call("eval(None)", "tokens must be a sequence of token ids"),
-    _call("eval(np.ones(3))", "tokens must be a sequence of token ids"),
-    _call("eval(np.ones((2, 2), dtype=int))", "tokens must be a sequence of token ids"),
-    _call("eval(np.array([True]))", "tokens must be a sequence of token ids"),
     _call("eval(np.array([2**63], dtype=np.uint64))", "tokens[0]"),
     _call("eval([1] * 126)", "[Llama.eval] 126 tokens after 3 do not fit into n_ctx=128"),
     _call("eval([1], logits='some')", "logits must be one of 'last', 'all', got 'some'"),
-    _call("eval([1], logits=None)", "logits must be one of"),
     _call("eval([1], progress=3)", "progress must be callable or None, got 3"),
     *(
         _call(f"{call}, dense_tail={tail})", f"[Llama.{name}] dense_tail must be an integer of at least 0")
         for name, call in (("eval", "eval([1]"), ("generate", "generate([1]"), ("create_completion", "__call__('a'"))
-        for tail in ("-1", "nan", "2**31", "True", "'8'", "None")
+        for tail in ("-1", "2**31")
     ),
     _call("generate([1] * 126)", "126 tokens after 3 do not fit"),
     _call("generate([260])", "tokens[0]"),
     _call("generate([1], temperature=-1)", "temperature must be a finite number"),
-    _call("generate([1], temperature=nan)", "temperature must be a finite number"),
-    _call("generate([1], temperature=inf)", "temperature must be a finite number"),
-    _call("generate([1], temperature='hot')", "temperature must be a finite number"),
     _call("generate([1], top_k=-1)", "top_k must be an integer of at least 0"),
-    _call("generate([1], top_k=2**31)", "top_k must be"),
     _call("generate([1], typical_p=-0.1)", "typical_p must be a finite number from 0 to 1, got -0.1"),
     _call("generate([1], xtc_probability=2)", "xtc_probability must be a finite number from 0 to 1, got 2"),
     _call("generate([1], mirostat_mode=3)", "mirostat_mode must be an integer from 0 to 2, got 3"),
@@ -220,7 +248,6 @@ raise KeyError("the end")
     _call("__call__('a', stop=[''])", "stop must be a string or a list of strings, none of them empty"),
     _call("__call__('a', stop=[1])", "stop must be"),
     _call("__call__('a', stream=1)", "stream must be True or False"),
-    _call("__call__('a', stop=1)", "stop must be"),
     _call("__call__('a', n=2)", "[Llama.create_completion] unexpected keyword argument 'n'", "TypeError"),
     _call(
         "create_chat_completion([{'role': 'user', 'content': 'a'}], n=2)",
@@ -252,9 +279,6 @@ raise KeyError("the end")
         for method in ("memory_indices", "scores", "keys", "values")
     ),
     _call("kv.scores(-1)", "layer must be an integer of at least 0, got -1"),
-    _call("kv.scores(2**40)", "layer must be"),
-    _call("kv.scores(True)", "layer must be"),
-    _call("kv.scores(nan)", "layer must be"),
     _call("kv.heavy_hitters(0, 2)", "[Llama.kv] head must be an integer from 0 to 1, got 2"),
     _call("kv.heavy_hitters(0, -1)", "head must be"),
     _call("kv.local_window_of(3, 0)", "layer 3 has no K/V"),
@@ -287,22 +311,14 @@ CACHE = [
         Case(f"KVCache({arguments})", f"cache({arguments})", "ValueError", fragment)
         for arguments, fragment in (
             ("kv_size=0", "[KVCache] kv_size must be an integer of at least 1, got 0"),
-            ("kv_size=-1", "kv_size"),
-            ("kv_size=2**32", "kv_size must be"),
-            ("chunk_size=0", "[H2OConfig] chunk_size"),
-            ("chunk_size=nan", "[H2OConfig] chunk_size"),
             ("local_window=17", "[H2OConfig] local_window must be at most chunk_size (16), got 17"),
             ("local_window=0, heavy_budget=0", "[H2OConfig]"),
             ("scorer='best'", "scorer must be one of 'distant', 'sum'"),
-            ("scorer=1", "scorer must be one of"),
             ("type_k='int8'", "type_k must be one of"),
         )
     ),
     _cache("init_chunk_scores(0, 0, np.ones((3, 16)))", "a row per KV head (2) or per query head (8), got 3 rows"),
     _cache("init_chunk_scores(0, 0, np.ones(16))", "colsum must be an array of numbers of shape [n, n]"),
-    _cache("init_chunk_scores(0, 0, [['a']])", "colsum must be an array of numbers"),
-    _cache("init_chunk_scores(0, 0, [[1], [1, 2]])", "colsum must be an array of numbers"),
-    _cache("init_chunk_scores(0, 0, np.ones((2, 16), complex))", "colsum must be an array of numbers"),
     _cache("init_chunk_scores(0, 49, np.ones((2, 16)))", "start must be an integer from 0 to 48, got 49"),
     _cache("init_chunk_scores(0, 0, np.ones((2, 65)))", "start must be"),
     _cache("init_chunk_scores(7, 0, np.ones((2, 16)))", "layer 7 has no K/V"),
@@ -392,10 +408,10 @@ def test_every_case_raises(tiny_model: Path, tmp_path: Path, group: str) -> None
     prelude = f"MODEL, FOLDER = {str(tiny_model)!r}, {str(tmp_path) + '/'!r}\n" + PRELUDE
     outcome = run_cases(GROUPS[group], prelude)
     wrong = []
-    for case in GROUPS[group]:
-        kind, message = outcome.raised.get(case.name, ("the process has ended", ""))
-        if kind != case.error or case.fragment not in message:
-            wrong.append(f"{case.name}: {kind}: {message}, expected {case.error}: ...{case.fragment}")
+    for asked in GROUPS[group]:
+        kind, message = outcome.raised.get(asked.name, ("the process has ended", ""))
+        if kind != asked.error or asked.fragment not in message:
+            wrong.append(f"{asked.name}: {kind}: {message}, expected {asked.error}: ...{asked.fragment}")
     assert not wrong, "\n".join(wrong)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
 

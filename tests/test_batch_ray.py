@@ -24,6 +24,8 @@ from chats import write_chat_model
 from h2o_llama import H2OConfig
 from h2o_llama.batch import Answerer, BatchSettings, local_workers, make_questions
 
+pytestmark = pytest.mark.slow
+
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason='Ray is not installed: pip install "h2o-llama[ray]"'
 )

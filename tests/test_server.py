@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 import fetch
+from bad_requests import BAD_REQUESTS, TOO_LONG, named
 from chats import ADD, ANSWERED, CHATML, PICKY, REFUSED, ROOT, TOOLS, open_chat, user, write_model_of_calls
 from command_line import assert_one_line_error, assert_wrong_usage, invoke
 from compare import case
@@ -34,6 +35,8 @@ from h2o_llama.demo.document import standard_library_text
 from h2o_llama.inspect.extra_keys import last_tiles
 from inputs import EXTERNAL_MODEL, ModelByName, random_tokens
 from servers import Server, serving
+
+pytestmark = pytest.mark.slow
 
 S = 64
 TILE = H2OConfig().tile
@@ -51,6 +54,8 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
     ),
     "dense": (["--h2o", "off"], None),
 }
+ALLOWED = {"evict": "https://a.example, http://b.example:81/", "cold": "localhost", "sum": "*"}
+"""Each server's origins: --cors-origins."""
 
 
 def open_llama(settings: dict[str, Any] | None, record: bool = False) -> Llama:
@@ -71,14 +76,39 @@ def slots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("slots")
 
 
+Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, slots: Path) -> Iterator[Start]:
+    """start(options, further, template): the one server of this module with these, of two slots."""
+    folder = tmp_path_factory.mktemp("servers")
+    servers: dict[str, Server] = {}
+    with ExitStack() as stack:
+
+        def get(options: Sequence[str], further: Sequence[str] = (), template: str = CHATML) -> Server:
+            name = repr((options, further, template))
+            if name not in servers:
+                (folder / f"template-{len(servers)}").write_text(template)
+                sizes = ["--chunk", str(S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
+                saved = ["--slot-save-path", str(slots), "--", "--metrics"]
+                file = ["--chat-template-file", str(folder / f"template-{len(servers)}")]
+                log = folder / f"log-{len(servers)}"
+                servers[name] = stack.enter_context(serving(log, "demo", *sizes, *options, *saved, *file, *further))
+            return servers[name]
+
+        yield get
+
+
+def served_as(start: Start, name: str) -> Server:
+    """The server with these SETTINGS."""
+    return start(SETTINGS[name][0], ["--cors-origins", ALLOWED[name]] if name in ALLOWED else ())
+
+
 @pytest.fixture(scope="module", params=SETTINGS)
-def served(request: pytest.FixtureRequest, slots: Path) -> Iterator[tuple[Server, Any]]:
-    """A server of two slots, and the settings of H2O."""
-    options, settings = SETTINGS[request.param]
-    common = ["--chunk", str(S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
-    saved = ["--slot-save-path", str(slots), "--", "--metrics"]
-    with serving(slots / "log", "demo", *common, *options, *saved) as server:
-        yield server, settings
+def served(request: pytest.FixtureRequest, start: Start) -> tuple[Server, Any]:
+    """A server, and the settings of H2O."""
+    return served_as(start, request.param), SETTINGS[request.param][1]
 
 
 def test_answers_are_those_of_the_python_interface(served: tuple[Server, Any]) -> None:
@@ -199,45 +229,52 @@ def test_a_slot_that_cannot_be_saved_leaves_the_file_that_was_there(served: tupl
     shutil.rmtree(slots / "kept.part")
 
 
-@pytest.mark.parametrize(("options", "answer"), [([], S), (["--evict"], S), (["--evict", "--cold-store", "memory"], 1)])
-def test_saved_slots_outlive_a_server_that_is_killed(tmp_path: Path, options: list[str], answer: int) -> None:
+@pytest.mark.parametrize(("name", "answer"), [("keep", S), ("evict", S), ("cold", 1)])
+def test_saved_slots_outlive_a_server_that_is_killed(
+    tmp_path: Path, start: Start, slots: Path, name: str, answer: int
+) -> None:
     """And they go back to where the question began, also where the answer has closed its chunk."""
-    (tmp_path / "slots").mkdir()
     (tmp_path / "template").write_text(CHATML)
-    sizes = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(tmp_path / "slots")]
+    sizes = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(slots)]
     template = ["--", "--chat-template-file", str(tmp_path / "template")]
     told: list[Any] = [{"role": "system", "content": DOCUMENT}, user("k1?")]
-    with serving(tmp_path / "first", "demo", *sizes, *options, *template) as server:
+    with serving(tmp_path / "log", "demo", *sizes, *SETTINGS[name][0], *template) as server:
         server.chat(told, answer, ignore_eos=True)
-        saved = server.post("/slots/0?action=save", {"filename": "document"})
-        assert saved["n_written"] == (tmp_path / "slots" / "document").stat().st_size
+        saved = server.post("/slots/0?action=save", {"filename": name})
+        assert saved["n_written"] == (slots / name).stat().st_size
         told[1] = user("k2?")
         expected = server.chat(told)
         server.process.kill()
         server.process.wait()
-    with serving(tmp_path / "second", "demo", *sizes, *options, *template) as server:
-        assert server.post("/slots/0?action=restore", {"filename": "document"})["n_read"] == saved["n_written"]
-        second = server.chat(told)
+    another = served_as(start, name)
+    assert another.post("/slots/0?action=restore", {"filename": name})["n_read"] == saved["n_written"]
+    second = another.chat(told, id_slot=0)
     assert second["choices"] == expected["choices"]
     assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
 
 
-def test_a_slot_is_never_full(tmp_path: Path) -> None:
-    """With eviction: a prompt, its answer and another one are longer than --n-ctx, and than the trained length."""
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose one slot is never full."""
     options = ["--evict", "--positions", "cache", "--chunk", str(S), "--threads", "1", "--n-ctx", "256"]
+    with serving(tmp_path_factory.mktemp("endless") / "log", "demo", *options, "--", "--metrics") as server:
+        yield server
+
+
+def test_a_slot_is_never_full(endless: Server) -> None:
+    """With eviction: a prompt, its answer and another one are longer than --n-ctx, and than the trained length."""
     with Llama(demo_model_path(), n_ctx=256, h2o=None) as llm:
         n_trained = llm.model.n_ctx_train
         tokens = (llm.tokenize(TEXT) * 10)[: n_trained - 50]
-    with serving(tmp_path / "log", "demo", *options) as server:
-        first = server.complete(tokens, n_predict=100, ignore_eos=True, return_tokens=True)
-        assert (first["tokens_predicted"], first["truncated"]) == (100, False)
-        more = [*tokens, *first["tokens"], *tokens[:50]]
-        second = server.complete(more, n_predict=5, ignore_eos=True)
-        assert (second["tokens_predicted"], second["truncated"]) == (5, False)
-        assert second["timings"]["cache_n"] >= n_trained
-        without_limit = server.complete(more, n_predict=-1, ignore_eos=True)
-        assert (without_limit["tokens_predicted"], without_limit["stop_type"]) == (n_trained, "limit")
-        assert not server.get("/slots/0/h2o")["has_limit"]
+    first = endless.complete(tokens, n_predict=100, ignore_eos=True, return_tokens=True)
+    assert (first["tokens_predicted"], first["truncated"]) == (100, False)
+    more = [*tokens, *first["tokens"], *tokens[:50]]
+    second = endless.complete(more, n_predict=5, ignore_eos=True)
+    assert (second["tokens_predicted"], second["truncated"]) == (5, False)
+    assert second["timings"]["cache_n"] >= n_trained
+    without_limit = endless.complete(more, n_predict=-1, ignore_eos=True)
+    assert (without_limit["tokens_predicted"], without_limit["stop_type"]) == (n_trained, "limit")
+    assert not endless.get("/slots/0/h2o")["has_limit"]
 
 
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
@@ -270,91 +307,44 @@ def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
     return connection
 
 
-def test_nothing_is_computed_for_clients_that_are_gone(tmp_path: Path) -> None:
+def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
     """Neither what has begun nor what waits for a slot, however often the slots are asked for meanwhile."""
-    endless = {"prompt": OTHER, "n_predict": 10_000_000, "ignore_eos": True}
-    options = ["--evict", "--positions", "cache", "--chunk", str(S), "--threads", "1", "--n-ctx", "256"]
-    with serving(tmp_path / "log", "demo", *options, "--", "--metrics") as server:
+    for_ever = {"prompt": OTHER, "n_predict": 10_000_000, "ignore_eos": True}
 
-        def n(name: str) -> float:
-            found = re.search(rf"^llamacpp:{name} (\S+)$", server.request("GET", "/metrics")[1], re.MULTILINE)
-            assert found is not None
-            return float(found[1])
+    def n(name: str) -> float:
+        found = re.search(rf"^llamacpp:{name} (\S+)$", endless.request("GET", "/metrics")[1], re.MULTILINE)
+        assert found is not None
+        return float(found[1])
 
-        def wait_for(name: str, value: float) -> None:
-            deadline = time.monotonic() + 60
-            while n(name) != value:
-                assert time.monotonic() < deadline, name
-                time.sleep(0.02)
+    def wait_for(name: str, value: float) -> None:
+        deadline = time.monotonic() + 60
+        while n(name) != value:
+            assert time.monotonic() < deadline, name
+            time.sleep(0.02)
 
-        first = leave(server, endless)
-        wait_for("requests_processing", 1)
-        second = leave(server, endless)
-        wait_for("requests_deferred", 1)
-        second.close()
-        wait_for("requests_deferred", 0)
-        assert n("requests_processing") == 1
-        first.close()
-        server.wait_until_idle()
-
-
-TOO_LONG = {"prompt": "a" * 3000}
-
-
-def named(name: str) -> dict[str, Any]:
-    """The tool_choice that names a function."""
-    return {"type": "function", "function": {"name": name}}
-
-
-BAD_REQUESTS: list[tuple[str, str, Any]] = [
-    ("POST", "/completion", {}),
-    ("POST", "/completion", {"prompt": None}),
-    ("POST", "/completion", {"prompt": [1, -5]}),
-    ("POST", "/completion", {"prompt": [2**31 - 1]}),
-    ("POST", "/completion", {"prompt": "a", "n_predict": "many"}),
-    ("POST", "/completion", TOO_LONG),
-    ("POST", "/completion", [1]),
-    ("POST", "/v1/chat/completions", {"messages": "hello"}),
-    ("POST", "/v1/chat/completions", {"messages": []}),
-    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": [ADD], "tool_choice": named("subtract")}),
-    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tool_choice": "required"}),
-    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": [ADD], "tool_choice": 1}),
-    ("POST", "/v1/messages", {"messages": [user("a")], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}),
-    ("POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}),
-    ("POST", "/v1/chat/completions", {"messages": [{"content": "no role"}]}),
-    ("POST", "/v1/chat/completions", {"messages": [user("a")], "tools": "a"}),
-    ("POST", "/detokenize", {"tokens": [97, 99999]}),
-    ("POST", "/slots/x?action=erase", {}),
-    ("POST", "/slots/0?action=forget", {}),
-    ("POST", "/slots/0?action=restore", {"filename": "missing"}),
-    ("POST", "/slots/0?action=restore", {}),
-    ("POST", "/slots/0?action=save", {"filename": 1}),
-    ("POST", "/slots/2?action=erase", {}),
-    ("POST", "/slots/9?action=save", {"filename": "a"}),
-    ("POST", "/slots/-1?action=erase", {}),
-    ("POST", "/slots/1x?action=erase", {}),
-    ("GET", "/slots/9/h2o", None),
-    ("GET", "/slots/-1/h2o", None),
-    ("GET", "/slots/x/h2o", None),
-    ("GET", "/slots/0/h2o?layer=99", None),
-    ("GET", "/slots/0/h2o?layer=-1", None),
-    ("GET", "/slots/0/h2o?layer=99999999999999999999", None),
-]
+    first = leave(endless, for_ever)
+    wait_for("requests_processing", 1)
+    second = leave(endless, for_ever)
+    wait_for("requests_deferred", 1)
+    second.close()
+    wait_for("requests_deferred", 0)
+    assert n("requests_processing") == 1
+    first.close()
+    endless.wait_until_idle()
 
 
 def test_bad_requests_are_refused_and_nothing_else(served: tuple[Server, Any]) -> None:
     server, settings = served
     has_limit = settings is None or not H2OConfig(chunk_size=S, **settings).has_bounded_memory
-    for method, path, body in BAD_REQUESTS:
-        if body == TOO_LONG and not has_limit:
+    for request in BAD_REQUESTS:
+        if request.body == TOO_LONG and not has_limit:
             continue  # no text is too long
-        status, answer = server.request(method, path, body)
-        assert status == 400, (method, path, body, status, answer)
-        assert answer["error"]["message"], (method, path, body)
-    for raw in (b"{", b"", b"no JSON", b'{"prompt": "\xff"}'):
-        for path in ("/completion", "/v1/chat/completions", "/tokenize", "/slots/0?action=restore"):
-            status, answer = server.request("POST", path, raw=raw)
-            assert (status, answer["error"]["type"]) == (400, "invalid_request_error"), (path, raw, answer)
+        with case(request=str(request)):
+            status, answer = server.request(request.method, request.path, raw=request.body)
+            assert status == 400, answer
+            assert answer["error"]["message"]
+            if request.method == "POST" and request.body != TOO_LONG:
+                assert answer["error"]["type"] == "invalid_request_error"
     assert server.complete(OTHER)["content"] == answer_of(settings, OTHER)
 
 
@@ -431,23 +421,13 @@ def test_both_doors_answer_alike(doors: Doors) -> None:
             assert told_by_chunks(events(server.post("/v1/chat/completions", asked))) == answer
 
 
-def test_both_doors_refuse_alike(doors: Doors) -> None:
-    server, llm = doors
-    for fields, said in REFUSED:
-        with case(fields=fields):
-            asked: Any = {**ASKED, **fields}
-            status, answer = server.request("POST", "/v1/chat/completions", asked)
-            assert (status, said in answer["error"]["message"]) == (400, True), answer
-            with pytest.raises(ValueError, match=re.escape(said)):
-                llm.create_chat_completion(**asked)
-
-
-def test_a_body_that_is_not_json_is_a_bad_request(doors: Doors) -> None:
+def test_the_server_refuses_what_llama_refuses(doors: Doors) -> None:
     server, _ = doors
-    for path in ("/v1/chat/completions", "/v1/completions", "/completion", "/tokenize", "/apply-template"):
-        for body in (b"", b"{", b"\xff", b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'):
-            status, answer = server.request("POST", path, raw=body)
-            assert (status, answer["error"]["type"]) == (400, "invalid_request_error"), (path, body, answer)
+    for fields, said, _ in REFUSED:
+        if said is not None:
+            with case(fields=fields):
+                status, answer = server.request("POST", "/v1/chat/completions", {**ASKED, **fields})
+                assert (status, said in answer["error"]["message"]) == (400, True), answer
 
 
 def test_usage_counts_the_tokens_of_all_choices(doors: Doors) -> None:
@@ -475,70 +455,6 @@ def test_completions_of_no_tokens(doors: Doors) -> None:
         assert [answer["usage"][name] for name in COUNTS] == [2, 0, 2]
         assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("", "length")
     assert llm.tokens.tolist() == llm.tokenize("Hi")  # it is read
-    assert server.request("POST", "/v1/completions", {"prompt": ""})[0] == 400
-
-
-DEEP = 100_000
-TOOL = '{"type": "function", "function": {"name": "f", "parameters": %s}}'
-DOUBLED: dict[str, Any] = {
-    "$ref": "#/$defs/0",
-    "$defs": {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}},
-}
-NESTED: list[tuple[str, str]] = [
-    ("/completion", "[" * DEEP + "]" * DEEP),
-    ("/completion", '{"prompt": "a", "json_schema": ' + '{"items": ' * DEEP + "{}" + "}" * DEEP + "}"),
-    ("/completion", json.dumps({"prompt": "a", "grammar": "root ::= " + "(" * DEEP + '"a"' + ")" * DEEP})),
-    (
-        "/completion",
-        json.dumps(
-            {
-                "prompt": "a",
-                "n_predict": 1,
-                "grammar": 'root ::= "a"',
-                "grammar_lazy": True,
-                "grammar_triggers": [{"type": 2, "value": "(" * DEEP + ")" * DEEP}],
-            }
-        ),
-    ),
-    (
-        "/completion",
-        json.dumps(
-            {
-                "prompt": "a",
-                "json_schema": {
-                    "$ref": "#/$defs/0",
-                    "$defs": {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(2000)},
-                },
-            }
-        ),
-    ),
-    (
-        "/v1/chat/completions",
-        '{"messages": [{"role": "user", "content": "a"}], "tools": ['
-        + TOOL % ('{"items": ' * DEEP + "{}" + "}" * DEEP)
-        + "]}",
-    ),
-    ("/v1/chat/completions", '{"messages": ' + '[{"role": "user", "content": ' * DEEP + '"a"' + "}]" * DEEP + "}"),
-    ("/completion", json.dumps({"prompt": "a", "grammar": "root ::= root"})),
-    ("/completion", json.dumps({"prompt": "a", "json_schema": DOUBLED})),
-    ("/apply-template", '{"messages": [' + '{"a": ' * DEEP + "1" + "}" * DEEP + "]}"),
-]
-
-
-def test_what_is_long_or_nested_ends_no_server(tmp_path: Path) -> None:
-    pre = ["--", "--override-kv", "tokenizer.ggml.pre=str:gpt-4o"]
-    options = ["--chunk", "64", "--threads", "1", "--n-ctx", "256", "--evict", *pre]
-    with serving(tmp_path / "log", "demo", *options) as server:
-        for path, body in NESTED:
-            status, answer = server.request("POST", path, raw=body.encode())
-            assert status >= 400, (path, body[:100], status, answer)
-            assert answer["error"]["message"], (path, body[:100])
-        closed = {"type": "object", "properties": {"." * 60_000: {}}, "additionalProperties": False}
-        slow = {"grammar_lazy": True, "grammar_triggers": [{"type": 2, "value": "(.|.)" * 40 + "\u0001"}]}
-        for fields in ({"json_schema": closed}, {"grammar": 'root ::= "a"', **slow}):
-            assert server.post("/completion", {"prompt": "a", "n_predict": 60, **fields})["tokens_predicted"] > 1
-        for run in (".", " ", "\n", "中"):
-            assert len(server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
 
 
 def last_extra_keys(llm: Llama, layer: int) -> list[list[int]] | None:
@@ -607,54 +523,53 @@ DEFAULT_SYSTEM = (
 
 
 @pytest.mark.parametrize("template", [CHATML, DEFAULT_SYSTEM])
-def test_messages(tmp_path: Path, template: str) -> None:
+def test_messages(start: Start, template: str) -> None:
     """The last user's message attends to everything; another one after the same messages costs itself and a tile."""
-    file = tmp_path / "template"
-    file.write_text(template)
-    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(file)]
+    server = start([], template=template)
     system = {"role": "system", "content": DOCUMENT}
-    with (
-        serving(tmp_path / "log", "demo", *options) as server,
-        open_chat(demo_model_path(), template, n_batch=S, h2o=H2OConfig(chunk_size=S)) as llm,
-    ):
+    with open_chat(demo_model_path(), template, n_batch=S, h2o=H2OConfig(chunk_size=S)) as llm:
         n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
         assert n_before % S != 0
         for n_cached, question in ((0, "first? " * 12), (n_before // TILE * TILE, "second? " * 30)):
             messages = [system, user(question)]
-            answer = server.chat(messages)
+            answer = server.chat(messages, id_slot=0, cache_prompt=n_cached > 0)
             expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)
             assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
             assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
             assert answer["timings"]["cache_n"] == n_cached
 
 
-def test_a_call_can_be_required(tmp_path: Path) -> None:
-    """Of any tool, or of one; and a schema that no grammar can say is refused."""
-    file = tmp_path / "template"
-    file.write_text(TOOLS)
-    options = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(file)]
+def test_a_call_can_be_required(start: Start) -> None:
+    """Of any tool, or of one; a schema that no grammar can say, and a template that has no form for it, are refused."""
+    server = start([], template=TOOLS)
     root = named("root")
     body: dict[str, Any] = {"messages": [user("3 + 5?")], "tools": [ADD, ROOT], "temperature": 0, "max_tokens": 200}
     lookahead: dict[str, Any] = {"type": "string", "pattern": "^(?!a)"}
-    with serving(tmp_path / "log", "demo", *options) as server:
-        for choice in ("required", root):
-            status, answer = server.request("POST", "/v1/chat/completions", {**body, "tool_choice": choice})
-            assert status == 200, answer
-            names = {call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]}
-            assert names
-            assert names <= ({"root"} if choice == root else {"add", "root"})
-        for change, reason in [
-            ({"tool_choice": named("sub")}, "not among the tools"),
-            ({"tool_choice": "required", "tools": []}, "requires a call"),
-            ({"tool_choice": 3}, "tool_choice must be"),
-            ({"json_schema": json.loads('{"allOf":[' * 300 + "{}" + "]}" * 300), "tools": []}, "nested"),
-            ({"response_format": {"type": "json_object", "schema": lookahead}, "tools": []}, "has no lookahead"),
-            ({"tools": [{"type": "function", "function": {"name": "f", "parameters": lookahead}}]}, "has no lookahead"),
-        ]:
-            status, answer = server.request("POST", "/v1/chat/completions", {**body, **change})
-            assert (status, reason in answer["error"]["message"]) == (400, True), (change, answer)
-        status, answer = server.request("POST", "/completion", {"prompt": "a", "json_schema": lookahead})
-        assert (status, "has no lookahead" in answer["error"]["message"]) == (400, True), answer
+    for choice in ("required", root):
+        status, answer = server.request("POST", "/v1/chat/completions", {**body, "tool_choice": choice})
+        assert status == 200, answer
+        names = {call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]}
+        assert names
+        assert names <= ({"root"} if choice == root else {"add", "root"})
+    for change, reason in [
+        ({"tool_choice": named("sub")}, "not among the tools"),
+        ({"tool_choice": "required", "tools": []}, "requires a call"),
+        ({"tool_choice": 3}, "tool_choice must be"),
+        ({"json_schema": json.loads('{"allOf":[' * 300 + "{}" + "]}" * 300), "tools": []}, "nested"),
+        ({"response_format": {"type": "json_object", "schema": lookahead}, "tools": []}, "has no lookahead"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": lookahead}}]}, "has no lookahead"),
+    ]:
+        status, answer = server.request("POST", "/v1/chat/completions", {**body, **change})
+        assert (status, reason in answer["error"]["message"]) == (400, True), (change, answer)
+    status, answer = server.request("POST", "/completion", {"prompt": "a", "json_schema": lookahead})
+    assert (status, "has no lookahead" in answer["error"]["message"]) == (400, True), answer
+    for template, can in ((TOOLS, True), (CHATML, False)):  # from which it cannot be told how to call one
+        for name in ("add", "root"):
+            for choice in (named(name), {"type": "function", "name": name}):
+                fields = {"tool_choice": choice, "max_tokens": 1}
+                status, answer = start([], template=template).request("POST", "/v1/chat/completions", body | fields)
+                assert status == (200 if can else 400), answer
+                assert can or "has no form for calls" in answer["error"]["message"]
 
 
 def logprobs_of(answer: Any) -> list[float]:
@@ -757,30 +672,24 @@ def test_embeddings(tmp_path: Path) -> None:
 
 
 def test_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the option, the environment or a file; no program sees it among the server's arguments."""
-    file = tmp_path / "keys"
-    file.write_text("# of a friend\nsecret\n")
-    sizes = ["demo", "--chunk", "64", "--n-ctx", "256"]
-    for options in (["--api-key", "secret"], [], ["--", "--api-key-file", str(file)]):
-        monkeypatch.delenv("LLAMA_API_KEY", raising=False)
-        if not options:
-            monkeypatch.setenv("LLAMA_API_KEY", "secret")
-        with serving(tmp_path / "log", *sizes, *options) as server:
-            if sys.platform == "linux":
-                assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
-            for path in ("/slots", "/slots/0/h2o"):
-                assert server.request("GET", path)[0] == 401
-                assert server.request("GET", path, headers={"Authorization": "Bearer secret"})[0] == 200
+    """From the option (for the environment see below) and from a file; no program sees it among the arguments."""
+    monkeypatch.delenv("LLAMA_API_KEY", raising=False)
+    (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
+    options = ["--chunk", "64", "--n-ctx", "256", "--api-key", "secret1", "--", "--api-key-file", str(file)]
+    with serving(tmp_path / "log", "demo", *options) as server:
+        if sys.platform == "linux":
+            assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+        for path in ("/slots", "/slots/0/h2o"):
+            assert server.request("GET", path)[0] == 401
+            for key in ("secret1", "secret2"):
+                assert server.request("GET", path, headers={"Authorization": f"Bearer {key}"})[0] == 200
     assert_wrong_usage(invoke("serve", "--api-key", ", "), "--api-key")
 
 
-@pytest.fixture(scope="module", params=["", "https://a.example, http://b.example:81/", "localhost", "*"])
-def origins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A server, and the value of --cors-origins that it was started with."""
-    allowed = ["--", "--cors-origins", request.param] if request.param else []
-    log = tmp_path_factory.mktemp("origins") / "log"
-    with serving(log, "demo", "--chunk", "64", "--threads", "1", "--n-ctx", "256", *allowed) as server:
-        yield server, request.param
+@pytest.fixture(scope="module", params=["keep", *ALLOWED])
+def origins(request: pytest.FixtureRequest, start: Start) -> tuple[Server, str]:
+    """A server, and the origins that it was told."""
+    return served_as(start, request.param), ALLOWED.get(request.param, "")
 
 
 def ask_as_page(server: Server, method: str, path: str, **headers: str) -> tuple[int, Any]:
@@ -853,31 +762,15 @@ def test_a_name_that_was_pointed_here_is_refused(origins: tuple[Server, str]) ->
         assert ask_as_page(server, "GET", "/slots", Host="a.example", Origin="https://a.example")[0] == 200
 
 
-def test_a_function_that_was_named_is_called(tmp_path: Path) -> None:
-    """And a template from which it cannot be told how to call one is refused."""
-    body = {"messages": [user("add 1 and 2")], "tools": [ADD, ROOT], "max_tokens": 60, "temperature": 0}
-    for template, can in ((TOOLS, True), (CHATML, False)):
-        (tmp_path / "template").write_text(template)
-        options = ["--threads", "1", "--n-ctx", "2048", "--", "--chat-template-file", str(tmp_path / "template")]
-        with serving(tmp_path / "log", "demo", *options) as server:
-            for name in ("add", "root"):
-                for choice in (named(name), {"type": "function", "name": name}):
-                    status, answer = server.request(
-                        "POST", "/v1/chat/completions", body | {"tool_choice": choice, "max_tokens": 1}
-                    )
-                    assert status == (200 if can else 400), answer
-                    assert can or "has no form for calls" in answer["error"]["message"]
-
-
-def test_the_openai_client(tmp_path: Path) -> None:
+def test_the_openai_client(start: Start) -> None:
     openai = pytest.importorskip("openai")
-    with serving(tmp_path / "log", "demo", "--chunk", "64", "--threads", "1", "--n-ctx", "512") as server:
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
-        options: dict[str, Any] = {"model": "demo", "prompt": OTHER[:300], "max_tokens": 8, "temperature": 0}
-        text = client.completions.create(**options).choices[0].text
-        assert text == answer_of({}, OTHER[:300], 8)
-        assert "".join(chunk.choices[0].text for chunk in client.completions.create(**options, stream=True)) == text
-        assert [model.id for model in client.models.list()] == ["demo"]
+    server = start([])
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
+    options: dict[str, Any] = {"model": "demo", "prompt": TEXT[4500:4800], "max_tokens": 8, "temperature": 0}
+    text = client.completions.create(**options).choices[0].text
+    assert text == answer_of({}, TEXT[4500:4800], 8)
+    assert "".join(chunk.choices[0].text for chunk in client.completions.create(**options, stream=True)) == text
+    assert [model.id for model in client.models.list()] == ["demo"]
 
 
 @pytest.fixture(scope="module")
@@ -905,7 +798,7 @@ def events_of(stream: str) -> list[Any]:
     return [json.loads(event) for event in events]
 
 
-def test_openai_answers_have_the_types_of_llama_cpp_python(tmp_path: Path, openai_types: ModuleType) -> None:
+def test_openai_answers_have_the_types_of_llama_cpp_python(start: Start, openai_types: ModuleType) -> None:
     from pydantic import TypeAdapter, ValidationError
 
     def wrong(answer: Any, type_: Any) -> set[tuple[str, int | str]]:
@@ -919,29 +812,29 @@ def test_openai_answers_have_the_types_of_llama_cpp_python(tmp_path: Path, opena
     known = {("missing", "logprobs"), ("missing", "refusal")}
     text: dict[str, Any] = {"prompt": OTHER[:100], "max_tokens": 3}
     talk: dict[str, Any] = {"messages": [user("hello")], "max_tokens": 3}
-    with serving(tmp_path / "log", "demo", "--chunk", "64", "--threads", "1", "--n-ctx", "512") as server:
-        for path, body, name in (
-            ("/v1/completions", text, "Completion"),
-            ("/v1/chat/completions", talk, "ChatCompletion"),
-            ("/v1/chat/completions", talk | {"logprobs": True, "top_logprobs": 2}, "ChatCompletion"),
-        ):
-            assert wrong(server.post(path, body), getattr(openai_types, f"Create{name}Response")) <= known
-            for event in events_of(server.post(path, body | {"stream": True})):
-                assert wrong(event, getattr(openai_types, f"Create{name}StreamResponse")) <= known
+    server = start([])
+    for path, body, name in (
+        ("/v1/completions", text, "Completion"),
+        ("/v1/chat/completions", talk, "ChatCompletion"),
+        ("/v1/chat/completions", talk | {"logprobs": True, "top_logprobs": 2}, "ChatCompletion"),
+    ):
+        assert wrong(server.post(path, body), getattr(openai_types, f"Create{name}Response")) <= known
+        for event in events_of(server.post(path, body | {"stream": True})):
+            assert wrong(event, getattr(openai_types, f"Create{name}StreamResponse")) <= known
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl(tmp_path: Path) -> None:
-    with serving(tmp_path / "log", "demo", "--chunk", "64", "--threads", "1", "--n-ctx", "512") as server:
-        url = f"http://127.0.0.1:{server.port}/v1/completions"
+def test_curl(start: Start) -> None:
+    server = start([])
+    url = f"http://127.0.0.1:{server.port}/v1/completions"
 
-        def curl(**options: Any) -> str:
-            body = json.dumps({"prompt": OTHER[:300], "max_tokens": 8, "temperature": 0} | options)
-            return subprocess.run(["curl", "-sSN", url, "-d", body], capture_output=True, text=True, check=True).stdout
+    def curl(**options: Any) -> str:
+        body = json.dumps({"prompt": TEXT[5000:5300], "max_tokens": 8, "temperature": 0} | options)
+        return subprocess.run(["curl", "-sSN", url, "-d", body], capture_output=True, text=True, check=True).stdout
 
-        answer = json.loads(curl())["choices"][0]["text"]
-        assert answer == answer_of({}, OTHER[:300], 8)
-        assert "".join(event["choices"][0]["text"] for event in events_of(curl(stream=True))) == answer
+    answer = json.loads(curl())["choices"][0]["text"]
+    assert answer == answer_of({}, TEXT[5000:5300], 8)
+    assert "".join(event["choices"][0]["text"] for event in events_of(curl(stream=True))) == answer
 
 
 def assert_same_but_for_near_ties(answer: Any, expected: Any) -> None:

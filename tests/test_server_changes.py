@@ -16,6 +16,8 @@ from h2o_llama import H2OConfig, Llama
 from inputs import ModelByName, random_tokens
 from servers import Server, serving
 
+pytestmark = pytest.mark.slow
+
 S, N = 64, 16
 SPECIAL = range(256, 260)  # would end an answer
 DOCUMENT, OTHER = random_tokens(300), random_tokens(200, seed=1)

@@ -19,6 +19,8 @@ from h2o_llama.cli import serve as serve_command
 from projectors import about, image_part, picture, png, write_projector
 from servers import Server, serving
 
+pytestmark = pytest.mark.slow
+
 S = 32
 SERVED: dict[str, tuple[list[str], H2OConfig | None]] = {
     "keep": ([], H2OConfig(chunk_size=S)),

@@ -33,6 +33,8 @@ from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
 from servers import Server, serving
 
+pytestmark = pytest.mark.slow
+
 S = 64
 TEXT = standard_library_text(6000).decode()
 DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]

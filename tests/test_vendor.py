@@ -1,16 +1,18 @@
-"""vendor/fetch.py on a small made-up source distribution: what it makes, and what each failure says and leaves."""
+"""vendor/fetch.py on small made-up distributions: what it makes, and what each failure says and leaves."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import fetch
-from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256, use_index
+from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256, use_index, write_archive
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -166,33 +168,29 @@ def index(layout: fetch.Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return folder
 
 
-def test_downloads_once(layout: fetch.Layout, index: Path) -> None:
-    fetch.fill(layout)
-    assert_is_whole(layout)
-    (sdist,) = index.iterdir()
-    sdist.unlink()
-    (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
-    fetch.fill(layout)
-    assert "line 10.5" in tree_of(layout)["src/llama.cpp"]
-
-
-def test_broken_file_in_the_cache_is_downloaded_again(layout: fetch.Layout, index: Path) -> None:
+@pytest.mark.slow
+def test_downloads_once_and_again_what_is_broken_in_the_cache(layout: fetch.Layout, index: Path) -> None:
     cached = layout.cache / "some_package-1.0.tar.gz"
     cached.write_bytes(b"half a download")
     fetch.fill(layout)
     assert_is_whole(layout)
     assert sha256(cached.read_bytes()) == fetch.read_pin(layout.requirements).release.sha256
+    (index / cached.name).unlink()
+    (layout.root / "patches" / "0001-a.patch").write_text(PATCH)
+    fetch.fill(layout)
+    assert "line 10.5" in tree_of(layout)["src/llama.cpp"]
 
 
-@pytest.mark.parametrize("keep", [100, -1], ids=["truncated", "last byte missing"])
-def test_broken_download(layout: fetch.Layout, index: Path, keep: int) -> None:
+@pytest.mark.slow
+def test_broken_download(layout: fetch.Layout, index: Path) -> None:
     (sdist,) = index.iterdir()
-    sdist.write_bytes(sdist.read_bytes()[:keep])
+    sdist.write_bytes(sdist.read_bytes()[:-1])
     with pytest.raises(fetch.VendorError, match=r"some-package 1\.0 does not have the sha256 in .*requirements\.txt"):
         fetch.fill(layout)
     assert_nothing_is_left(layout)
 
 
+@pytest.mark.slow
 def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
@@ -202,6 +200,7 @@ def test_no_network(layout: fetch.Layout, index: Path, monkeypatch: pytest.Monke
     assert_nothing_is_left(layout)
 
 
+@pytest.mark.slow
 def test_not_in_the_index(layout: fetch.Layout, index: Path) -> None:
     (sdist,) = index.iterdir()
     sdist.unlink()
@@ -210,15 +209,90 @@ def test_not_in_the_index(layout: fetch.Layout, index: Path) -> None:
     assert not layout.tree.exists()
 
 
-def test_command_line_prints_one_line(tmp_path: Path) -> None:
-    environment = {**os.environ, "H2O_LLAMA_SOURCE": str(tmp_path)}
-    checkout = tmp_path / "checkout"
-    (checkout / "vendor").mkdir(parents=True)
-    for name in ("fetch.py", "apply_patch.py", "requirements.txt"):
-        (checkout / "vendor" / name).write_bytes((REPOSITORY / "vendor" / name).read_bytes())
-    result = subprocess.run(
-        [sys.executable, checkout / "vendor" / "fetch.py"], env=environment, capture_output=True, text=True
-    )
-    assert result.returncode == 1
-    assert result.stderr == f"h2o-llama: H2O_LLAMA_SOURCE={tmp_path} is not a llama.cpp source folder\n"
-    assert result.stdout == ""
+# --- zstd and pdf.js
+
+CMAP = f"{fetch.CMAPS}/A.bcmap"
+OTHERS = {
+    "codecs": ("1.0.tar.gz", [*fetch.CODECS, "setup.py"], {**fetch.CODECS}),
+    "pdfjs": ("1.0-py3-none-any.whl", [*fetch.PDFJS, CMAP, "viewer.py"], {**fetch.PDFJS, CMAP: "cmaps/A.bcmap"}),
+}
+"""What the distribution's name ends with; its files; those that are taken, and their new names."""
+
+
+@pytest.fixture(params=OTHERS)
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> Other:
+    made = Other(request.param, fetch.Layout(tmp_path))
+    made.layout.cache.mkdir(parents=True)
+    made.target.parent.mkdir(parents=True, exist_ok=True)
+    made.write(OTHERS[made.name][1])
+    return made
+
+
+class Other:
+    """A checkout that has the distribution of zstd or pdf.js in its cache."""
+
+    def __init__(self, name: str, layout: fetch.Layout) -> None:
+        self.name, self.layout = name, layout
+        self.distribution = layout.cache / f"some_package-{OTHERS[name][0]}"
+        self.target: Path = getattr(layout, name)
+        self.pin = {"codecs": layout.requirements_zstd, "pdfjs": layout.requirements_pdfjs}[name]
+
+    def fill(self) -> str:
+        return {"codecs": fetch.fill_codecs, "pdfjs": fetch.fill_pdfjs}[self.name](self.layout)
+
+    def write(self, files: Iterable[str]) -> None:
+        """A distribution with these files, and its pin."""
+        if self.name == "codecs":
+            write_archive(self.distribution, "some_package-1.0", {file: file for file in files})
+        else:
+            with zipfile.ZipFile(self.distribution, "w") as archive:
+                for file in files:
+                    archive.writestr(file, file)
+        self.pin.write_text(f"some-package==1.0 --hash=sha256:{sha256(self.distribution.read_bytes())}\n")
+
+    def found(self) -> dict[str, str]:
+        files = (path for path in self.target.rglob("*") if path.is_file() and path.name != fetch.STAMP)
+        return {path.relative_to(self.target).as_posix(): path.read_text() for path in files}
+
+
+def test_takes_out_what_is_used_once(other: Other) -> None:
+    assert other.fill().endswith(f"/{other.name} filled")
+    assert other.found() == {name: path for path, name in OTHERS[other.name][2].items()}
+    other.distribution.unlink()
+    assert other.fill().endswith(f"/{other.name} is current")
+
+
+def test_a_new_pin_fills_it_again_or_changes_nothing(other: Other) -> None:
+    other.fill()
+    files, taken = OTHERS[other.name][1:]
+    before = other.found()
+    for missing in (path for path in taken if path != CMAP):
+        other.write(file for file in files if file != missing)
+        with pytest.raises(fetch.VendorError, match=f"{other.distribution.name} has no file .*{missing}"):
+            other.fill()
+    other.pin.write_text("some-package==1.0\n")
+    with pytest.raises(fetch.VendorError, match="must hold name==version --hash"):
+        other.fill()
+    assert other.found() == before
+    assert not list(other.layout.vendor.glob(".new-*"))
+    other.write([*files, "more"])
+    assert other.fill().endswith(f"/{other.name} filled")
+
+
+def test_zstd_from_a_folder(tmp_path: Path) -> None:
+    other = Other("codecs", fetch.Layout(tmp_path))
+    other.layout.cache.mkdir(parents=True)
+    other.write(fetch.CODECS)
+    source = other.layout.cache.rename(tmp_path / "source")
+    assert fetch.fill_codecs(other.layout, source) == "vendor/codecs filled"
+    other.pin.write_text(f"some-package==1.0 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(fetch.VendorError, match=r"has no some_package-1\.0\.tar\.gz with the sha256 in .*-zstd\.txt"):
+        fetch.fill_codecs(other.layout, source)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_here_is_what_is_pinned(name: str) -> None:
+    """Of this checkout, which is built."""
+    command = [sys.executable, REPOSITORY / "vendor" / "fetch.py", name]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.endswith(f"{name} is current\n")

@@ -146,7 +146,7 @@ def copy_python() -> None:
 
 def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     """Of each part its limit in seconds, variables, and command."""
-    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", ""]
     on_device = {"H2O_TEST_CUDA_BACKEND": "CUDA0"}
     kernels = [*pytest, *(f"tests/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")), "-n"]
     some = ["0", "-k", "cuda and (ways or top_keys or extremes)"]

@@ -1,9 +1,14 @@
-"""Fill vendor/llama.cpp: the pinned llama.cpp source with patches/ applied.
+"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pdfjs
 
-CMake runs this when it configures. The pin is vendor/requirements.txt. The source distribution is downloaded once, by
-pip, into vendor/.cache; H2O_LLAMA_SOURCE names a local checkout of the same commit to use instead. The new tree is
-built beside the old one and renamed into place, so it is whole or not there. A tree under git
-(`tools/patches.py edit`) belongs to whoever edits it and is left alone.
+- `vendor/llama.cpp`: the llama.cpp that is built, with patches/ applied
+- `vendor/codecs`: zstd, for the codec of K and V
+- `page/app/pdfjs` of the package: the part of pdf.js with which the server's page gets the text out of PDF files
+
+CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
+and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp commit to use
+instead, H2O_LLAMA_CODECS a folder with the distribution that has zstd. The new folder is built beside the old one and
+renamed into place, so it is whole or not there. A llama.cpp under git (`tools/patches.py edit`) belongs to whoever
+edits it and is left alone.
 """
 
 from __future__ import annotations
@@ -17,7 +22,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +40,22 @@ _KEEP = re.compile(
       | tools/(?!ui/)[^/]+/(.+/)?[^/]+\.(cpp | h | hpp | txt)""",
     re.VERBOSE,
 )
+
+# where a file lies in its distribution (below the folder of a source distribution) -> its name in the filled folder
+CODECS = {
+    "zstd/zstd.c": "zstd.c",
+    "zstd/zstd.h": "zstd.h",
+    "zstd/zstd_errors.h": "zstd_errors.h",
+    "zstd/zdict.h": "zdict.h",
+    "zstd/LICENSE": "LICENSE-zstd",
+}
+PDFJS = {
+    "pdfjs_viewer/pdfjs/LICENSE": "LICENSE",
+    "pdfjs_viewer/pdfjs/build/pdf.mjs": "pdf.mjs",
+    "pdfjs_viewer/pdfjs/build/pdf.worker.mjs": "pdf.worker.mjs",
+}
+CMAPS = "pdfjs_viewer/pdfjs/web/cmaps"
+"""Tables from the codes of Chinese, Japanese and Korean fonts to characters, in a folder of their own."""
 
 
 class VendorError(Exception):
@@ -82,16 +104,37 @@ class Layout(NamedTuple):
     root: Path
 
     @property
+    def vendor(self) -> Path:
+        return self.root / "vendor"
+
+    @property
     def requirements(self) -> Path:
-        return self.root / "vendor" / "requirements.txt"
+        """The pin of llama.cpp."""
+        return self.vendor / "requirements.txt"
+
+    @property
+    def requirements_zstd(self) -> Path:
+        return self.vendor / "requirements-zstd.txt"
+
+    @property
+    def requirements_pdfjs(self) -> Path:
+        return self.vendor / "requirements-pdfjs.txt"
 
     @property
     def cache(self) -> Path:
-        return self.root / "vendor" / ".cache"
+        return self.vendor / ".cache"
 
     @property
     def tree(self) -> Path:
-        return self.root / "vendor" / "llama.cpp"
+        return self.vendor / "llama.cpp"
+
+    @property
+    def codecs(self) -> Path:
+        return self.vendor / "codecs"
+
+    @property
+    def pdfjs(self) -> Path:
+        return self.root / "python" / "h2o_llama" / "page" / "app" / "pdfjs"
 
     def patches(self) -> list[Path]:
         return sorted((self.root / "patches").glob("*.patch"))
@@ -120,33 +163,72 @@ def read_pin(requirements: Path) -> Pin:
 def fill(layout: Layout, source: Path | None = None) -> str:
     """Make layout.tree current and say in one line what was done.
 
-    `source` is a folder to take instead of the download. Raises VendorError, and changes nothing then.
+    `source` is a folder to take instead of the download. Raises VendorError, and changes nothing then. So do the next
+    two.
     """
     if (layout.tree / ".git").exists():
         return "vendor/llama.cpp is an editable tree: used as it is"
-    stamp = _stamp(layout)
-    stamp_file = layout.tree / STAMP
-    if stamp_file.is_file() and stamp_file.read_text(encoding="utf-8") == stamp:
-        return "vendor/llama.cpp is current"
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.tree.parent) as folder:
-        new = Path(folder) / "llama.cpp"
+    patches = layout.patches()
+
+    def write(new: Path) -> None:
         extract_pristine(layout, new, source)
-        apply_patches(layout.patches(), new)
-        (new / STAMP).write_text(stamp, encoding="utf-8")
+        apply_patches(patches, new)
         keep_times(layout.tree, new)
-        replace_tree(new, layout.tree)
-    return f"vendor/llama.cpp filled, {len(layout.patches())} patches applied"
+
+    return _fill(layout, layout.tree, [layout.requirements, *patches], write)
+
+
+def fill_codecs(layout: Layout, source: Path | None = None) -> str:
+    """Make layout.codecs current; `source` is a folder with the source distribution."""
+
+    def write(new: Path) -> None:
+        release = read_release(layout.requirements_zstd)
+        if source is None:
+            sdist = _cached_sdist(layout, layout.requirements_zstd, release)
+        elif not _is_whole(sdist := source / release.sdist, release):
+            wanted = f"{release.sdist} with the sha256 in {layout.requirements_zstd}"
+            raise VendorError(f"H2O_LLAMA_CODECS={source} has no {wanted}")
+        _extract(sdist, {f"{release.folder}/{path}": name for path, name in CODECS.items()}, new)
+
+    return _fill(layout, layout.codecs, [layout.requirements_zstd], write)
+
+
+def fill_pdfjs(layout: Layout) -> str:
+    """Make layout.pdfjs current."""
+
+    def write(new: Path) -> None:
+        release = read_release(layout.requirements_pdfjs)
+        options = [f"--only-binary={release.name}"]
+        wheel = _cached(layout.cache / release.wheel, layout.requirements_pdfjs, release, options, {})
+        _extract(wheel, PDFJS, new)
+        for path, data in _read_archive(wheel, re.compile(rf"{CMAPS}/[^/]+").fullmatch):
+            _write(new / "cmaps" / Path(path).name, data)
+
+    return _fill(layout, layout.pdfjs, [layout.requirements_pdfjs], write)
+
+
+def _fill(layout: Layout, target: Path, inputs: Iterable[Path], write: Callable[[Path], None]) -> str:
+    """Let `write` fill a new folder in the place of `target`, unless these inputs have made it what it is."""
+    name = target.relative_to(layout.root)
+    inputs = [*inputs, *sorted(Path(__file__).parent.glob("*.py"))]
+    stamp = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in inputs)
+    stamp_file = target / STAMP
+    if stamp_file.is_file() and stamp_file.read_text(encoding="utf-8") == stamp:
+        return f"{name} is current"
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.vendor) as folder:
+        new = Path(folder) / target.name
+        write(new)
+        (new / STAMP).write_text(stamp, encoding="utf-8")
+        replace_tree(new, target)
+    return f"{name} filled"
 
 
 def extract_pristine(layout: Layout, target: Path, source: Path | None = None) -> None:
     """Write the unpatched files to the new folder `target`, from `source` or the (cached) download."""
     pin = read_pin(layout.requirements)
-    files = _read_folder(source) if source else _read_sdist(_llama_sdist(layout, pin), pin.prefix)
     digests = []
-    for name, data in files:
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    for name, data in _read_folder(source) if source else _read_llama(layout, pin):
+        _write(target / name, data)
         digests.append(f"{name} {hashlib.sha256(data).hexdigest()}\n")
     tree_sha256 = hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
     if tree_sha256 != pin.tree_sha256:
@@ -176,19 +258,43 @@ def replace_tree(new: Path, target: Path) -> None:
     os.rename(new, target)
 
 
-def _stamp(layout: Layout) -> str:
-    inputs = [layout.requirements, *sorted(Path(__file__).parent.glob("*.py")), *layout.patches()]
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in inputs)
+def _read_llama(layout: Layout, pin: Pin) -> Iterator[tuple[str, bytes]]:
+    sdist = _cached_sdist(layout, layout.requirements, pin.release, "--no-build-isolation")
+
+    def is_built(path: str) -> object:
+        return path.startswith(pin.prefix) and _KEEP.fullmatch(path.removeprefix(pin.prefix))
+
+    for path, data in _read_archive(sdist, is_built):
+        yield path.removeprefix(pin.prefix), data
 
 
-def _read_sdist(sdist: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(sdist) as archive:
-        for member in archive:
-            name = member.name.removeprefix(prefix)
-            if name != member.name and member.isfile() and _KEEP.fullmatch(name):
-                file = archive.extractfile(member)
+def _extract(archive: Path, names: Mapping[str, str], target: Path) -> None:
+    """Write these members, by their paths, to files of `target` with these names; VendorError when one is missing."""
+    found = set()
+    for path, data in _read_archive(archive, names.__contains__):
+        _write(target / names[path], data)
+        found.add(path)
+    for path in names.keys() - found:
+        raise VendorError(f"{archive.name} has no file {path}")
+
+
+def _read_archive(archive: Path, is_wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
+    """Path and content of the wanted files of a source distribution or wheel."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            yield from ((path, wheel.read(path)) for path in wheel.namelist() if is_wanted(path))
+        return
+    with tarfile.open(archive) as sdist:
+        for member in sdist:
+            if member.isfile() and is_wanted(member.name):
+                file = sdist.extractfile(member)
                 assert file is not None  # isfile()
-                yield name, file.read()
+                yield member.name, file.read()
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def _read_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -200,27 +306,19 @@ def _read_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
             yield name, path.read_bytes()
 
 
-def _llama_sdist(layout: Layout, pin: Pin) -> Path:
-    return cached_sdist(layout.cache, layout.requirements, pin.release, ["--no-build-isolation"])
-
-
-def cached_sdist(cache: Path, requirements: Path, release: Release, options: Iterable[str] = ()) -> Path:
+def _cached_sdist(layout: Layout, requirements: Path, release: Release, *options: str) -> Path:
     """The verified source distribution, downloaded unless the cache has it. `options` are pip's."""
     # pip also asks the package for its metadata. Without build isolation its build backend must be importable; with it,
     # pip installs that for a moment.
-    options = [f"--no-binary={release.name}", *options]
-    return _cached(cache / release.sdist, requirements, release, options, {"scikit_build_core": "scikit-build-core"})
-
-
-def cached_wheel(cache: Path, requirements: Path, release: Release) -> Path:
-    """The verified wheel, downloaded unless the cache has it."""
-    return _cached(cache / release.wheel, requirements, release, [f"--only-binary={release.name}"], {})
+    options = (f"--no-binary={release.name}", *options)
+    needed = {"scikit_build_core": "scikit-build-core"}
+    return _cached(layout.cache / release.sdist, requirements, release, options, needed)
 
 
 def _cached(
     cached: Path, requirements: Path, release: Release, options: Iterable[str], needed: Mapping[str, str]
 ) -> Path:
-    if cached.is_file() and hashlib.sha256(cached.read_bytes()).hexdigest() == release.sha256:
+    if _is_whole(cached, release):
         return cached
     for module, package in {"pip": "pip", **needed}.items():
         if importlib.util.find_spec(module) is None:
@@ -231,6 +329,10 @@ def _cached(
         _download(requirements, release, new, options)
         os.replace(new, cached)
     return cached
+
+
+def _is_whole(path: Path, release: Release) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == release.sha256
 
 
 def _download(requirements: Path, pin: Release, new: Path, options: Iterable[str]) -> None:
@@ -258,9 +360,15 @@ def keep_times(old: Path, new: Path) -> None:
 
 
 def main() -> None:
-    source = os.environ.get("H2O_LLAMA_SOURCE")
+    layout = Layout(ROOT)
+    source, codecs = os.environ.get("H2O_LLAMA_SOURCE"), os.environ.get("H2O_LLAMA_CODECS")
+    fills = {
+        "llama.cpp": lambda: fill(layout, Path(source) if source else None),
+        "codecs": lambda: fill_codecs(layout, Path(codecs) if codecs else None),
+        "pdfjs": lambda: fill_pdfjs(layout),
+    }
     try:
-        print(fill(Layout(ROOT), Path(source) if source else None))
+        print(fills[sys.argv[1]]())
     except VendorError as error:
         sys.exit(f"h2o-llama: {error}")
 

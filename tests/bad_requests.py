@@ -1,6 +1,6 @@
-"""Requests to llama-server that are wrong in some way, as strategies of Hypothesis.
+"""Requests to llama-server that are wrong in some way: some by hand, and strategies of Hypothesis.
 
-These are shorter than a description of all endpoints, which schemathesis would need, would be.
+The strategies are shorter than a description of all endpoints, which schemathesis would need, would be.
 """
 
 from __future__ import annotations
@@ -175,6 +175,104 @@ class Request:
 
 def packed(body: Any) -> bytes:
     return json.dumps(body).encode()
+
+
+TOO_LONG = packed({"prompt": "a" * 3000})
+"""For a slot of 2,048 tokens."""
+
+
+def named(name: str) -> dict[str, Any]:
+    """The tool_choice that names a function."""
+    return {"type": "function", "function": {"name": name}}
+
+
+def _chat(**fields: Any) -> Request:
+    return Request("POST", "/v1/chat/completions", packed({"messages": CHAT[1:], **fields}))
+
+
+_TOOL_CALL = {"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}
+
+BAD_REQUESTS: list[Request] = [
+    *(
+        Request("POST", "/completion", packed(body))
+        for body in (
+            {},
+            {"prompt": None},
+            {"prompt": [1, -5]},
+            {"prompt": [2**31 - 1]},
+            {"prompt": "a", "n_predict": "many"},
+            [1],
+        )
+    ),
+    Request("POST", "/completion", TOO_LONG),
+    *(_chat(messages=messages) for messages in ("hello", [], [{"role": "user"}], [{"content": "no role"}])),
+    _chat(tools=[TOOL], tool_choice=named("subtract")),
+    _chat(tool_choice="required"),
+    _chat(tools=[TOOL], tool_choice=1),
+    _chat(tools="a"),
+    Request("POST", "/v1/messages", packed(_TOOL_CALL)),
+    Request("POST", "/v1/completions", packed({"prompt": ""})),
+    Request("POST", "/detokenize", packed({"tokens": [97, 99999]})),
+    *(
+        Request("POST", f"/slots/{slot}", packed(body))
+        for slot, body in (
+            ("x?action=erase", {}),
+            ("0?action=forget", {}),
+            ("0?action=restore", {"filename": "missing"}),
+            ("0?action=restore", {}),
+            ("0?action=save", {"filename": 1}),
+            ("2?action=erase", {}),
+            ("9?action=save", {"filename": "a"}),
+            ("-1?action=erase", {}),
+            ("1x?action=erase", {}),
+        )
+    ),
+    *(Request("GET", f"/slots/{slot}/h2o") for slot in ("9", "-1", "x")),
+    *(Request("GET", f"/slots/0/h2o?layer={layer}") for layer in ("99", "-1", "99999999999999999999")),
+    *(
+        Request("POST", path, body)
+        for path in ("/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/apply-template")
+        for body in (
+            *(b"{", b"", b"no JSON", b"\xff", b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}'),
+            *(b'{"temperature": NaN}', b'{"temperature": 1e999}'),
+        )
+    ),
+    *(Request("POST", "/slots/0?action=restore", body) for body in (b"{", b"", b"no JSON", b'{"prompt": "\xff"}')),
+]
+"""Status 400, with a reason; the state of a slot alone has another one where H2O is off."""
+
+_DEEP = 100_000
+_DOUBLED = {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}}
+_CHAIN = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(2000)}
+_LAZY = {"n_predict": 1, "grammar": 'root ::= "a"', "grammar_lazy": True}
+
+
+def _nested(before: str, inner: str, after: str) -> str:
+    return before * _DEEP + inner + after * _DEEP
+
+
+def _around(request: Request, inner: str) -> Request:
+    """With these characters, which are JSON, in the place of "HERE"."""
+    return Request(request.method, request.path, request.body.replace(b'"HERE"', inner.encode()))
+
+
+def _complete(**fields: Any) -> Request:
+    return Request("POST", "/completion", packed({"prompt": "a", **fields}))
+
+
+NESTED: list[Request] = [
+    Request("POST", "/completion", _nested("[", "", "]").encode()),
+    _complete(grammar="root ::= " + _nested("(", '"a"', ")")),
+    _complete(grammar="root ::= root"),
+    _complete(**_LAZY, grammar_triggers=[{"type": 2, "value": _nested("(", "", ")")}]),
+    _complete(json_schema={"$ref": "#/$defs/0", "$defs": _CHAIN}),
+    _complete(json_schema={"$ref": "#/$defs/0", "$defs": _DOUBLED}),
+    _around(_complete(json_schema="HERE"), schema := _nested('{"items": ', "{}", "}")),
+    _around(_chat(tools=[{"type": "function", "function": {"name": "f", "parameters": "HERE"}}]), schema),
+    _around(_chat(messages="HERE"), _nested('[{"role": "user", "content": ', '"a"', "}]")),
+    _around(Request("POST", "/apply-template", packed({"messages": ["HERE"]})), _nested('{"a": ', "1", "}")),
+]
+"""Deeper, or longer when it is written out, than what may be read: refused, too."""
 
 
 @st.composite
