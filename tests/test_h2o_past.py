@@ -276,6 +276,8 @@ class Past(RuleBasedStateMachine):
     def save_state(self, i: int) -> None:
         """As llama.cpp's programs do: without logits and history."""
         text = self.at(i)
+        if self.case is None and not text.calls:
+            return  # llama.cpp's own cache ignores an empty state: the sequence would keep its tokens
         self.states.append((state_of(text.sequence), replace(text.copied(text.sequence), has_history=False)))
 
     @precondition(lambda self: self.states)
