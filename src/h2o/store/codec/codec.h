@@ -10,7 +10,7 @@
 struct ZSTD_CDict_s;
 struct ZSTD_DDict_s;
 
-// Lossless compression of rows of K or V: planes of bytes, a predictor, and zstd. docs/kv-tiers.md says what was measured.
+// Lossless compression of rows of K or V: planes of bytes, a predictor, and zstd. docs/experiments.md has the measurements.
 
 // Encoded rows are damaged, or zstd has no memory.
 struct h2o_codec_error : std::runtime_error {
