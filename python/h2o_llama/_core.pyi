@@ -430,26 +430,6 @@ class DryOptions:
         breakers: collections.abc.Sequence[str],
     ) -> None: ...
 
-class EncodedRows:
-    def __init__(
-        self,
-        rows: numpy.typing.NDArray[numpy.uint8],
-        *,
-        type: str,
-        unit_rows: typing.SupportsInt | typing.SupportsIndex,
-    ) -> None: ...
-    def decode(
-        self,
-        start: typing.SupportsInt | typing.SupportsIndex,
-        stop: typing.SupportsInt | typing.SupportsIndex,
-        *,
-        frames: bytes | None = None,
-    ) -> numpy.typing.NDArray[numpy.uint8]: ...
-    @property
-    def frames(self) -> bytes: ...
-    @property
-    def stored_rows(self) -> int: ...
-
 class MirostatOptions:
     def __init__(
         self,
@@ -501,6 +481,26 @@ class ops_AttentionParams:
         softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         sums: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
+
+class EncodedRows:
+    def __init__(
+        self,
+        rows: numpy.typing.NDArray[numpy.uint8],
+        *,
+        type: str,
+        unit_rows: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+    def decode(
+        self,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        stop: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        frames: str | None = None,
+    ) -> numpy.typing.NDArray[numpy.uint8]: ...
+    @property
+    def frames(self) -> bytes: ...
+    @property
+    def stored_rows(self) -> int: ...
 
 def check_fork() -> None:
     """
