@@ -551,6 +551,8 @@ def test_a_call_can_be_required(start: Start) -> None:
         names = {call["function"]["name"] for call in answer["choices"][0]["message"]["tool_calls"]}
         assert names
         assert names <= ({"root"} if choice == root else {"add", "root"})
+    for _ in range(8):  # by whichever thread: the next answer is text again
+        assert server.complete("a", n_predict=1)["tokens_predicted"] == 1
     for change, reason in [
         ({"tool_choice": named("sub")}, "not among the tools"),
         ({"tool_choice": "required", "tools": []}, "requires a call"),
