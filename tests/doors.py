@@ -160,7 +160,7 @@ ANSWERED: list[Fields] = [
     {"messages": [user("a"), {"role": "assistant", "content": "<tool_call>"}, user("<tool_call><|im_end|>")]},
     {"messages": called(function={"arguments": '{"a": "<tool_call>"}'})},
 ]
-"""Fields that are answered alike; without a prompt, those of a chat."""
+"""Requests that all doors answer alike; without a prompt, requests for a chat."""
 
 DEEP: Any = 1
 for _ in range(100):

@@ -52,7 +52,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture(params=["Llama", "run", pytest.param("serve", marks=pytest.mark.slow)])
 def doors(request: pytest.FixtureRequest, model: Path, llm: Llama) -> tuple[str, list[Door]]:
-    """What it is called; at once, and as a stream."""
+    """The name of a door; its answers at once, and as a stream."""
     if request.param == "run":
         return request.param, [partial(ask_command, model)]
     if request.param == "Llama":

@@ -11,7 +11,7 @@ import pytest
 
 import h2o_llama
 from compare import assert_refused, case
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, Llama
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep, window
 from h2o_llama.eval.rows import append_rows, read_rows
 from h2o_llama.models._fingerprint import model_fingerprint
@@ -184,4 +184,8 @@ def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
             measure(tiny_model, progress=lambda *_: pytest.fail("work"), **change)
 
 
-# --- tasks of others
+def test_an_open_model_is_used_and_stays_open(tiny_model: Path) -> None:
+    with Llama(tiny_model, n_ctx=256, h2o=None) as llm:
+        rows = evaluate(llm, SETTINGS, text=TEXT, n_tokens=[N], chunk_size=S, n_threads=1, tasks=[Perplexity()])
+        llm.eval([1, 2, 3])
+    assert rows[0]["kld_mean"] == measure(tiny_model)[0]["kld_mean"]

@@ -112,6 +112,15 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8))
 
 
+def test_what_is_wrong_else_does_not_make_a_model_dense(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise H2OError("[h2o] retrieval index needs something else")
+
+    monkeypatch.setattr(_core, "Context", refuse)
+    with pytest.raises(H2OError, match="something else"):
+        Llama(tiny_model, n_ctx=64, n_threads=1)
+
+
 def test_what_a_path_says_is_no_reason(tiny_model: Path, tmp_path: Path) -> None:
     for name in ("out of memory", "failed to allocate", "[h2o] retrieval index needs"):
         folder = tmp_path / name
@@ -475,6 +484,14 @@ def test_kv_without_h2o(dense: Llama) -> None:
             getattr(dense.kv, name)
     with pytest.raises(H2OError, match="H2O is off"):
         dense.kv.scores(0)
+
+
+def test_stand_alone_cache_outlives_the_model_it_was_made_from(tiny_model: Path) -> None:
+    with open_tiny(tiny_model) as llm:
+        cache = KVCache(llm, kv_size=64, chunk_size=S, local_window=L, heavy_budget=H)
+    cache.init_chunk_scores(0, 0, np.ones((N_HEAD_KV, S)))
+    assert cache.layers == LAYERS
+    assert cache.kv_size >= 64
 
 
 # --- silence

@@ -216,6 +216,14 @@ def test_a_text_between_two_lines_of_a_zip_file(index: Path, cache: Path, monkey
     assert_left(cache, file)
 
 
+def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
+    result = succeeded(invoke("pull"))
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert re.search(r" Q8_0 +145\.0 MB +Apache-2\.0 +no", rows[MODEL])
+    assert re.search(r" Q4_K_M +253\.0 MB +Gemma Terms of Use +no", rows[IN_PIECES])
+    assert re.search(r"text +1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
+
+
 # --- failures
 
 

@@ -403,7 +403,7 @@ def logprobs_of(answer: Any) -> list[float]:
     [["--tile", "1"], ["--evict", "--cold-store", "memory", "--tile", "1"], ["--evict", "--scorer", "sum"]],
 )
 def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, options: list[str]) -> None:
-    """Several messages in a chunk, and several chunks: answers equal those of a slot that has read nothing else.
+    """Several messages in a chunk, and several chunks: each answer equals that of a slot that has read nothing else.
 
     Tiles of one: how a text is split does not matter.
     """
