@@ -318,28 +318,34 @@ def test_others_get_no_library_without_a_key(serve: Any, library: Library, optio
 
 def test_other_slots_go_on_while_the_librarian_is_asked(serve: Any) -> None:
     """Before a prompt is read, and when an answer is done; a request can be cancelled meanwhile."""
-    with serve("--parallel", "2") as server, ThreadPoolExecutor(2) as pool:
+    with serve("--parallel", "2") as server, ThreadPoolExecutor(1) as pool:
         librarian = librarian_of(server)
-        short = partial(server.complete, "short", 2, id_slot=1)  # nothing of it is in the library
+        short = partial(server.complete, "short", 2)  # nothing of it is in the library
         try:
             os.kill(librarian, signal.SIGSTOP)
             waiting = pool.submit(server.complete, DOCUMENT, id_slot=0)
-            for _ in range(3):
-                short()
+            wait_for(lambda: server.get("/slots")[0]["is_processing"])
+            short(id_slot=1)
             cancelled = HTTPConnection("127.0.0.1", server.port, timeout=60)
             cancelled.request("POST", "/completion", json.dumps({"prompt": OTHER, "id_slot": 1}))
             cancelled.close()
-            short()
+            short(id_slot=1)
             assert not waiting.done()
             os.kill(librarian, signal.SIGCONT)
             first = waiting.result(60)
+            stream = HTTPConnection("127.0.0.1", server.port, timeout=60)
+            body = {"prompt": OTHER, "n_predict": 40, "ignore_eos": True, "stream": True, "id_slot": 0}
+            stream.request("POST", "/completion", json.dumps(body))
+            answer = stream.getresponse()
+            answer.readline()
             os.kill(librarian, signal.SIGSTOP)
-            pool.submit(server.complete, DOCUMENT + OTHER, id_slot=0)  # which is new: the librarian is asked for it
-            for _ in range(3):
-                short()
+            answer.read()
+            stream.close()
+            for slot in (1, 0):  # the librarian has not said yet whether the text is new
+                short(id_slot=slot)
         finally:
             os.kill(librarian, signal.SIGCONT)
-        assert first["content"] == server.complete(DOCUMENT, id_slot=0, cache_prompt=False)["content"]
+        assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
 
 
 # --- the list
