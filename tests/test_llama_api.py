@@ -75,30 +75,6 @@ def test_package() -> None:
     assert set(h2o_llama.__all__) <= set(dir(h2o_llama))
 
 
-@pytest.mark.parametrize(
-    ("chunk_size", "sizes"),
-    [
-        (1024, (60, 0, 4, 2048)),
-        (2048, (60, 0, 4, 2048)),
-        (256, (15, 0, 4, 512)),
-        (16, (0, 0, 2, 32)),
-        (2, (0, 1, 0, 4)),
-    ],
-)
-def test_what_is_not_given_goes_with_the_chunk_size(tiny_model: Path, chunk_size: int, sizes: tuple[int, ...]) -> None:
-    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=H2OConfig(chunk_size=chunk_size)) as llm:
-        h2o = llm.h2o
-    assert h2o is not None
-    assert (h2o.local_window, h2o.heavy_budget, h2o.sink_tokens, h2o.lookup_budget) == sizes
-    assert h2o == H2OConfig(
-        local_window=sizes[0],
-        heavy_budget=sizes[1],
-        sink_tokens=sizes[2],
-        lookup_budget=sizes[3],
-        chunk_size=chunk_size,
-    )
-
-
 def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Path) -> None:
     """With one warning, if nobody asked for H2O."""
     with pytest.warns(H2OWarning, match=r"(?s)H2O.*: attention is dense. Pass h2o=None") as warned:

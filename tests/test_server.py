@@ -105,14 +105,6 @@ def served(request: pytest.FixtureRequest, start: Start) -> tuple[Server, Any]:
     return served_as(start, request.param), SETTINGS[request.param][1]
 
 
-def test_answers_are_those_of_the_python_interface(served: tuple[Server, Any]) -> None:
-    server, settings = served
-    for prompt in (DOCUMENT, DOCUMENT[:40], OTHER):
-        answer = server.complete(prompt, cache_prompt=False)
-        assert answer["content"] == answer_of(settings, prompt)
-        assert answer["timings"]["cache_n"] == 0
-
-
 def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[Server, Any]) -> None:
     server, settings = served
     prompts = [DOCUMENT + "first? " * 12, DOCUMENT + "second?"]
