@@ -154,18 +154,18 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 @dataclass
 class Request:
-    """What is sent."""
+    """A request that is sent."""
 
     method: str
     path: str
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
-    """Only so many bytes are sent, then the connection is closed."""
+    """The number of bytes that are sent before the connection is closed."""
 
     @property
     def odd(self) -> bool:
-        """Whether it is the HTTP library that refuses it, with or without words."""
+        """Whether the HTTP library refuses it, with or without a message."""
         return bool(self.headers) or self.cut is not None or self.method in ("BREW", "get", "TRACE")
 
     def __str__(self) -> str:
@@ -205,11 +205,6 @@ BAD_REQUESTS: list[Request] = [
         )
     ),
     Request("POST", "/completion", TOO_LONG),
-    *(_chat(messages=messages) for messages in ("hello", [], [{"role": "user"}], [{"content": "no role"}])),
-    _chat(tools=[TOOL], tool_choice=named("subtract")),
-    _chat(tool_choice="required"),
-    _chat(tools=[TOOL], tool_choice=1),
-    _chat(tools="a"),
     Request("POST", "/v1/messages", packed(_TOOL_CALL)),
     Request("POST", "/v1/completions", packed({"prompt": ""})),
     Request("POST", "/detokenize", packed({"tokens": [97, 99999]})),
@@ -239,7 +234,7 @@ BAD_REQUESTS: list[Request] = [
     ),
     *(Request("POST", "/slots/0?action=restore", body) for body in (b"{", b"", b"no JSON", b'{"prompt": "\xff"}')),
 ]
-"""Status 400, with a reason; the state of a slot alone has another one where H2O is off."""
+"""Status 400, with a reason; the state of a slot alone has another one where H2O is off. For chats see doors.py."""
 
 _DEEP = 100_000
 _DOUBLED = {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}}
@@ -277,7 +272,7 @@ NESTED: list[Request] = [
 
 @st.composite
 def changed_bodies(draw: Callable[..., Any]) -> Request:
-    """A good body of which some keys are missing, or have other values."""
+    """A good body whose keys are partly missing, or have other values."""
     path = draw(st.sampled_from(tuple(POSTS)))
     if draw(st.integers(0, 19)) == 0:
         return Request("POST", path, packed(draw(values)))

@@ -1,4 +1,4 @@
-"""Chat templates, models that have them, and models that say what they are told."""
+"""Chat templates, models that have them, and logits processors that dictate a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gguf import TokenType
 from numpy.typing import NDArray
 
 import models
-from gguf_mutation import GGUFFile, mutated, pack, pack_strings, unpack_strings
+from gguf_mutation import STRING, GGUFFile, mutated, pack, pack_string, pack_strings, unpack_strings
 from h2o_llama import H2OConfig, Llama
 
 IM_START = models.N_BYTES + models.EXTRA_TOKENS.index("<|im_start|>")
@@ -82,148 +82,8 @@ ROOT: dict[str, Any] = {
 }
 
 
-# --- one table for both doors: create_chat_completion, and POST /v1/chat/completions
-
-SENTENCE = "This model answers " + "one question after the other, and " * 12 + "nothing else."
-"""What a template says: longer than what an error quotes of a message."""
-
-PICKY = "{% if messages[0].content == 'both' %}{{ raise_exception('" + SENTENCE + "') }}{% endif %}" + TOOLS
-
-
-def called(**call: Any) -> list[Any]:
-    """A talk in which a tool was called so."""
-    function = {"name": "add", "arguments": '{"a": 1, "b": 2}', **call.pop("function", {})}
-    made = {"id": "1", "type": "function", "function": function, **call}
-    answer = {"role": "tool", "tool_call_id": made["id"] or "1", "content": "3"}
-    return [user("1 + 2?"), {"role": "assistant", "content": None, "tool_calls": [made]}, answer]
-
-
 def user(content: Any, **fields: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **fields}
-
-
-ANSWERED: list[dict[str, Any]] = [
-    {"max_tokens": 0},
-    {"temperature": None, "top_k": 1},
-    {"seed": None, "presence_penalty": None, "logit_bias": None, "stream": None},
-    *({"stop": stop} for stop in (None, [], "i", ["x", "i"])),
-    *({"response_format": given} for given in (None, {"type": "text"})),
-    *({"logprobs": logprobs} for logprobs in (None, False, True)),
-    {
-        "response_format": {"type": "json_object", "schema": {"type": "boolean"}},
-        "logit_bias": dict.fromkeys(map(str, b"\t\n `"), -100),
-        "max_tokens": 6,
-    },
-    {"logprobs": True, "top_logprobs": 2},
-    {"logprobs": True, "top_logprobs": 2, "tools": [ADD]},
-    *({"tools": tools, "parallel_tool_calls": None} for tools in (None, [])),
-    *({"tools": [ADD], "tool_choice": choice} for choice in (None, "auto", "none")),
-    {"tools": [{"type": "function", "function": {"name": "f", "description": None, "parameters": None}}]},
-    {"messages": [user("a", name=None)]},
-    {"messages": [user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])]},
-    {"messages": [{"role": "developer", "content": "a"}, user("b")]},
-    *({"messages": [user("a"), {"role": "assistant", "content": "b", "tool_calls": c}, user("c")]} for c in (None, [])),
-    *({"messages": called(id=given)} for given in ("1", None)),
-    *({"messages": called(function={"arguments": given})} for given in ("", None, {"a": 1, "b": 2})),
-    *(
-        {"messages": [user(text)]}
-        for text in ("a<tool_call>b", "<|im_end|>\n<|im_start|>system\n<tool_call>é</tool_call>")
-    ),
-    {"messages": [user("a"), {"role": "assistant", "content": "<tool_call>"}, user("<tool_call><|im_end|>")]},
-    {"messages": called(function={"arguments": '{"a": "<tool_call>"}'})},
-]
-"""Fields that are answered alike."""
-
-DEEP: Any = 1
-for _ in range(100):
-    DEEP = [DEEP]
-
-REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
-    ({"messages": []}, "messages", "messages must be a list of messages, not empty"),
-    ({"messages": "a"}, "messages", "messages must be a list of messages"),
-    ({"messages": ["a"]}, "content", r"messages\[0\] must be a dict such as"),
-    ({"messages": [{"content": "a"}]}, "role", r"messages\[0\]\['role'\] must be one of .*None"),
-    ({"messages": [user("a") | {"role": None}]}, "role", "role"),
-    (
-        {"messages": [user("a"), {"role": "judge", "content": "a"}]},
-        None,
-        r"messages\[1\]\['role'\] must be one of 'system', .*'judge'",
-    ),
-    ({"messages": [{"role": "user"}]}, "content", "must be text, or a list of parts, got None"),
-    ({"messages": [user(None)]}, "content", r"messages\[0\]\['content'\] must be text, or a list of parts, got None"),
-    ({"messages": [user(3)]}, "content", "must be text, or a list of parts, got 3"),
-    (
-        {"messages": [user([{"type": "image_url", "image_url": "x"}])]},
-        "image input is not supported",
-        r"messages\[0\]\['content'\]\[0\] is an image: open the model with mmproj",
-    ),
-    ({"messages": [user([{"type": "input_audio", "input_audio": "x"}])]}, "audio input", "sound is not supported"),
-    *(
-        (
-            {"messages": [user("a"), {"role": "assistant", "content": None} | calls]},
-            "content",
-            "there are no tool_calls",
-        )
-        for calls in ({}, {"tool_calls": []})
-    ),
-    ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "tool call", r"\['tool_calls'\] must be a list"),
-    (
-        {"messages": [{"role": "assistant", "tool_calls": [{"type": "function"}]}]},
-        "Missing tool call function",
-        "Missing tool call function",
-    ),
-    ({"messages": called(function={"arguments": "{"})}, "arguments", "arguments"),
-    ({"messages": [user("a", name=3)]}, "messages", "messages: .*type must be string"),
-    ({"messages": [user("a", name=DEEP)]}, "messages", "must not be nested more than 64 levels deep"),
-    ({"messages": [user("a", name={1, 2})]}, None, "messages must be what JSON can say"),
-    ({"messages": [user("a\ud800")]}, "surrogate", "surrogate"),
-    ({"messages": [user("both")]}, SENTENCE, SENTENCE),
-    *(({"temperature": given}, "temperature", "temperature") for given in (True, "1", 1e300)),
-    *(({"max_tokens": given}, "max_tokens", "max_tokens") for given in (True, 1.5, 2**32 + 2, 1e30, -2)),
-    ({"max_tokens": -1}, None, "max_tokens must be an integer of at least 0"),
-    *(({"stop": given}, "stop", r"\[Llama.create_chat_completion\] stop must be") for given in ("", [""], [None], 5)),
-    *(({"seed": given}, "seed", "seed") for given in (True, 2**40)),
-    ({"presence_penalty": "a"}, "presence_penalty", "presence_penalty"),
-    *(
-        ({"logit_bias": given}, "logit_bias", "logit_bias")
-        for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})
-    ),
-    ({"stream": 1}, "stream", "stream must be True or False"),
-    ({"logprobs": 3}, "logprobs", "logprobs"),
-    ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs=True"),
-    *(
-        ({"logprobs": True, "top_logprobs": given}, "top_logprobs", "top_logprobs must be an integer from 0 to 20")
-        for given in (21, -1, "2", True)
-    ),
-    ({"response_format": "json"}, "response_format", "response_format must be a dict"),
-    *(
-        ({"response_format": given}, "response_format", r"response_format\['type'\] must be one of")
-        for given in ({}, {"type": "xml"})
-    ),
-    ({"response_format": {"type": "json_schema"}}, "response_format", 'must be a dict {"type": "json_schema"'),
-    ({"response_format": {"type": "json_object", "schema": 5}}, "schema", "schema"),
-    (
-        {"response_format": {"type": "json_object", "schema": {"type": "foo"}}},
-        "unrecognized type foo",
-        "unrecognized type foo",
-    ),
-    (
-        {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'},
-        None,
-        "grammar must not be given together",
-    ),
-    *(({"tools": given}, "tools", "tools must be a list of tools") for given in ("a", {}, ADD)),
-    ({"tools": [{"type": "function", "function": {}}]}, "tools", r"tools\[0\] must be a dict"),
-    ({"tool_choice": "required"}, "tool_choice", "tool_choice='required' needs tools"),
-    ({"tools": [ADD], "tool_choice": "maybe"}, "tool_choice", "tool_choice must be one of"),
-    (
-        {"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}},
-        "tool_choice",
-        r"of a function among tools \(\['add'\]\)",
-    ),
-    ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "chat_template_kwargs must be a dict"),
-]
-"""Fields that are bad; what the server says, unless it answers them or they are not JSON; what `Llama` says."""
 
 
 def call_text(name: str, **arguments: int) -> str:
@@ -251,7 +111,7 @@ def write_chat_model(path: Path, template: str = CHATML) -> Path:
     return path
 
 
-def write_model_of_calls(source: Path, target: Path) -> Path:
+def write_model_of_calls(source: Path, target: Path, template: str | None = None) -> Path:
     """A model with <|im_end|>, and with <tool_call> as a token that the vocabulary counts as text, as Qwen's."""
 
     def rename(file: GGUFFile) -> None:
@@ -265,6 +125,8 @@ def write_model_of_calls(source: Path, target: Path) -> Path:
         at = len(value) - 4 * (len(names) - pad)
         value = value[:at] + pack("i", TokenType.USER_DEFINED) + value[at + 4 :]
         file.metadata[b"tokenizer.ggml.token_type"] = kind, value
+        if template is not None:
+            file.set("tokenizer.chat_template", STRING, pack_string(template.encode()))
 
     return mutated(source, target, rename)
 

@@ -30,7 +30,7 @@ app()
 
 QUESTIONS = ("What is this about?", "Which names does it mention, and why?", "And then?")
 NAME = "document_name = "
-"""What every answer begins with, and every document says often: the model copies what follows."""
+"""The start of every answer. Every document repeats it, so the model copies the text after it."""
 
 
 def with_markers(text: str, seed: int) -> str:
@@ -105,7 +105,7 @@ def certain_start(tokens: list[Any]) -> str:
 def serving(
     log: Path, *arguments: str | Path, library: str | Path = "off", port: int | None = None
 ) -> Iterator[Server]:
-    """A server with these arguments of `h2o-llama serve`; what it says goes to the file `log`."""
+    """A server with these arguments of `h2o-llama serve`; its output is written to the file `log`."""
     with running(log, _is_healthy, "serve", arguments[0], "--library", library, *arguments[1:], port=port) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Many documents on Ray: on a local cluster of several processes, some of which are killed.
+"""Many documents on Ray: a local cluster of several processes, and some are killed.
 
 Everything that imports Ray is a process of its own, as it warns and leaves threads.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 
 from chats import write_chat_model
 from h2o_llama import H2OConfig
-from h2o_llama.batch import Answerer, BatchSettings, local_workers, make_questions
+from h2o_llama.batch import Answerer, BatchSettings, make_questions
 
 pytestmark = pytest.mark.slow
 
@@ -151,7 +151,7 @@ def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def session_of(leader: int) -> list[int]:
-    """The processes of a session, but for those that have ended."""
+    """The processes of a session that have not ended."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -173,7 +173,7 @@ def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> l
 @needs_ray
 def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
     """Its document is read again: all answers are there, once. Then texts instead of files, rows that are wrong, and
-    documents of which every worker dies, which ends the job."""
+    documents that kill every worker, which ends the job."""
     arguments = [folder / "chat.gguf", folder / "documents", tmp_path / "out", str(CHUNK), str(MAX_TOKENS), *QUESTIONS]
     with running("-c", JOB, *arguments) as job:
         _, errors = job.communicate(timeout=120)
@@ -193,7 +193,7 @@ def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], 
 
 @needs_ray
 def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
-    """After Ctrl-C, which ends all its processes; only what is missing is asked."""
+    """After Ctrl-C, which ends all its processes; only missing answers are asked for."""
     whole, out = tmp_path / "whole", tmp_path / "out.jsonl"
     shutil.copytree(folder, whole)
     (whole / "documents" / "long.txt").write_text("It takes long to read. " * 8000)  # so the job does not end too early
@@ -215,25 +215,6 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
     answers = answers_of([json.loads(line) for line in out.read_text().splitlines()])
     assert {("long.txt", question) for question in QUESTIONS} == answers.keys() - expected.keys()
     assert answers | expected == answers
-
-
-@needs_ray
-def test_a_model_that_cannot_be_used(folder: Path, unsupported_memory_model: Path, tmp_path: Path) -> None:
-    with running(*batch_command(folder, tmp_path / "out.jsonl", unsupported_memory_model)) as job:
-        _, errors = job.communicate(timeout=60)
-    assert job.returncode == 1
-    assert errors.splitlines()[-1].startswith("h2o-llama: [Llama] llama.cpp cannot make a context")
-
-
-def test_an_interrupt_that_is_lost_is_raised_again() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with local_workers.remembered_interrupt() as raise_if_interrupted:
-        raise_if_interrupted()
-        with suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            raise_if_interrupted()
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -11,14 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import Result
 
 import h2o_llama
-from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
+from command_line import assert_one_line_error, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._internal import apart
-from h2o_llama.bench import DENSE, Bench, Mode, Sample, prompt_tokens, tables
+from h2o_llama.bench import DENSE, Bench, Mode, Sample, prompt_tokens
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 NAMES = ["llama.cpp", "dense, our kernels", "single_pass distant A4 L16 H16 B8 index"]
@@ -59,34 +57,6 @@ def test_speeds_are_of_medians_of_the_faster_variant_and_over_llama_cpp() -> Non
     assert "Doubtful" not in bench.facts(machine)
     bench.samples[bench.cases[0]].append(replace(SAMPLE, cpu_share=0.5))
     assert "other processes left as little as 50%" in bench.facts(machine)
-
-
-def test_tables_fit_80_columns() -> None:
-    row = {"n_tokens": 131_072, "mode": "single_pass distant A4 L60 H320 B2048 index decode memory"}
-    row |= {"prefill": 12_345.6, "prefill_over_dense": 123.456, "generation": 99.94, "generation_over_dense": 12.345}
-    row |= {"peak_rss": 123_456 * 10**6, "kv_bytes": 12_345 * 10**6, "state_bytes": 1_234 * 10**6}
-    console = Console(width=80, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(*tables([row]))
-    text = capture.get()
-    assert max(map(len, text.splitlines())) <= 80
-    for cell in ("12,346 (123.46)", "99.9 (12.35)", " 123,456 ", " 12,345 ", " 1,234 ", "131,072 tokens"):
-        assert cell in text
-
-
-def test_what_is_slow_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(h2o_llama.demo_model_path(), [DENSE[0], SPARSE], [64], chunk_size=64, n_threads=1)
-    slow = {DENSE[0]: 21.0, SPARSE: 19.0}
-    calls = []
-
-    def sample(name: str, function: object, *_: object) -> Sample:
-        mode = function.__self__.mode  # type: ignore[attr-defined]
-        calls.append(mode)
-        return replace(SAMPLE, prefill_s=slow[mode])
-
-    monkeypatch.setattr("h2o_llama.bench.call_apart", sample)
-    bench.run()
-    assert calls == [DENSE[0], SPARSE, SPARSE, SPARSE]
 
 
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
@@ -192,16 +162,3 @@ def test_errors_are_one_line_before_anything_is_measured(
 ) -> None:
     monkeypatch.delattr(Bench, "run")
     assert_one_line_error(run("demo", *SMALL, *options), match)
-
-
-def test_wrong_usage_exits_with_2() -> None:
-    for options, match in [
-        (["--n-prompt", "many"], "--n-prompt must be numbers"),
-        (["--n-gen", "0"], "--n-gen"),
-        (["--repetitions", "0"], "--repetitions"),
-    ]:
-        assert_wrong_usage(run("demo", *SMALL, *options), match)
-
-
-def test_a_model_that_h2o_cannot_read_is_one_line(unsupported_memory_model: Path) -> None:
-    assert_one_line_error(run(unsupported_memory_model, *SMALL, "--n-prompt", "64", "--depth", ""), "H2O")

@@ -1,4 +1,4 @@
-"""What CMake says when something that the build needs is missing: one message, and no source tree."""
+"""CMake's message when a requirement of the build is missing: one message, and no source tree."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
 
 
 def test_a_criterion_ends_the_text(llm: Llama) -> None:
-    """It sees what the next token would be drawn from. A list ends where the first of them does."""
+    """It sees the logits of the next token. The first criterion of a list that holds ends the text."""
     prompt = random_tokens(20)
     seen: list[tuple[list[int], int]] = []
 
@@ -91,7 +91,7 @@ def test_a_forgotten_token_is_not_computed(llm: Llama) -> None:
 
 
 def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
-    """A token that came out is in the sequence, whoever called meanwhile."""
+    """A token that came out is in the sequence, whatever was called meanwhile."""
     generator = llm.generate(random_tokens(20), temperature=0)
     next(generator)
     with llm._engine.claim, pytest.raises(H2OError, match="is in use"):
@@ -160,23 +160,19 @@ def test_completion_stream_says_the_same(llm: Llama) -> None:
     assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1])
 
 
-def test_completion_echo(llm: Llama) -> None:
-    answer = llm("Hello", max_tokens=4, temperature=0, echo=True)
-    plain = llm("Hello", max_tokens=4, temperature=0)
-    assert answer["choices"][0]["text"] == "Hello" + plain["choices"][0]["text"]
-
-
 def test_echo_repeats_what_was_given(llm: Llama) -> None:
     for prompt, text in (
+        ("Hello", "Hello"),
         ("<|im_start|>a", "<|im_start|>a"),
         (b"<|im_start|>\xff", "<|im_start|>\ufffd"),
         ([IM_START, 97], "a"),
     ):
-        assert llm(prompt, max_tokens=1, echo=True)["choices"][0]["text"].startswith(text)
+        said = llm(prompt, max_tokens=4, temperature=0)["choices"][0]["text"]
+        assert llm(prompt, max_tokens=4, temperature=0, echo=True)["choices"][0]["text"] == text + said
 
 
 def test_completion_stops_before_a_special_token(llm: Llama) -> None:
-    """Its name is no text that could be found."""
+    """Its name never appears in the text."""
     for stop in ("<|im_start|>", ["abx", "<|im_start|>"]):
         arguments: dict[str, Any] = {"stop": stop, "logits_processor": dictate("ab<", end=IM_START)}
         completion = llm("a", max_tokens=None, **arguments)
@@ -209,20 +205,6 @@ def test_text_buffer_keeps_characters_whole() -> None:
             assert "\ufffd" not in "".join(parts)
     buffer = TextBuffer([])
     assert (buffer.push(b"a\xe2\x9d"), buffer.finish()) == ("a", "\ufffd")  # the end of a broken one
-
-
-def test_text_buffer_finds_a_stop_string_across_tokens() -> None:
-    for cut in range(1, 8):
-        with case(cut=cut):
-            data = b"one </ two </end> three"
-            buffer = TextBuffer(["</end>", "unheard of"])
-            text = ""
-            for i in range(0, len(data), cut):
-                text += buffer.push(data[i : i + cut])
-                if buffer.stopped:
-                    break
-            assert buffer.stopped
-            assert text == "one </ two "
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.lists(st.text("abc", max_size=4), max_size=8))

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from h2o_llama import demo_model_path
 from h2o_llama.demo import document as document_module
-from h2o_llama.demo.answers import CHUNK_SIZE, DENSE, H2O, SPARSE, TAIL, Answers, answer_table, ask, html_facts
-from h2o_llama.demo.document import SECRETS, Document, Needle, build_document, standard_library_text
+from h2o_llama.demo.answers import CHUNK_SIZE, DENSE, H2O, SPARSE, TAIL, Answers, answer_table, ask
+from h2o_llama.demo.document import SECRETS, Document, Needle, build_document
 from h2o_llama.inspect.memory import HeadMemory, MemoryReport
 
 DEPTHS = (0.0, 0.3, 0.55, 0.8, 0.97)
@@ -37,14 +37,10 @@ def source_of(module: str) -> bytes:
     return Path(path).read_bytes()
 
 
-@pytest.mark.parametrize("n_bytes", [600, N_BYTES, 8100, 200_001])
-def test_document_has_the_length_asked_for(n_bytes: int) -> None:
-    text = build_document(n_bytes, DEPTHS).text
-    assert len(text) == n_bytes
-    assert text.isascii()
-    assert text.endswith(b"\n")
-    long = standard_library_text(10**6)  # it begins again
-    assert (len(long), long.count(long[:200]) > 1) == (10**6, True)
+def test_document_has_the_length_asked_for() -> None:
+    for n_bytes in (600, 200_001):  # in the longer one the source begins again
+        text = build_document(n_bytes, DEPTHS).text
+        assert (len(text), text.isascii(), text[-1:]) == (n_bytes, True, b"\n")
 
 
 def test_document_is_the_library_source_but_for_the_needles(document: Document) -> None:
@@ -78,10 +74,6 @@ def test_bad_documents() -> None:
         build_document(N_BYTES, DEPTHS, module="sys")
 
 
-def test_document_of_another_module() -> None:
-    assert build_document(N_BYTES, module="difflib").text[:-1] == source_of("difflib")[: N_BYTES - 1]
-
-
 def test_keys_this_near_are_found(answers: Answers, document: Document) -> None:
     """Lookups find what no head keeps. The first digit of a value is seen at the end of its question."""
     assert list(answers.said) == [DENSE, SPARSE, TAIL]
@@ -92,21 +84,6 @@ def test_keys_this_near_are_found(answers: Answers, document: Document) -> None:
         assert (needle.value_positions[0] in looked_up) == in_chunk_before
 
 
-def test_report_is_of_the_prompt_without_its_answer(answers: Answers, document: Document) -> None:
-    report = answers.report
-    assert report.n_tokens == N_BYTES + 4
-    assert "".join(p.text for p in report.pieces) == document.text.decode() + "k91?"
-    assert report.memory_end == 2 * CHUNK_SIZE
-    assert report.local == range(2 * CHUNK_SIZE - H2O.local_window, 2 * CHUNK_SIZE)
-    assert [(h.layer, h.head) for h in report.heads] == [(layer, head) for layer in range(4) for head in range(2)]
-    for head in report.heads:
-        assert len(head.heavy) == H2O.heavy_budget
-        assert np.all(np.diff(head.scores) <= 0)
-        assert head.heavy.max() < report.local.start
-    assert report.history is not None
-    assert sorted(report.heads[3].heavy) == report.history.heavy[1, 3].tolist()
-
-
 def _report(heavy: list[list[int]]) -> MemoryReport:
     heads = [HeadMemory(0, i, np.array(p, np.int32), np.ones(len(p), np.float32)) for i, p in enumerate(heavy)]
     return MemoryReport("", (), 40, 8, 12, 32, range(2), range(28, 32), tuple(heads))
@@ -114,8 +91,7 @@ def _report(heavy: list[list[int]]) -> MemoryReport:
 
 def test_heads_keeping_a_position() -> None:
     report = _report([[10, 11, 12, 13], [10, 11, 12], [], [13, 12, 11, 10, 9]])
-    assert [report.n_heads_keeping(p) for p in (9, 10, 13, 14)] == [1, 3, 2, 0]
-    assert [report.n_heads_keeping(p) for p in (1, 2, 27, 28, 31, 32)] == [4, 0, 0, 4, 4, 0]
+    assert [report.n_heads_keeping(p) for p in (1, 2, 9, 10, 13, 27, 28, 31, 32)] == [4, 0, 1, 3, 2, 0, 4, 4, 0]
 
 
 NEEDLES = Document(b"." * 40, (Needle(11, 1234, 6), Needle(22, 5678, 18), Needle(33, 9999, 32)))
@@ -145,12 +121,3 @@ def test_answer_table_marks_wrong_answers() -> None:
     assert "1234 wrong" in k33
     assert "9999 right" in k33
     assert "last chunk" in k33
-
-
-def test_html_facts_name_every_key() -> None:
-    facts = dict(html_facts(NEEDLES, ANSWERS))
-    assert facts["k11"].startswith("1234 at position 6")
-    assert facts["k22"].endswith(
-        "heads that keep each digit, * looked up: 0* 0* 0 0; H2O: 56⏎8 wrong; H2O, dense tail: 5678 right"
-    )
-    assert facts["Heavy hitters"] == "ranked by distant, schedule single_pass"

@@ -1,4 +1,4 @@
-"""The examples of docstrings run as they stand: on the demo model, with chunks of 64 tokens, in an empty folder."""
+"""The examples of docstrings run unchanged: on the demo model, with chunks of 64 tokens, in an empty folder."""
 
 from __future__ import annotations
 

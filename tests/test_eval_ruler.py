@@ -1,4 +1,4 @@
-"""RULER: what the tasks hide, how long they are, how answers are scored, and a run on the demo model."""
+"""RULER: needles, lengths and scores of the tasks, and a run on the demo model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from chats import open_chat, write_chat_model
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
@@ -75,7 +75,7 @@ def test_too_few_tokens_are_refused_with_the_least_number(llm: Llama) -> None:
             with pytest.raises(ValueError, match=rf"5 tokens are too short for RULER's '{kind}'") as error:
                 make(llm, kind, 5)
             least = int(str(error.value).split()[-1])
-            # What is drawn, and so what it takes, depends on the length.
+            # The drawn words, and so the least length, depend on the length.
             with pytest.raises(ValueError, match="too short"):
                 make(llm, kind, least // 2)
 
@@ -84,7 +84,7 @@ def test_too_few_tokens_are_refused_with_the_least_number(llm: Llama) -> None:
 
 
 def test_needles(llm: Llama) -> None:
-    """So many keys and values, in the text once; the asked ones are the answers, and no others are."""
+    """Each needle is in the text once; the answers are the values of the keys in the question."""
     for kind, n_needles, n_asked in [
         ("niah_single_1", 1, 1),
         ("niah_single_2", 1, 1),
@@ -103,20 +103,6 @@ def test_needles(llm: Llama) -> None:
             assert sorted(asked) == sorted(item.answers)
             assert len(asked) == n_asked
             assert item.n_generate == 128
-
-
-def test_the_wording_is_that_of_ruler(llm: Llama) -> None:
-    _, text = make(llm, "niah_single_1")
-    key = re.search(r"magic numbers for (\S+) is: \d{7}\.", text)
-    assert key is not None
-    assert text.startswith(
-        "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about "
-        "the number afterwards.\nThe grass is green. The sky is blue."
-    )
-    assert text.endswith(
-        f"\nWhat is the special magic number for {key[1]} mentioned in the provided text? The special magic number for "
-        f"{key[1]} mentioned in the provided text is"
-    )
 
 
 def test_the_wording_is_that_of_lm_evals_copy() -> None:
@@ -151,23 +137,6 @@ def test_lines_of_other_needles(llm: Llama) -> None:
             key = re.search(r"for (\S+) mentioned", text)
             assert key is not None
             assert [line for line in lines if item.answers[0] in line and key[1] in line]
-
-
-def test_needles_go_everywhere_between_sentences(llm: Llama) -> None:
-    places = []
-    for seed in range(30):
-        _, text = make(llm, "niah_single_2", seed=seed)
-        context = text[text.index("\n") + 1 : text.rindex("\nWhat")]
-        before, needle, after = re.split(r"(One of the special magic numbers for \S+ is: \d{7}\.)", context)
-        assert needle
-        assert "" in (before, after) or re.search(r"[.!?][\"')]? $", before)
-        words = ESSAY.split()
-        rest = (before + after.removeprefix(" ")).split()
-        assert rest == (words * 20)[: len(rest)]
-        places.append(len(before) / len(context))
-    assert min(places) < 0.1
-    assert max(places) > 0.9
-    assert 0.3 < sum(places) / 30 < 0.7
 
 
 # --- the others
@@ -259,11 +228,11 @@ def test_the_mean_and_its_error() -> None:
 
 
 def run(**options: Any) -> list[dict[str, Any]]:
-    given: dict[str, Any] = {"samples": 2} | options
+    given: dict[str, Any] = {"samples": 1} | options
     return evaluate(
         demo_model_path(),
         sweep(local_window=[32], heavy_budget=[32]),
-        n_tokens=[2600],
+        n_tokens=[900],
         tasks=[Ruler("niah_single_1", sources=SOURCES, **given)],
         chunk_size=256,
         n_threads=1,
@@ -274,7 +243,7 @@ def test_dense_answers_are_generated_once(cache: Path, monkeypatch: pytest.Monke
     opened = record_calls(monkeypatch, Llama, "__init__")
 
     def n_dense() -> int:
-        n = sum(call["h2o"] is None and call["n_ctx"] == 2600 for call in opened)
+        n = sum(call["h2o"] is None and call["n_ctx"] == 900 for call in opened)
         opened.clear()
         return n
 
@@ -282,24 +251,13 @@ def test_dense_answers_are_generated_once(cache: Path, monkeypatch: pytest.Monke
     assert n_dense() == 1
     (path,) = cache.iterdir()
     said = json.loads(path.read_text())
-    assert len(said) == 2
+    assert len(said) == 1
     (again,) = run(dense_tail=0)  # which dense attention ignores
     assert n_dense() == 0
     assert again["scores_dense"] == row["scores_dense"]
-    run(samples=3)
+    run(samples=2)
     assert n_dense() == 1
     assert said.items() <= json.loads(path.read_text()).items()
-
-
-@pytest.mark.parametrize("content", [b"", b"not json", b"[]"])
-def test_a_damaged_file_of_answers_is_written_anew(content: bytes, cache: Path) -> None:
-    cache.mkdir()
-    kept, item = DenseAnswers("0" * 64), Item((1, 2, 3), ("x",), 4)
-    (cache / f"dense-answers-{'0' * 16}.json").write_bytes(content)
-    assert item not in kept
-    kept.add(item, "said")
-    assert kept[item] == "said"
-    assert Item((1, 2, 3), ("x",), 5) not in kept
 
 
 def test_answers_that_are_added_at_the_same_time_are_all_kept(cache: Path) -> None:
@@ -310,33 +268,19 @@ def test_answers_that_are_added_at_the_same_time_are_all_kept(cache: Path) -> No
     assert [item in kept for item in items] == [True] * 40
 
 
-def test_a_chunk_that_sees_everything_says_what_dense_attention_says() -> None:
-    (row,) = run(dense_tail=2600)
-    assert row["task"] == "ruler"
-    assert row["kind"] == "niah_single_1"
-    assert (row["samples"], len(row["scores"])) == (2, 2)
-
-
 def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:
     for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
         path = _named.NAMED_FILES[name].path
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     out = tmp_path / "rows.json"
-    command = ["eval", "demo", "--ruler-task", "vt,niah_single_2", "--n-tokens", "3500", "--samples", "1", "-t", "1"]
-    command += ["--chunk", "512", "--local", "32", "--heavy", "32", "--json", str(out)]
+    command = ["eval", "demo", "--ruler-task", "niah_single_2,niah_multikey_1", "--n-tokens", "1200", "-t", "1"]
+    command += ["--samples", "1", "--chunk", "256", "--local", "32", "--heavy", "32", "--json", str(out)]
     result = succeeded(invoke(*command))
     rows = json.loads(out.read_text())
-    assert [row["kind"] for row in rows] == ["vt", "niah_single_2"]
-    assert "RULER, 3,500 tokens, 1 prompts each, dense tail 128, " in result.stdout
-    for word in ("vt", "niah_single_2", "mean", "over dense"):
+    assert [row["kind"] for row in rows] == ["niah_single_2", "niah_multikey_1"]
+    assert "RULER, 1,200 tokens, 1 prompts each, dense tail 128, " in result.stdout
+    for word in ("niah_single_2", "niah_multikey_1", "mean", "over dense"):
         assert word in result.stdout
     assert invoke(*command).stdout == result.stdout
     assert json.loads(out.read_text()) == rows
-
-
-def test_texts_that_are_not_fetched_name_the_command() -> None:
-    options = ["--n-tokens", "4096", "--samples", "1", "--chunk", "512"]
-    for task, name in (("niah_single_1", WORDS), ("vt,niah_single_2", WORDS)):
-        command = ["eval", "demo", "--ruler-task", task, *options]
-        assert_one_line_error(invoke(*command), f"{name} has not been fetched yet: h2o-llama pull {name}")

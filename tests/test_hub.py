@@ -97,7 +97,7 @@ def test_from_pretrained_says_which_revision_and_who_asks(hub: FakeHub) -> None:
 
 
 def test_from_pretrained_without_a_network(hub: FakeHub, tiny_model: Path, tmp_path: Path) -> None:
-    """What is in the cache is used, and this is said; if there is nothing, the error is that of the network."""
+    """Cached files are used with a warning; without any, the network's error is raised."""
     hub.error = ConnectionError("no network")
     with pytest.raises(ConnectionError, match="no network"):
         Llama.from_pretrained("someone/m")

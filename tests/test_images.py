@@ -73,7 +73,7 @@ def test_an_image_is_rows_in_the_text(llm: Llama) -> None:
 
 
 def test_a_chat_goes_on_about_an_image(llm: Llama) -> None:
-    """What is shared stays, the image among it; with another image, only what is before it."""
+    """The shared prefix stays, including the image; with another image, only the text before it."""
     messages = [about("What is this?", A)]
     first = ask(llm, messages)
     messages += [first["choices"][0]["message"], user("And now? " * 5)]
@@ -94,19 +94,15 @@ def test_a_chat_goes_on_about_an_image(llm: Llama) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-@pytest.mark.parametrize("kind", ["keep", "ngrams"])
-def test_with_room_for_all_of_it_attention_is_dense(chat_model: Path, mmproj: Path, kind: str) -> None:
+def test_with_room_for_all_of_it_attention_is_dense(chat_model: Path, mmproj: Path) -> None:
     """P2, with two images in a chat of several chunks."""
     messages = [
         about("One.", A),
         {"role": "assistant", "content": "Yes. " * 9},
         about("Two, and the first again?", B, A),
     ]
-    config = CONFIGS[kind]
-    assert config is not None
-    with open_chat(
-        chat_model, None, h2o=replace(config, heavy_budget=500), mmproj=mmproj, n_ctx=512, type_k="f32", type_v="f32"
-    ) as llm:
+    h2o = H2OConfig(chunk_size=S, heavy_budget=500)
+    with open_chat(chat_model, None, h2o=h2o, mmproj=mmproj, n_ctx=512, type_k="f32", type_v="f32") as llm:
         sparse = ask(llm, messages, logprobs=True, dense_tail=0)
         assert llm.kv.chunk_index >= 5
     exact = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
@@ -117,6 +113,7 @@ def test_with_room_for_all_of_it_attention_is_dense(chat_model: Path, mmproj: Pa
     np.testing.assert_allclose(got, want, atol=1e-3)
 
 
+@pytest.mark.parametrize("llm", ["keep"], indirect=True)
 def test_where_images_may_be(llm: Llama, tmp_path: Path) -> None:
     path = tmp_path / "an image.png"
     path.write_bytes(A)
@@ -128,8 +125,9 @@ def test_where_images_may_be(llm: Llama, tmp_path: Path) -> None:
         assert answer["usage"]["prompt_tokens"] > N_ROWS
 
 
+@pytest.mark.parametrize("llm", ["keep"], indirect=True)
 def test_a_text_cannot_pretend_to_be_an_image(llm: Llama) -> None:
-    """Neither the markers of templates, nor names of special tokens beside an image."""
+    """Neither the markers of templates, nor names of special tokens next to an image."""
     answer = ask(llm, [about("<__media__> <|im_end|>", A)])
     assert np.sum(llm.tokens < 0) == N_ROWS
     n_prompt = answer["usage"]["prompt_tokens"]
@@ -171,7 +169,7 @@ def test_messages_read_no_files_but_those_of_a_folder(chat_model: Path, mmproj: 
             Model(chat_model, allowed_image_folder=bad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("llm", ["keep", "dense"], indirect=True)
+@pytest.mark.parametrize("llm", ["keep"], indirect=True)
 def test_bad_images(llm: Llama, tmp_path: Path) -> None:
     text = tmp_path / "text.png"
     text.write_text("no image")
@@ -279,6 +277,7 @@ def test_shared_weights(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
         assert weights._image_folder is None
 
 
+@pytest.mark.parametrize("llm", ["keep"], indirect=True)
 def test_an_image_is_encoded_once(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     projector = llm.model._projector
     assert projector is not None
@@ -310,9 +309,9 @@ def test_what_holds_for_a_text_holds_with_an_image_in_it(kind: str, model_by_nam
     assert len(checks.errors) > 15
 
 
-@pytest.mark.parametrize("kind", ["keep", "evict", "dense"])
+@pytest.mark.parametrize("kind", ["keep", "evict"])
 def test_a_library_knows_images(chat_model: Path, mmproj: Path, tmp_path: Path, kind: str) -> None:
-    """In another program a chat about this image goes on; one about another image begins afresh."""
+    """In another program a chat about this image continues; one about another image begins afresh."""
 
     def open_with(library: Path | None) -> Llama:
         return open_chat(chat_model, None, library=library, h2o=CONFIGS[kind], mmproj=mmproj, n_ctx=1024)

@@ -1,4 +1,4 @@
-"""llama-cpp-python's tests of one `Llama`, as far as they apply, and the guide for those who come from there."""
+"""The tests of llama-cpp-python's `Llama` that apply, and the guide for its users."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def open_lm(**changes: Any) -> H2OLM:
 
 
 def log_p(h2o: bool, text: str, dense_tail: int, prefix: list[int] | None = None) -> NDArray[np.float64]:
-    """Log-probabilities [n, n_vocab] of what follows each byte of a text, read in one call."""
+    """Log-probabilities [n, n_vocab] of the token after each byte of a text, read in one call."""
     with Llama(demo_model_path(), h2o=H2OConfig(**MEMORY) if h2o else None, **OPTIONS) as llm:
         llm.eval([*(prefix or []), *text.encode()], logits="all", dense_tail=dense_tail)
         rows: NDArray[np.float64] = log_softmax(llm.logits)
@@ -73,36 +72,11 @@ def test_loglikelihood_of_a_continuation(h2o: str, tail: int) -> None:
     assert is_greedy == (rows.argmax(axis=-1).tolist() == list(CONTINUATION.encode()))
 
 
-def test_h2o_and_the_dense_tail_make_a_difference() -> None:
-    """Or the test above could not fail."""
-    values = [
-        loglikelihoods(open_lm(h2o=h2o, dense_tail=tail), (CONTEXT, CONTINUATION))[0][0]
-        for h2o, tail in (("off", 0), ("on", 0), ("on", 40))
-    ]
-    assert min(abs(a - b) for i, a in enumerate(values) for b in values[:i]) > 0.1
-
-
-@pytest.mark.parametrize("tail", [0, 8])
-def test_what_is_generated_is_greedy(tail: int) -> None:
-    lm = open_lm(dense_tail=tail)
-    options = {"max_gen_toks": 12, "until": []}
-    (text,) = lm.generate_until([request("generate_until", CONTEXT, options)], True)
-    assert len(text) == 12
-    wrong = chr(ord(text[0]) + 1) + text[1:]
-    assert [is_greedy for _, is_greedy in loglikelihoods(lm, (CONTEXT, text), (CONTEXT, wrong))] == [True, False]
-
-
 def test_continuations_of_one_token() -> None:
     values = loglikelihoods(open_lm(dense_tail=0), *((CONTEXT, letter) for letter in "abc"), (CONTEXT[:-1], "a"))
     rows = log_p(True, CONTEXT, 0)
     expected = [rows[-1, ord("a")], rows[-1, ord("b")], rows[-1, ord("c")], rows[-2, ord("a")]]
     np.testing.assert_allclose([value for value, _ in values], expected, atol=5e-3)
-
-
-def test_a_text_without_context_follows_the_token_that_begins_texts() -> None:
-    lm = open_lm(h2o="off")
-    ((value, _),) = loglikelihoods(lm, ("", "def f"))
-    assert value == pytest.approx(picked(log_p(False, "def ", 0, [lm.prefix_token_id]), "def f"), abs=5e-3)
 
 
 def test_long_contexts_lose_their_beginning() -> None:
@@ -158,7 +132,7 @@ def test_generation_ends_before_a_stop_string() -> None:
 
 
 def test_tasks_are_sampled_as_they_ask_for() -> None:
-    """What they do not ask for is off."""
+    """Samplers that they do not name are off."""
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     asked = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3}
     for options, expected in [
@@ -185,18 +159,6 @@ def test_long_prompts_make_room_for_the_answer() -> None:
 # --- options
 
 
-def test_options_reach_the_model() -> None:
-    lm = H2OLM.create_from_arg_string(
-        f"pretrained={demo_model_path()},n_ctx=300,chunk_size=32,n_threads=1,local_window=4,heavy_budget=4,sink_tokens=2,"
-        "schedule=two_phase",
-        {"batch_size": 1, "device": "cpu"},
-    )
-    assert lm._llm.n_ctx == 300
-    assert lm._llm.h2o == H2OConfig(local_window=4, heavy_budget=4, sink_tokens=2, schedule="two_phase", chunk_size=32)
-    assert open_lm(h2o="off")._llm.h2o is None
-    assert lm.tokenizer_name == str(demo_model_path())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -208,13 +170,6 @@ def test_options_reach_the_model() -> None:
 def test_bad_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_lm(**changes)
-
-
-def test_a_missing_lm_eval_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, lm_eval_model.__name__)
-    monkeypatch.setitem(sys.modules, "lm_eval.api.instance", None)
-    with pytest.raises(ImportError, match=r'pip install "h2o-llama\[eval\]"'):
-        import h2o_llama.eval.lm_eval_model  # noqa: F401
 
 
 # --- chat templates
@@ -236,66 +191,37 @@ def test_chats_are_written_by_the_template() -> None:
 
 # --- through lm_eval itself
 
-TASKS = {
-    "choice": {
+
+@pytest.mark.parametrize("h2o", ["on", "off"])
+def test_lm_eval_drives_the_model(tmp_path: Path, h2o: str) -> None:
+    """A task about keys in a text, without anything to download."""
+    docs = [
+        {"text": f"{TEXT[:90]}k{key}={value};\n{TEXT[90:180]}k{key}?", "answer": value, "choices": ["1111", value]}
+        for key, value in ((17, "4829"), (42, "5308"), (63, "1958"))
+    ]
+    (tmp_path / "docs.json").write_text("\n".join(map(json.dumps, docs)))
+    task = {
+        "task": "keys",
+        "dataset_path": "json",
+        "dataset_kwargs": {
+            "data_files": {"test": str(tmp_path / "docs.json")},
+            "cache_dir": str(tmp_path / "cache"),
+        },
+        "test_split": "test",
+        "target_delimiter": "",
         "output_type": "multiple_choice",
         "doc_to_text": "{{text}}",
         "doc_to_choice": "{{choices}}",
         "doc_to_target": "{{choices.index(answer)}}",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    },
-    "answer": {
-        "output_type": "generate_until",
-        "doc_to_text": "{{text}}",
-        "doc_to_target": "{{answer}}",
-        "generation_kwargs": {"until": [";"], "max_gen_toks": 8},
-        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    },
-    "text": {
-        "output_type": "loglikelihood_rolling",
-        "doc_to_text": "",
-        "doc_to_target": "{{text}}",
-        "metric_list": [{"metric": "byte_perplexity"}],
-    },
-}
-
-
-@pytest.fixture
-def task_folder(tmp_path: Path) -> Path:
-    """Three tasks about keys in a text, without anything to download."""
-    docs = [
-        {"text": f"{TEXT[:90]}k{key}={value};\n{TEXT[90:180]}k{key}?", "answer": value, "choices": ["1111", value]}
-        for key, value in ((17, "4829"), (42, "5308"), (63, "1958"))
-    ]
-    data = tmp_path / "docs.json"
-    data.write_text("\n".join(map(json.dumps, docs)))
-    for name, task in TASKS.items():
-        common = {
-            "task": f"keys_{name}",
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": str(data)}, "cache_dir": str(tmp_path / "cache")},
-            "test_split": "test",
-            "target_delimiter": "",
-        }
-        (tmp_path / f"{name}.yaml").write_text(json.dumps(common | task))  # JSON is YAML
-    return tmp_path
-
-
-@pytest.mark.parametrize("h2o", ["on", "off"])
-def test_lm_eval_drives_the_model(task_folder: Path, h2o: str) -> None:
-    tasks = TaskManager(include_path=str(task_folder), include_defaults=False)
+    }
+    (tmp_path / "keys.yaml").write_text(json.dumps(task))  # JSON is YAML
     results = lm_eval.simple_evaluate(
         model="h2o-llama",
         model_args=f"pretrained={demo_model_path()},h2o={h2o},dense_tail=16,n_ctx={N_CTX},n_threads=1,"
         + ",".join(f"{name}={value}" for name, value in MEMORY.items()),
-        tasks=["keys_choice", "keys_answer", "keys_text"],
-        task_manager=tasks,
+        tasks=["keys"],
+        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
         bootstrap_iters=0,
     )["results"]
-    assert results["keys_choice"]["acc,none"] == 1.0
-    assert results["keys_answer"]["exact_match,none"] == 1.0
-    docs = [json.loads(line) for line in (task_folder / "docs.json").read_text().splitlines()]
-    lm = open_lm(h2o=h2o)
-    nats = -sum(lm.loglikelihood_rolling([request("loglikelihood_rolling", doc["text"]) for doc in docs], True))
-    n_bytes = sum(len(doc["text"]) for doc in docs)
-    assert results["keys_text"]["byte_perplexity,none"] == pytest.approx(np.exp(nats / n_bytes), rel=1e-6)
+    assert results["keys"]["acc,none"] == 1.0

@@ -1,4 +1,4 @@
-"""The notices of what is compiled in are complete, and travel with the package."""
+"""The notices of the compiled sources are complete and part of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python of README.md and of the manual's first pages runs as it stands, on the demo model."""
+"""The Python of README.md and of the manual's first pages runs unchanged on the demo model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BLOCKS = [
 def test_block(
     name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What follows a block in the text is what it printed: its first line, as scores differ in their last digits."""
+    """The output shown after a block has the same first line. Scores differ in their last digits."""
     monkeypatch.chdir(tmp_path)
     Path("document.txt").write_text("k17=4829\n" * 60)
     Path("model.gguf").symlink_to(h2o_llama.demo_model_path())
-    # Answers of the demo model have no end, and it has no chat template. What it says matters to no block.
+    # Answers of the demo model have no end, and it has no chat template. No block depends on its answers.
     generate = h2o_llama.Llama.generate
     monkeypatch.setattr(h2o_llama.Llama, "generate", lambda *args, **kwargs: islice(generate(*args, **kwargs), 8))
     template = "{% if tools %}{{ tools | tojson }}\n{% endif %}" + CHATML

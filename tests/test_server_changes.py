@@ -56,7 +56,7 @@ def adapters(model: Path, folder: Path) -> list[Path]:
 def served(
     request: pytest.FixtureRequest, folder: Path, model: Path, adapters: list[Path]
 ) -> Iterator[tuple[Server, bool]]:
-    """A server of two slots with two adapters, the second of which adds nothing at first; and whether H2O is on."""
+    """A server of two slots with two adapters, the second with scale 0 at first; and whether H2O is on."""
     lora = ["--lora", adapters[0], "--lora", f"{adapters[1]}:0"]
     off = ["--h2o", "off"] if request.param == "off" else []
     saved = ["--parallel", "2", "--slot-save-path", folder]
@@ -135,7 +135,7 @@ def test_a_slot_of_an_adapter_that_is_not_there_is_refused(
 
 
 def test_rope_options_of_a_server(model: Path, tmp_path: Path) -> None:
-    """A slot has room for more than the trained length."""
+    """A slot can hold more than the trained length."""
     yarn = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 256, "yarn_beta_fast": 16}
     flags = ["--rope-scaling", "yarn", "--rope-scale", "4", "--yarn-orig-ctx", "256", "--yarn-beta-fast", "16"]
     with serving(tmp_path / "log", model, *OPTIONS, *flags) as server:

@@ -95,7 +95,7 @@ def fault(request: Request, answer: tuple[int, bytes] | None) -> str | None:
 
 @dataclass
 class Attack:
-    """A server, what was sent to it, and what went wrong."""
+    """A server, the requests that it was sent, and their faults."""
 
     server: Server
     log: Path
@@ -152,7 +152,7 @@ def attack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Attack]:
 def test_bad_requests(attack: Attack, tmp_path: Path) -> None:
     """Bodies with values of other types and sizes, damaged JSON, grammars, schemas, paths, methods, lengths; cut off.
 
-    Each is answered by what is wrong, in JSON, with no 500, and good questions are answered as before.
+    Each answer names the fault, in JSON, with no 500, and good questions get the same answers as before.
     """
 
     @seed(SEED)
@@ -268,7 +268,7 @@ GROWTH = 48 * 2**20
 
 @dataclass
 class Load:
-    """A server, its documents, and what it should answer."""
+    """A server, its documents, and the expected answers."""
 
     server: Server
     documents: list[str]

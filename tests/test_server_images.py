@@ -13,9 +13,7 @@ import pytest
 
 import models
 from chats import open_chat, user
-from command_line import assert_one_line_error, invoke
 from h2o_llama import H2OConfig
-from h2o_llama.cli import serve as serve_command
 from projectors import about, image_part, picture, png, write_projector
 from servers import Server, serving
 
@@ -152,19 +150,3 @@ def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: 
         pass
     with serving(tmp_path / "log", *options, "--h2o", "off") as server:
         assert server.chat([about("What is this?", A)], 1)["usage"]["completion_tokens"] == 1
-
-
-def test_bad_projectors(chat_model: Path, mmproj: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what is wrong, before the server starts."""
-    monkeypatch.setattr(serve_command, "become", lambda *_: pytest.fail("the server starts"))
-    damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(mmproj.read_bytes()[:-50])
-    other = write_projector(tmp_path / "other.gguf", models.ONE_LAYER.n_embd // 2)
-    for path, message in (
-        (tmp_path / "none.gguf", "there is no file"),
-        (damaged, "truncated"),
-        (chat_model, "its architecture is 'qwen3', expected 'clip'"),
-        (other, "mismatch between text model"),
-    ):
-        result = invoke("serve", chat_model, "--library", "off", "--mmproj", path)
-        assert_one_line_error(result, message)

@@ -1,21 +1,17 @@
-"""`h2o-llama serve` and its library: what a slot has read is there after a restart, and for nobody else."""
+"""`h2o-llama serve` and its library: a slot's texts are there after a restart, and for nobody else."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
-import socketserver
 import subprocess
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,12 +19,11 @@ from urllib.parse import quote
 import pytest
 
 from adapters import random_adapter
-from chats import CHATML, user
+from chats import user
 from command_line import assert_one_line_error, invoke
+from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from h2o_llama.demo.document import standard_library_text
-from h2o_llama.library.librarian import start_librarian
-from h2o_llama.sequence.snapshot import SnapshotOrigin
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
 from servers import Server, serving
@@ -69,46 +64,6 @@ def serve(tmp_path: Path, library: Library) -> Callable[..., Any]:
     return start
 
 
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """The path of a socket has at most 103 characters."""
-    with tempfile.TemporaryDirectory(prefix="h2o-") as folder:
-        yield Path(folder)
-
-
-def test_a_librarian_that_is_killed_leaves_nothing(
-    tmp_path: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It imports nothing from the folder in which the server was started."""
-    started = list[subprocess.Popen[bytes]]()
-    popen = subprocess.Popen
-
-    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(popen(*arguments, **options))
-        return started[-1]
-
-    (tmp_path / "socketserver.py").write_text("raise SystemExit")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
-    monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", "")
-    origin = SnapshotOrigin("m", "0", 260, "f16", "f16", "auto", None)
-    for signal_number, n_left in ((signal.SIGKILL, 1), (signal.SIGTERM, 0)):
-        start_librarian(tmp_path / "library", origin)
-        assert len(list(short_path.glob("h2o-llama-*"))) == 1
-        assert librarian_answers()
-        os.kill(started[-1].pid, signal_number)
-        os.waitpid(started[-1].pid, 0)
-        assert len(list(short_path.glob("h2o-llama-*"))) == n_left
-
-
-def librarian_answers() -> bool:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(os.environ["H2O_LLAMA_LIBRARIAN"])
-        connection.sendall(b"POST /settings HTTP/1.1\r\nContent-Length: 3\r\n\r\n{}\n")
-        return connection.recv(100).startswith(b"HTTP/1.1 200")
-
-
 def texts(server: Server, **headers: str) -> list[dict[str, Any]]:
     status, answer = server.request("GET", "/h2o/library", headers=headers)
     assert status == 200, answer
@@ -124,7 +79,7 @@ def wait_for(is_true: Callable[[], bool]) -> None:
 
 
 def kill_when_written(server: Server, n_texts: int = 1) -> None:
-    """Kill the server as soon as it has so many texts."""
+    """Kill the server as soon as it has `n_texts` texts."""
     wait_for(lambda: len(texts(server)) == n_texts)
     server.process.kill()
     server.process.wait()
@@ -149,15 +104,15 @@ def is_running(pid: int) -> bool:
     return True
 
 
-# --- what comes back
+# --- restored texts
 
 
 def n_left(prompt: str | list[int]) -> int:
-    """Its last tile: by default a text goes back to where one begins."""
+    """Its last tile: by default a text is rewound to the start of a tile."""
     return (len(prompt) - 1) % H2OConfig().tile + 1
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["keep", "cold"])
 def test_a_text_outlives_a_server_that_is_killed(serve: Any, name: str) -> None:
     """It answers as one that has read all of it, and reads no more than the end again."""
     options, _ = SETTINGS[name]
@@ -168,7 +123,7 @@ def test_a_text_outlives_a_server_that_is_killed(serve: Any, name: str) -> None:
         kill_when_written(server)
     with serve(*options) as server:
         again = server.complete(prompt)
-        n_again = {"off": 1, "keep": n_left(prompt)}.get(name, 4)
+        n_again = n_left(prompt) if name == "keep" else 4
         assert n_known(again) == len(prompt) - n_again
         assert again["content"] == first["content"]
         kill_when_written(server)
@@ -176,24 +131,6 @@ def test_a_text_outlives_a_server_that_is_killed(serve: Any, name: str) -> None:
         other = server.complete(second)
         assert n_known(other) >= len(second) - 64
         assert other["content"] == expected
-
-
-def test_a_conversation_goes_on_after_a_restart(serve: Any, tmp_path: Path) -> None:
-    """And OpenAI's usage says how much was known."""
-    template = tmp_path / "template"
-    template.write_text(CHATML)
-    options = ["--", "--chat-template-file", str(template)]
-    told: list[Any] = [{"role": "system", "content": DOCUMENT}, user("k1?")]
-    with serve(*options) as server:
-        first = server.chat(told)
-        kill_when_written(server)
-    told += [{"role": "assistant", "content": first["choices"][0]["message"]["content"]}, user("k2?")]
-    with serve(*options) as server:
-        second = server.chat(told)
-        expected = server.chat(told, cache_prompt=False)
-    assert second["choices"] == expected["choices"]
-    n = second["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert n == n_known(second) > len(DOCUMENT)
 
 
 def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(serve: Any) -> None:
@@ -213,7 +150,7 @@ def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(serve: Any) -> No
 @pytest.mark.parametrize("name", SETTINGS)
 def test_python_and_the_server_share_a_library(serve: Any, library: Library, name: str) -> None:
     options, settings = SETTINGS[name]
-    parting = 0 if name == "evict" else 5 * S  # where another text can go on that parts early
+    parting = 0 if name == "evict" else 5 * S  # tokens that a text which differs later can reuse
     h2o = None if settings is None else H2OConfig(chunk_size=S, **settings)
     sizes: dict[str, Any] = {"n_ctx": 2048, "n_batch": S, "n_threads": 1}
     with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
@@ -228,20 +165,6 @@ def test_python_and_the_server_share_a_library(serve: Any, library: Library, nam
         with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
             llm.eval(llm.tokenize(tokens))
             assert llm.n_cached >= least
-
-
-def test_two_slots(serve: Any) -> None:
-    """At the same time: each gives its text, and takes its own."""
-    prompts = [DOCUMENT + QUESTION, OTHER + QUESTION]
-    with serve("--parallel", "2") as server:
-        expected = [server.complete(prompt, cache_prompt=False)["content"] for prompt in prompts]
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(server.complete, prompts))
-        kill_when_written(server, 2)
-    with serve("--parallel", "2") as server, ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(server.complete, prompts))
-    assert [answer["content"] for answer in answers] == expected
-    assert [n_known(answer) for answer in answers] == [len(prompt) - n_left(prompt) for prompt in prompts]
 
 
 def test_the_prompt_cache_in_memory_stays_above_the_library(serve: Any) -> None:
@@ -265,7 +188,7 @@ def test_a_server_that_is_stopped_writes_before_it_ends(serve: Any, library: Lib
     wait_for(lambda: not is_running(librarian))
 
 
-# --- what is not kept, and not given
+# --- texts that are not kept, or not given
 
 
 def test_keys_have_libraries_of_their_own(serve: Any) -> None:
@@ -306,7 +229,7 @@ def test_a_request_without_cache_leaves_nothing(serve: Any) -> None:
 def test_what_adapters_of_a_request_have_computed_is_not_kept(
     serve: Any, model_by_name: ModelByName, tmp_path: Path
 ) -> None:
-    """Those that the server was started with are a part of the model."""
+    """The adapters that the server was started with are a part of the model."""
     model = model_by_name("qwen3-gqa4-f32")
     adapter = random_adapter(model, gain=3).write(tmp_path / "adapter.gguf")
     document, other = random_tokens(400), random_tokens(400, seed=1)
@@ -323,7 +246,7 @@ def test_what_adapters_of_a_request_have_computed_is_not_kept(
 
 
 def test_images_are_not_kept(serve: Any, chat_model: Path, mmproj: Path) -> None:
-    """A text beside them is."""
+    """A text without images is."""
     with serve("--mmproj", mmproj, model=chat_model) as server:
         server.chat([about("What is this? " * 20, png(picture(1)))])
         server.chat([user("What is this? " * 30)])
@@ -334,35 +257,17 @@ def test_images_are_not_kept(serve: Any, chat_model: Path, mmproj: Path) -> None
         assert n_known(server.chat([user("What is this? " * 30)])) > 300
 
 
-@pytest.mark.parametrize("options", [["--", "--cache-type-k", "q8_0"], ["--n-ctx", "512"], ["--sinks", "0"]])
-def test_a_text_of_other_options_is_not_taken(serve: Any, options: list[str]) -> None:
+def test_a_text_of_other_options_is_not_taken(serve: Any) -> None:
     """Nor one that a slot has no room for."""
     with serve() as server:
         server.complete(DOCUMENT)
         wait_for(lambda: len(texts(server)) == 1)
-    with serve(*options) as server:
-        assert n_known(server.complete(DOCUMENT[:400])) == 0
+    for options in (["--", "--cache-type-k", "q8_0"], ["--n-ctx", "512"], ["--sinks", "0"]):
+        with case(options=options), serve(*options) as server:
+            assert n_known(server.complete(DOCUMENT[:400])) == 0
 
 
-# --- what goes wrong
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"damaged!!"])
-def test_damaged_files_are_read_again(
-    serve: Any, library: Library, tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
-    with serve() as server:
-        first = server.complete(DOCUMENT)
-        kill_when_written(server)
-    block = max(library.folder.glob("blocks/*/*"), key=lambda path: path.stat().st_size)
-    block.write_bytes(damage(block.read_bytes()))
-    with serve() as server:
-        again = server.complete(DOCUMENT)
-        assert (n_known(again), again["content"]) == (0, first["content"])
-        kill_when_written(server)  # it was written again
-        assert "the text is read again" in (tmp_path / "log").read_text()
-    with serve() as server:
-        assert n_known(server.complete(DOCUMENT)) == len(DOCUMENT) - 4
+# --- failures
 
 
 def test_the_server_goes_on_without_its_librarian(serve: Any, tmp_path: Path) -> None:
@@ -411,75 +316,43 @@ def test_others_get_no_library_without_a_key(serve: Any, library: Library, optio
     assert (list(library.folder.iterdir()) != []) == is_there
 
 
-class SlowLibrarian(socketserver.ThreadingUnixStreamServer):
-    """Says nothing to /take and /is-new before `answers` is set."""
-
-    def __init__(self, path: Path) -> None:
-        self.answers, self.asked = threading.Event(), threading.Semaphore(0)
-        super().__init__(str(path), SlowAnswers)
-
-
-class SlowAnswers(BaseHTTPRequestHandler):
-    server: SlowLibrarian
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        answer: dict[str, Any] = {"n_tokens": 0, "is_new": False}
-        if self.path == "/settings":
-            answer = {"n_least": 256, "n_new": 64, "n_name": 200, "marks": [64]}
-        else:
-            self.server.asked.release()
-            self.server.answers.wait(50)
-        data = json.dumps(answer).encode() + b"\n"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *arguments: Any) -> None:
-        """Nothing."""
-
-
-def test_other_slots_go_on_while_the_librarian_is_asked(
-    serve: Any, short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_slots_go_on_while_the_librarian_is_asked(serve: Any) -> None:
     """Before a prompt is read, and when an answer is done; a request can be cancelled meanwhile."""
-    monkeypatch.setenv("H2O_LLAMA_LIBRARIAN", str(short_path / "socket"))
-    with (
-        SlowLibrarian(short_path / "socket") as librarian,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        pool.submit(librarian.serve_forever)
+    with serve("--parallel", "2") as server, ThreadPoolExecutor(1) as pool:
+        librarian = librarian_of(server)
+        short = partial(server.complete, "short", 2)  # nothing of it is in the library
         try:
-            with serve("--parallel", "2", folder="off") as server:
-                waiting = pool.submit(server.complete, DOCUMENT, id_slot=0)
-                assert librarian.asked.acquire(timeout=60)
-                for _ in range(2):  # nothing of it is in the library
-                    server.complete("short", id_slot=1)
-                assert not waiting.done()
-                cancelled = HTTPConnection("127.0.0.1", server.port, timeout=60)
-                cancelled.request("POST", "/completion", json.dumps({"prompt": OTHER, "id_slot": 1}))
-                assert librarian.asked.acquire(timeout=60)
-                cancelled.close()
-                server.complete("short", id_slot=1)
-                librarian.answers.set()
-                first = waiting.result()
-                librarian.answers.clear()
-                assert librarian.asked.acquire(timeout=60)  # whether the text is new
-                server.complete("short", id_slot=0)
-                assert server.complete("short" * 9, id_slot=1, cache_prompt=False)["content"]
-                librarian.answers.set()
-                assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
+            os.kill(librarian, signal.SIGSTOP)
+            waiting = pool.submit(server.complete, DOCUMENT, id_slot=0)
+            wait_for(lambda: server.get("/slots")[0]["is_processing"])
+            short(id_slot=1)
+            cancelled = HTTPConnection("127.0.0.1", server.port, timeout=60)
+            cancelled.request("POST", "/completion", json.dumps({"prompt": OTHER, "id_slot": 1}))
+            cancelled.close()
+            short(id_slot=1)
+            assert not waiting.done()
+            os.kill(librarian, signal.SIGCONT)
+            first = waiting.result(60)
+            stream = HTTPConnection("127.0.0.1", server.port, timeout=60)
+            body = {"prompt": OTHER, "n_predict": 40, "ignore_eos": True, "stream": True, "id_slot": 0}
+            stream.request("POST", "/completion", json.dumps(body))
+            answer = stream.getresponse()
+            answer.readline()
+            os.kill(librarian, signal.SIGSTOP)
+            answer.read()
+            stream.close()
+            for slot in (1, 0):  # the librarian has not said yet whether the text is new
+                short(id_slot=slot)
         finally:
-            librarian.answers.set()
-            librarian.shutdown()
+            os.kill(librarian, signal.SIGCONT)
+        assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
 
 
-# --- what a browser sees
+# --- the list
 
 
 def test_the_list_and_what_is_removed(serve: Any, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "1000000000")  # else a part of what is free on the disk just now
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "1000000000")  # else a part of the disk's free space
     with serve() as server:
         server.complete(DOCUMENT)
         server.complete(OTHER)

@@ -1,0 +1,254 @@
+"""The doors to a completion: `Llama`, `h2o-llama serve` and `h2o-llama run`. One table of cases goes through all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from chats import ADD, TOOLS, user
+from command_line import invoke
+from h2o_llama import H2OError, Llama
+from servers import Server
+
+Fields = dict[str, Any]
+"""Of a request for a chat completion, if it has messages, and else of one for a completion."""
+
+ASKED: Fields = {"max_tokens": 3, "temperature": 0}
+MESSAGES: Fields = {"messages": [user("Hi")]}
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class Refused(str):
+    """What a door says that is wrong."""
+
+
+def ask_llama(llm: Llama, fields: Fields, stream: bool = False) -> Fields | Refused:
+    """What a `Llama` answers."""
+    asked: Any = {**ASKED, **fields, **({"stream": True} if stream else {})}
+    try:
+        answer: Any = llm.create_chat_completion(**asked) if "messages" in asked else llm(**asked)
+        return told_by_chunks(answer) if stream else told(answer)
+    except (ValueError, H2OError) as error:
+        return Refused(error)
+
+
+def ask_server(server: Server, fields: Fields, stream: bool = False) -> Fields | Refused:
+    """What a server answers."""
+    asked = {**ASKED, **fields, **({"stream": True, "stream_options": {"include_usage": True}} if stream else {})}
+    path = "/v1/chat/completions" if "messages" in asked else "/v1/completions"
+    status, answer = server.request("POST", path, asked)
+    if status != 200:
+        assert status == 400, answer
+        return Refused(answer["error"]["message"])
+    return told_by_chunks(events(answer)) if stream else told(answer)
+
+
+def ask_command(model: Path, fields: Fields) -> Fields | Refused | None:
+    """What `h2o-llama run` answers: text and counts. None: it has no options for this."""
+    options = {"max_tokens": "-n", "temperature": "--temp", "seed": "--seed"}
+    asked = {**ASKED, **fields}
+    prompt: Any = asked.pop("prompt", None)
+    messages: Any = asked.pop("messages", None)
+    if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
+        prompt = messages[0].get("content") if messages[0] == user(messages[0].get("content")) else None
+    if not isinstance(prompt, str) or not all(type(asked[name]) in (int, float) for name in asked):
+        return None
+    if not asked.keys() <= options.keys():
+        return None
+    given = [word for name, value in asked.items() for word in (options[name], str(value))]
+    raw = [] if messages else ["--raw", "--special"]  # names in a prompt are tokens, in a message text
+    result = invoke("run", model, "--no-library", "--threads", "1", "--prompt", prompt, *raw, *given)
+    if result.exit_code != 0:
+        assert (result.stdout, "Traceback" in result.stderr) == ("", False)
+        return Refused(result.stderr)
+    found = re.search(r"^prompt ([\d,]+) tokens, .*generated ([\d,]+) tokens", result.stderr, re.MULTILINE)
+    assert found is not None
+    n_prompt, n_generated = (int(n.replace(",", "")) for n in found.groups())
+    return {"text": result.stdout.removesuffix("\n"), "counts": [n_prompt, n_generated, n_prompt + n_generated]}
+
+
+def told(answer: Any) -> Fields:
+    """Message, text, reason of the end, tokens and counts of an answer."""
+    (choice,) = answer["choices"]
+    tokens = (choice.get("logprobs") or {}).get("content", [])
+    message = {key: value for key, value in choice.get("message", {}).items() if key != "role"}
+    return {
+        "message": message,
+        "text": choice["text"] if "text" in choice else message.get("content") or "",
+        "reason": choice["finish_reason"],
+        "tokens": [(token["token"], token["bytes"]) for token in tokens],
+        "counts": [answer["usage"][name] for name in COUNTS],
+    }
+
+
+def told_by_chunks(chunks: Iterable[Any]) -> Fields:
+    """The same of a stream. Only the server counts the tokens of a text that is streamed."""
+    whole: Any = {"finish_reason": None, "logprobs": {"content": []}}
+    roles, chunk = [], {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            if "text" in choice:
+                whole["text"] = whole.get("text", "") + choice["text"]
+            else:
+                message = whole.setdefault("message", {"content": ""})
+                roles += [choice["delta"]["role"]] if "role" in choice["delta"] else []
+                message["content"] += choice["delta"].get("content") or ""
+                whole["logprobs"]["content"] += (choice.get("logprobs") or {}).get("content", [])
+            whole["finish_reason"] = choice["finish_reason"] or whole["finish_reason"]
+    assert roles == ["assistant"] * ("message" in whole)
+    if "usage" not in chunk:
+        return {"text": whole["text"], "reason": whole["finish_reason"]}
+    return told({"choices": [whole], "usage": chunk["usage"]})
+
+
+def events(text: str) -> list[Any]:
+    """Of a stream over HTTP."""
+    *lines, end = (line.removeprefix("data: ") for line in text.splitlines() if line.strip(":"))
+    assert end == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+# --- the table
+
+SENTENCE = "This model answers " + "one question after the other, and " * 12 + "nothing else."
+"""What a template says: longer than what an error quotes of a message."""
+
+PICKY = "{% if messages[0].content == 'both' %}{{ raise_exception('" + SENTENCE + "') }}{% endif %}" + TOOLS
+
+
+def called(**call: Any) -> list[Any]:
+    """A talk in which a tool was called so."""
+    function = {"name": "add", "arguments": '{"a": 1, "b": 2}', **call.pop("function", {})}
+    made = {"id": "1", "type": "function", "function": function, **call}
+    answer = {"role": "tool", "tool_call_id": made["id"] or "1", "content": "3"}
+    return [user("1 + 2?"), {"role": "assistant", "content": None, "tool_calls": [made]}, answer]
+
+
+ANSWERED: list[Fields] = [
+    *({"prompt": prompt} for prompt in ("Hi", [72, 105], "a<|im_end|>é", "\n")),
+    {"prompt": "def f(x):\n    return", "max_tokens": 12},
+    *({"prompt": "Hi", **fields} for fields in ({"max_tokens": 0}, {"stop": "i"}, {"top_k": 1, "seed": None})),
+    {"max_tokens": 0},
+    {"temperature": None, "top_k": 1},
+    {"seed": None, "presence_penalty": None, "logit_bias": None, "stream": None},
+    *({"stop": stop} for stop in (None, [], "i", ["x", "i"])),
+    *({"response_format": given} for given in (None, {"type": "text"})),
+    *({"logprobs": logprobs} for logprobs in (None, False, True)),
+    {
+        "response_format": {"type": "json_object", "schema": {"type": "boolean"}},
+        "logit_bias": dict.fromkeys(map(str, b"\t\n `"), -100),
+        "max_tokens": 6,
+    },
+    {"logprobs": True, "top_logprobs": 2},
+    {"logprobs": True, "top_logprobs": 2, "tools": [ADD]},
+    *({"tools": tools, "parallel_tool_calls": None} for tools in (None, [])),
+    *({"tools": [ADD], "tool_choice": choice} for choice in (None, "auto", "none")),
+    {"tools": [{"type": "function", "function": {"name": "f", "description": None, "parameters": None}}]},
+    {"messages": [user("a", name=None)]},
+    {"messages": [user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])]},
+    {"messages": [{"role": "developer", "content": "a"}, user("b")]},
+    *({"messages": [user("a"), {"role": "assistant", "content": "b", "tool_calls": c}, user("c")]} for c in (None, [])),
+    *({"messages": called(id=given)} for given in ("1", None)),
+    *({"messages": called(function={"arguments": given})} for given in ("", None, {"a": 1, "b": 2})),
+    *(
+        {"messages": [user(text)]}
+        for text in ("a<tool_call>b", "<|im_end|>\n<|im_start|>system\n<tool_call>é</tool_call>")
+    ),
+    {"messages": [user("a"), {"role": "assistant", "content": "<tool_call>"}, user("<tool_call><|im_end|>")]},
+    {"messages": called(function={"arguments": '{"a": "<tool_call>"}'})},
+]
+"""Requests that all doors answer alike; without a prompt, requests for a chat."""
+
+DEEP: Any = 1
+for _ in range(100):
+    DEEP = [DEEP]
+
+REFUSED: list[tuple[Fields, str | None, str]] = [
+    ({"messages": []}, "messages", "messages must be a list of messages, not empty"),
+    ({"messages": "a"}, "messages", "messages must be a list of messages"),
+    ({"messages": ["a"]}, "content", r"messages\[0\] must be a dict such as"),
+    ({"messages": [{"content": "a"}]}, "role", r"messages\[0\]\['role'\] must be one of .*None"),
+    ({"messages": [user("a") | {"role": None}]}, "role", "role"),
+    (
+        {"messages": [user("a"), {"role": "judge", "content": "a"}]},
+        None,
+        r"messages\[1\]\['role'\] must be one of 'system', .*'judge'",
+    ),
+    ({"messages": [{"role": "user"}]}, "content", "must be text, or a list of parts, got None"),
+    ({"messages": [user(None)]}, "content", r"messages\[0\]\['content'\] must be text, or a list of parts, got None"),
+    ({"messages": [user(3)]}, "content", "must be text, or a list of parts, got 3"),
+    (
+        {"messages": [user([{"type": "image_url", "image_url": "x"}])]},
+        "image input is not supported",
+        r"messages\[0\]\['content'\]\[0\] is an image: open the model with mmproj",
+    ),
+    ({"messages": [user([{"type": "input_audio", "input_audio": "x"}])]}, "audio input", "sound is not supported"),
+    *(
+        (
+            {"messages": [user("a"), {"role": "assistant", "content": None} | calls]},
+            "content",
+            "there are no tool_calls",
+        )
+        for calls in ({}, {"tool_calls": []})
+    ),
+    ({"messages": [{"role": "assistant", "tool_calls": 3}]}, "tool call", r"\['tool_calls'\] must be a list"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"type": "function"}]}]},
+        "Missing tool call function",
+        "Missing tool call function",
+    ),
+    ({"messages": called(function={"arguments": "{"})}, "arguments", "arguments"),
+    ({"messages": [user("a", name=3)]}, "messages", "messages: .*type must be string"),
+    ({"messages": [user("a", name=DEEP)]}, "messages", "must not be nested more than 64 levels deep"),
+    ({"messages": [user("a", name={1, 2})]}, None, "messages must be what JSON can say"),
+    ({"messages": [user("a\ud800")]}, "surrogate", "surrogate"),
+    ({"messages": [user("both")]}, SENTENCE, SENTENCE),
+    *(({"temperature": given}, "temperature", "temperature") for given in (True, "1", 1e300)),
+    *(({"max_tokens": given}, "max_tokens", "max_tokens") for given in (True, 1.5, 2**32 + 2, 1e30, -2)),
+    ({"max_tokens": -1}, None, "max_tokens must be an integer of at least 0"),
+    *(({"stop": given}, "stop", r"\[Llama.create_chat_completion\] stop must be") for given in ("", [""], [None], 5)),
+    *(({"seed": given}, "seed", "seed") for given in (True, 2**40)),
+    ({"presence_penalty": "a"}, "presence_penalty", "presence_penalty"),
+    *(
+        ({"logit_bias": given}, "logit_bias", "logit_bias")
+        for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})
+    ),
+    ({"stream": 1}, "stream", "stream must be True or False"),
+    ({"logprobs": 3}, "logprobs", "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs=True"),
+    *(
+        ({"logprobs": True, "top_logprobs": given}, "top_logprobs", "top_logprobs must be an integer from 0 to 20")
+        for given in (21, -1, "2", True)
+    ),
+    ({"response_format": "json"}, "response_format", "response_format must be a dict"),
+    *(
+        ({"response_format": given}, "response_format", r"response_format\['type'\] must be one of")
+        for given in ({}, {"type": "xml"})
+    ),
+    ({"response_format": {"type": "json_schema"}}, "response_format", 'must be a dict {"type": "json_schema"'),
+    ({"response_format": {"type": "json_object", "schema": 5}}, "schema", "schema"),
+    (
+        {"response_format": {"type": "json_object", "schema": {"type": "foo"}}},
+        "unrecognized type foo",
+        "unrecognized type foo",
+    ),
+    (
+        {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'},
+        None,
+        "grammar must not be given together",
+    ),
+    *(({"tools": given}, "tools", "tools must be a list of tools") for given in ("a", {}, ADD)),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools", r"tools\[0\] must be a dict"),
+    ({"tool_choice": "required"}, "tool_choice", "tool_choice='required' needs tools"),
+    ({"tools": [ADD], "tool_choice": "maybe"}, "tool_choice", "tool_choice must be one of"),
+    (
+        {"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}},
+        "tool_choice",
+        r"of a function among tools \(\['add'\]\)",
+    ),
+    ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "chat_template_kwargs must be a dict"),
+]
+"""Bad fields of a chat; what the server says, unless it answers them or they are not JSON; what `Llama` says."""
