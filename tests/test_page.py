@@ -14,7 +14,7 @@ from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, serving
 
 if not (shutil.which("chromedriver") and (shutil.which("chromium") or shutil.which("google-chrome"))):
-    pytest.skip("there is no Chromium with its chromedriver here", allow_module_level=True)
+    pytest.skip("Chromium or its chromedriver is missing", allow_module_level=True)
 webdriver = pytest.importorskip("selenium.webdriver")
 expected_conditions = pytest.importorskip("selenium.webdriver.support.expected_conditions")
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 CHUNK = 256
 DOCUMENT = "".join(f"k{i:02}={7919 * i % 10_000:04}\n" for i in range(100))
-# The demo model would talk on and on, and each time say something else. A library may be what a test says that it is.
+# The demo model would not stop, and its answers would differ. A test may set the library's content.
 SERVER = """
 const original = window.fetch;
 window.maxTokens = 8;
@@ -72,7 +72,7 @@ def page(browser: Any, server: Server) -> Any:
 
 
 def open_page(browser: Any, server: Server) -> Any:
-    """Of a browser that has seen none."""
+    """In a browser without data."""
     url = f"http://127.0.0.1:{server.port}/"
     browser.get("about:blank")
     browser.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
@@ -138,7 +138,7 @@ def ask(page: Any, question: str) -> None:
 
 
 def wait_for_answers(page: Any, n: int) -> list[str]:
-    """What is said of each answer: how much was read."""
+    """The facts below each answer, such as the number of tokens read."""
 
     def facts() -> list[str]:
         return texts_of(page, "#turns .faint")
@@ -153,22 +153,33 @@ def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path)
     ask(page, "k07=")
     (first,) = wait_for_answers(page, 1)
     assert first.startswith("Read 1,0")
-    assert "known from before" not in first
+    assert "cached" not in first
+    assert element(page, "news").get_attribute("textContent") == f"Answer: {said(page)}"  # for screen readers
 
+    wait(page, lambda: element(page, "look").is_displayed())
+    element(page, "look").click()
     wait(page, lambda: element(page, "tokens").is_displayed())
     layer = element(page, "layer").get_attribute("value")
     (slot,) = [i for i in (0, 1) if server.get(f"/slots/{i}/h2o")["n_tokens"] > 0]
     found = server.get(f"/slots/{slot}/h2o?layer={layer}")
     kept = {position for head in found["memory_set"] for position in head}
-    marked = page.find_elements("css selector", "#tokens span")
+    marked = page.find_elements("css selector", "#tokens mark")
     assert {int(span.get_attribute("title").split()[1].rstrip(":")) for span in marked} == kept
-    assert "per KV head" in text_of(page, "kept")
+    assert text_of(page, "kept-text").startswith("Each KV head keeps 64 of the 1,024 tokens")
     assert DOCUMENT[:70] in page.execute_script("return document.getElementById('tokens').textContent")
+    element(page, "close").click()
+    assert page.switch_to.active_element == element(page, "look")
 
     ask(page, "k31=")
     second = wait_for_answers(page, 2)[1]
-    assert "tokens were known from before, which saved about" in second
+    assert "tokens were cached, which saved about" in second
     assert int(second.split()[1]) < 200
+
+    wait(page, lambda: element(page, "look").is_displayed())
+    server.complete("Another client's", id_slot=slot, cache_prompt=False)
+    element(page, "look").click()
+    wait(page, lambda: text_of(page, "kept-text").startswith("The server has read another text since."))
+    assert not element(page, "tokens").is_displayed()
 
 
 def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> None:
@@ -193,7 +204,7 @@ def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: S
     for n in range(2):
         ask(page, "k07=")
         wait(page, lambda: "Answer" in text_of(page, "turns"))
-        page.execute_script("arguments[0].click()", element(page, "again"))  # it moves while the answer comes
+        page.execute_script("arguments[0].click()", element(page, "again"))  # it moves during the answer
         wait(page, lambda: element(page, "send").is_enabled())
         assert text_of(page, "turns") == ""
         assert len(texts_of(page, "#conversations li")) == n + 1
@@ -216,7 +227,7 @@ def test_what_is_wrong_is_said(page: Any, tmp_path: Path) -> None:
 
 
 def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
-    """And the server finds what it has read."""
+    """And the server finds its text."""
     read(page, tmp_path / "keys.txt", DOCUMENT[90:] + DOCUMENT[:90])  # not read before
     wait(page, lambda: text_of(page, "size") == "900 tokens")
     ask(page, "k07=")
@@ -227,7 +238,7 @@ def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: P
     wait_for_server(page)
     wait(page, lambda: (text_of(page, "turns"), text_of(page, "documents")) == before)
     ask(page, "k31=")
-    assert "tokens were known from before, which saved about" in wait_for_answers(page, 2)[1]
+    assert "tokens were cached, which saved about" in wait_for_answers(page, 2)[1]
     (second,) = asked(page)
     answer = {"role": "assistant", "content": before[0].split("Answer\n")[1].split("\nRead ")[0]}
     assert [*first, answer, {"role": "user", "content": "k31="}] == second
@@ -276,7 +287,7 @@ def test_conversations_are_listed_opened_and_deleted(page: Any, tmp_path: Path) 
         page.switch_to.alert.accept()
         wait(page, lambda title=title: title not in texts_of(page, titles))
     assert text_of(page, "turns") == ""
-    # documents go with the last conversation that has them
+    # the last conversation takes its documents with it
     left = """
         const done = arguments[0];
         indexedDB.open("h2o-llama").onsuccess = ({target: {result: database}}) => {
@@ -293,7 +304,7 @@ def test_several_documents(page: Any, tmp_path: Path) -> None:
     read_keys(page, tmp_path)
     ask(page, "k07=")
     wait_for_answers(page, 1)
-    assert "After the first question" in text_of(page, "fixed")
+    assert element(page, "fixed").is_displayed()
     assert texts_of(page, "#documents button") == [""]
 
     read(page, tmp_path / "keys.txt")  # begins another conversation
@@ -306,7 +317,7 @@ def test_several_documents(page: Any, tmp_path: Path) -> None:
     wait(page, lambda: text_of(page, "size") == "908 tokens in 2 documents")
     element(page, "text").send_keys("The last one.")  # taken with the question
     ask(page, "k31=")
-    assert "tokens were known from before" in wait_for_answers(page, 1)[0]  # all of the first document
+    assert "tokens were cached" in wait_for_answers(page, 1)[0]  # all of the first document
     (one, _), (several, question) = asked(page)
     assert one["content"] == ABOUT_A_DOCUMENT + DOCUMENT  # as `h2o-llama chat` has it in its library
     assert several["content"] == (
@@ -329,7 +340,7 @@ def drop(page: Any, **files: bytes) -> None:
 
 
 def test_pdf(page: Any) -> None:
-    # what the codes of the second one mean is in a file that comes with the page
+    # a file of the page has the meaning of the second one's codes
     drop(page, a_pdf=pdf(["one\ntwo", "", "three"]), b_pdf=pdf(["中文"], CHINESE, "gbk"))
     wait(page, lambda: text_of(page, "size").endswith("in 2 documents"))
     ask(page, "What?")
@@ -395,14 +406,14 @@ def test_the_library(page: Any, tmp_path: Path) -> None:
 
 
 def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
-    """The server is killed and started again: it knows what it has read."""
+    """Even if the server is killed and started again."""
     options = ["demo", "--chunk", str(CHUNK), "--local", "30", "--heavy", "30", "--n-ctx", "4096"]
     with serving(tmp_path / "log", *options, library=tmp_path / "library") as server:
         page = open_page(browser, server)
         read_keys(page, tmp_path)
         ask(page, "k07=")
         (first,) = wait_for_answers(page, 1)
-        assert "known from before" not in first
+        assert "cached" not in first
         answer = said(page)
         wait(page, lambda: server.get("/h2o/library")["texts"])
         server.process.kill()
@@ -420,7 +431,7 @@ def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
         assert said(page) == answer
         n_read, n_all = (int(facts.split()[1].replace(",", "")) for facts in (again, first))
         assert n_read < 64  # the question's message
-        assert f" {n_all - n_read:,} tokens were known from before" in again
+        assert f" {n_all - n_read:,} tokens were cached" in again
         assert asked(page)[0][0]["content"] == ABOUT_A_DOCUMENT + DOCUMENT
         page.get("about:blank")
 
@@ -461,6 +472,8 @@ def test_markup_in_a_text_is_text(page: Any, tmp_path: Path) -> None:
     read(page, tmp_path / "markup.txt", "<img src=x onerror=document.title='run'> " + DOCUMENT)
     ask(page, "<b>k07=</b>")
     wait_for_answers(page, 1)
+    wait(page, lambda: element(page, "look").is_displayed())
+    element(page, "look").click()
     wait(page, lambda: element(page, "tokens").is_displayed())
     assert page.title == "h2o-llama"
     assert "<b>k07=</b>" in text_of(page, "turns")
@@ -475,7 +488,11 @@ def test_narrow_and_dark(page: Any, scheme: str) -> None:
         "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     )
     try:
+        page.refresh()
+        wait_for_server(page)
         assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+        assert element(page, "question").location["y"] < 700
+        assert not element(page, "again").is_displayed()  # the conversations are folded
         red = int(page.execute_script("return getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"))
         assert (red < 80) == (scheme == "dark")
     finally:

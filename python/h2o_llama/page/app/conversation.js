@@ -4,15 +4,15 @@ import { $ } from "./elements.js";
 import { stop } from "./running.js";
 import * as store from "./store.js";
 
-// "opened": another conversation is open. "changed": its documents did, or whether they can. "answered": an answer has
-// ended. "kept": the list of conversations is another.
+// "opened": another conversation is open. "changed": its documents changed, or a question fixed them. "answered": an
+// answer has ended. "kept": the list of conversations has changed.
 export const events = new EventTarget();
 
 export let current = fresh([]);
 
-const removed = new Set(); // ids of conversations of which nothing is kept any more
+const removed = new Set(); // ids of deleted conversations
 
-// `draft` is a question without an answer yet. `longest` is the longest reading so far, in tokens and milliseconds.
+// `draft` is a question that has no answer yet. `longest` is the longest reading so far, in tokens and milliseconds.
 function fresh(documents) {
   return { id: store.newId(), documents, turns: [], draft: "", slot: null, longest: { n: 0, ms: 0 } };
 }
@@ -23,7 +23,7 @@ export async function begin(documents = []) {
   if (documents.length) await keep(current);
 }
 
-// Opens a conversation of the database; false if it is not there.
+// Opens a conversation of the database. Returns false if there is none with this id.
 export async function choose(id) {
   if (id === current.id) return true;
   await stop();
@@ -39,7 +39,7 @@ function open(conversation) {
   events.dispatchEvent(new Event("opened"));
 }
 
-// The one that was open before the page was loaded again.
+// The id of the conversation that was open before a reload.
 export const last = () => sessionStorage.getItem("conversation") ?? "";
 
 export async function keep(conversation) {
@@ -49,7 +49,7 @@ export async function keep(conversation) {
 
 let isWriting = false, isNewer = false;
 
-// While an answer comes, as often as the browser can write. The documents are kept already.
+// Writes a growing answer as often as the browser can. The documents are already in the database.
 export async function keepTurns(conversation) {
   isNewer = true;
   if (isWriting) return;
@@ -67,7 +67,7 @@ async function write(conversation, documents) {
   try {
     await store.write({ ...kept, title: title(conversation), changed: Date.now() }, documents);
   } catch (error) {
-    $("error").textContent = `The browser does not keep this conversation: ${error.message}`;
+    $("error").textContent = `The browser cannot keep this conversation: ${error.message}`;
   }
 }
 
@@ -88,8 +88,8 @@ export function change(conversation) {
 
 export const isFixed = (conversation) => conversation.isAsked || conversation.turns.length > 0;
 
-// With one document it is the message of `h2o-llama chat --file`, so both find it in one library. With more it begins
-// like that of the first one, which is not read again for a second one.
+// One document makes the same message as in `h2o-llama chat --file`, so both find it in one library. A second document
+// follows it, so the first one is not read again.
 export function messages({ documents, turns }, question) {
   const text = documents.map(({ name, text }, i) =>
     (i === 0 ? "Answer questions about this text:\n\n" : `\n\nThat was ${documents[i - 1].name}. This is ${name}:\n\n`) + text).join("");

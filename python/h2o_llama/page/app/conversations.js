@@ -10,6 +10,7 @@ async function list() {
     const name = element("button", { type: "button", className: "name", ariaCurrent: String(id === current.id) }, title);
     name.addEventListener("click", async () => {
       if (!await choose(id)) show(); // another window has deleted it
+      $("question").focus();
     });
     const deletes = element("button", { type: "button", ariaLabel: `Delete ${title}` }, "Delete");
     deletes.addEventListener("click", async () => {
@@ -22,7 +23,7 @@ async function list() {
 }
 
 function show() {
-  list().catch((error) => { $("error").textContent = `The browser keeps no conversations: ${error.message}`; });
+  list().catch((error) => { $("error").textContent = `The browser cannot keep conversations: ${error.message}`; });
 }
 
 events.addEventListener("opened", show);

@@ -1,6 +1,6 @@
 // The documents of a conversation: added from files or pasted, shown, and removed before the first question.
 
-import { $, element, number } from "./elements.js";
+import { $, element, number, tokens } from "./elements.js";
 import { begin, change, current, events, isFixed, keep } from "./conversation.js";
 import { textOfPdf } from "./pdf.js";
 import { post } from "./server.js";
@@ -10,7 +10,7 @@ const NAME = 40; // characters of a pasted text
 
 let adding = Promise.resolve();
 
-// Fulfilled when all files that were dropped so far are read.
+// Fulfilled when the browser has read all files that were dropped so far.
 export const added = () => adding;
 
 export async function addPasted() {
@@ -31,7 +31,7 @@ async function add(sources) {
   if (isFixed(current)) await begin();
   const own = current;
   $("error").textContent = "";
-  adding = adding.then(() => addTo(own, sources)); // in the order in which they were chosen
+  adding = adding.then(() => addTo(own, sources)); // in the order of choice
 }
 
 async function addTo(own, sources) {
@@ -54,14 +54,14 @@ async function textOf(file, own) {
     if (own === current) $("size").textContent = `Reading ${file.name}: page ${number(n)} of ${number(all)}`;
   };
   const text = await (isPdf ? textOfPdf(file, onPage) : file.text());
-  if (text.includes("\0")) throw new Error(`${file.name} is neither text nor PDF. Save it as one of these first.`);
+  if (text.includes("\0")) throw new Error(`${file.name} is neither text nor PDF. Save it as one of them first.`);
   if (!text.trim()) throw new Error(`${file.name} is empty.`);
   return text;
 }
 
 async function documentOf(name, text) {
-  const { tokens } = await post("tokenize", { content: text });
-  return { id: newId(), name, text, n_tokens: tokens.length };
+  const { tokens: found } = await post("tokenize", { content: text });
+  return { id: newId(), name, text, n_tokens: found.length };
 }
 
 function remove(document) {
@@ -77,11 +77,11 @@ function show() {
   $("documents").replaceChildren(...documents.map((document) => {
     const button = element("button", { type: "button", ariaLabel: `Remove ${document.name}`, hidden: fixed }, "Remove");
     button.addEventListener("click", () => remove(document));
-    const size = element("span", { className: "faint" }, `${number(document.n_tokens)} tokens`);
+    const size = element("span", { className: "faint" }, tokens(document.n_tokens));
     return element("li", {}, element("span", { className: "name" }, document.name), size, button);
   }));
   const n = documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);
-  $("size").textContent = documents.length > 1 ? `${number(n)} tokens in ${documents.length} documents` : n ? `${number(n)} tokens` : "";
+  $("size").textContent = documents.length > 1 ? `${tokens(n)} in ${documents.length} documents` : n ? tokens(n) : "";
   $("fixed").hidden = !fixed;
 }
 
@@ -90,9 +90,9 @@ events.addEventListener("changed", show);
 $("add").addEventListener("click", addPasted);
 $("file").addEventListener("change", () => {
   addFiles($("file").files);
-  $("file").value = ""; // so that the same file can be chosen again
+  $("file").value = ""; // the same file can be chosen again
 });
-// Anywhere: a browser would leave the page for a file that is dropped beside its place.
+// On the whole page: a browser would leave the page for a file that misses its place.
 const hasFiles = (event) => event.dataTransfer.types.includes("Files");
 document.addEventListener("dragover", (event) => {
   if (!hasFiles(event)) return;

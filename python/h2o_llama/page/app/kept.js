@@ -4,17 +4,33 @@ import { $, element, number } from "./elements.js";
 import { current, events, messages } from "./conversation.js";
 import { get, post } from "./server.js";
 
-let slot = null;
-let pieces = []; // of the text that the slot holds
+let answered = null; // the slot's state after the last answer
+let pieces = []; // of the slot's text
+
+// The state of a slot. Its `text` tells two requests apart.
+async function stateOf(id, layer = "") {
+  const state = await get(`slots/${id}/h2o?layer=${layer}`);
+  const { id_task } = (await get("slots"))[id];
+  return { ...state, text: `${id_task}: ${state.n_tokens}` };
+}
+
+async function offer() {
+  const own = current;
+  const state = await stateOf(own.slot);
+  if (own !== current || own.isAsked) return;
+  answered = state;
+  $("look").hidden = false;
+}
 
 async function look() {
-  const own = current;
-  const { prompt } = await post("apply-template", { messages: messages(own) });
-  const { tokens } = await post("tokenize", { content: prompt, add_special: true, parse_special: true, with_pieces: true });
-  const { layers } = await get(`slots/${own.slot}/h2o`);
-  if (own !== current) return;
-  slot = own.slot;
-  pieces = tokens.map(({ piece }) => typeof piece === "string" ? piece : new TextDecoder().decode(new Uint8Array(piece)));
+  clear("Loading");
+  $("kept").showModal();
+  const { prompt } = await post("apply-template", { messages: messages(current) });
+  const options = { add_special: true, parse_special: true, with_pieces: true };
+  const { tokens } = await post("tokenize", { content: prompt, ...options });
+  const decode = (bytes) => new TextDecoder().decode(new Uint8Array(bytes));
+  pieces = tokens.map(({ piece }) => typeof piece === "string" ? piece : decode(piece));
+  const { layers } = answered;
   fill($("layer"), layers, layers[Math.floor(layers.length / 2)]);
   await paint();
 }
@@ -22,13 +38,12 @@ async function look() {
 function fill(select, values, chosen) {
   if (select.options.length === values.length) return;
   select.replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
-  select.disabled = false;
 }
 
 async function paint() {
-  const own = current;
-  const { memory_set: sets, chunk_boundaries: chunks } = await get(`slots/${slot}/h2o?layer=${$("layer").value}`);
-  if (own !== current) return;
+  const now = await stateOf(answered.id_slot, $("layer").value);
+  const { memory_set: sets, chunk_boundaries: chunks, settings } = now;
+  if (now.text !== answered.text) throw new Error("The server has read another text since. Ask again to see this one.");
   fill($("head"), ["all", ...sets.keys()], "all");
   const head = $("head").value;
   const shown = head === "all" ? sets : [sets[head]];
@@ -37,22 +52,30 @@ async function paint() {
   $("tokens").replaceChildren(...pieces.map((piece, position) => {
     const n = heads.get(position);
     if (!n) return piece;
-    const span = element("span", { title: `position ${position}: kept by ${n} of ${shown.length}` }, piece);
-    span.style.background = `rgb(var(--kept) / ${0.2 + 0.5 * n / shown.length})`;
-    return span;
+    const mark = element("mark", { title: `position ${position}: kept by ${n} of ${shown.length}` }, piece);
+    mark.style.background = `rgb(var(--kept) / ${0.2 + 0.5 * n / shown.length})`;
+    return mark;
   }));
   $("tokens").hidden = false;
-  const last = chunks.at(-1);
-  $("kept").textContent = shown[0].length
-    ? `${number(shown[0].length)} of ${number(last[0])} tokens before the open chunk are kept per KV head; the darker, the more heads keep one.`
-    : `The text is within its first chunk, of ${number(chunks[0][1])} tokens: nothing had to be chosen.`;
+  const before = chunks.at(-1)[0];
+  $("kept-text").textContent = shown[0].length
+    ? `Each KV head keeps ${number(shown[0].length)} of the ${number(before)} tokens before the current chunk. ` +
+      "The darker a token, the more heads keep it." +
+      (settings.lookup_budget ? ` Each query looks up at most ${number(settings.lookup_budget)} more.` : "")
+    : `The text fits into its first chunk of ${number(settings.chunk_size)} tokens, which attends to all of it.`;
 }
 
 function clear(text) {
   $("tokens").hidden = true;
-  $("kept").textContent = text;
+  $("kept-text").textContent = text;
 }
 
-events.addEventListener("opened", () => clear(""));
-events.addEventListener("answered", () => look().catch((error) => clear(error.message)));
-for (const id of ["layer", "head"]) $(id).addEventListener("change", () => paint().catch((error) => clear(error.message)));
+const hide = () => { $("look").hidden = true; };
+const fail = (error) => clear(error.message);
+
+events.addEventListener("opened", hide);
+events.addEventListener("changed", () => { if (current.isAsked) hide(); });
+events.addEventListener("answered", () => offer().catch(hide)); // H2O may be off
+$("look").addEventListener("click", () => look().catch(fail));
+$("close").addEventListener("click", () => $("kept").close());
+for (const id of ["layer", "head"]) $(id).addEventListener("change", () => paint().catch(fail));

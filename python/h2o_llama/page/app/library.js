@@ -1,12 +1,12 @@
-// The server's library: the texts that it has read, and the room that they take.
+// The server's library: texts that it has read, and their size.
 
-import { $, bytes, element, number } from "./elements.js";
+import { $, bytes, element, tokens } from "./elements.js";
 import { begin, events } from "./conversation.js";
 import { call, get } from "./server.js";
 import * as store from "./store.js";
 
-const MILLISECONDS = 2000; // after an answer, in which the server adds its text
-const BEGIN = 1000; // characters of a document in which the name of its text is looked for
+const MILLISECONDS = 2000; // in which the server adds the text of an answer
+const BEGIN = 1000; // characters of a document that may be the name of its text
 
 export async function show() {
   let library;
@@ -35,13 +35,13 @@ function item({ id, name, n_tokens, n_bytes, used }, document) {
     });
   }
   const last = new Date(used).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
-  const facts = element("span", { className: "faint" }, `${number(n_tokens)} tokens, ${bytes(n_bytes)}, used ${last}`);
+  const facts = element("span", { className: "faint" }, `${tokens(n_tokens)}, ${bytes(n_bytes)}, used ${last}`);
   const deletes = element("button", { type: "button", ariaLabel: `Delete ${name}` }, "Delete");
   deletes.addEventListener("click", () => remove(id));
   return element("li", {}, title, facts, deletes);
 }
 
-// A text is named by its file, or by how its first document begins. The server gives no text back.
+// A text's name is that of its file, or the beginning of its first document. The server does not return texts.
 function documentOf({ name, n_tokens }, documents) {
   const begin = name.replace(/…$/, "");
   return documents
@@ -59,6 +59,7 @@ async function remove(id) {
     $("library-error").textContent = error.message;
   }
   await show();
+  $("library").querySelector("summary").focus();
 }
 
 events.addEventListener("answered", () => setTimeout(show, MILLISECONDS));

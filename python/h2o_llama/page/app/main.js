@@ -1,4 +1,4 @@
-// The page of `h2o-llama serve`. Each file is a part of it; they hear of each other by the conversation's events.
+// The page of `h2o-llama serve`. Each file is a part of it. The conversation's events connect them.
 
 import "./conversations.js";
 import "./documents.js";
@@ -8,6 +8,9 @@ import { begin, choose, last } from "./conversation.js";
 import * as library from "./library.js";
 import * as model from "./model.js";
 
+if (matchMedia("(max-width: 50em)").matches) {
+  for (const panel of document.querySelectorAll(".more")) panel.open = false; // the conversation is below them
+}
 const isOpen = await choose(last()).catch(() => false);
 if (!isOpen) await begin();
 await model.show();

@@ -1,4 +1,4 @@
-// The text of PDF files, by pdf.js.
+// The text of PDF files, from pdf.js.
 
 const folder = new URL("pdfjs/", import.meta.url);
 
@@ -10,7 +10,7 @@ async function load() {
   return pdfjs;
 }
 
-// The text of each page after a line with its number. `onPage` is told each page's number, and how many there are.
+// The text of all pages, each after a line with its number. `onPage` gets that number and the number of pages.
 export async function textOfPdf(file, onPage) {
   const pdfjs = await (loading ??= load());
   const task = pdfjs.getDocument({

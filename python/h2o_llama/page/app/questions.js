@@ -1,35 +1,37 @@
-// Questions, and answers as they come.
+// Questions and answers.
 
-import { $, element, number, seconds } from "./elements.js";
+import { $, element, number, seconds, tokens } from "./elements.js";
 import { change, current, events, keep, keepTurns, messages } from "./conversation.js";
 import { added, addPasted } from "./documents.js";
 import { isRunning, run, stop } from "./running.js";
 import { call, get, streamOf } from "./server.js";
 
-// No other conversation is opened while this runs: that stops it first.
+// Opening another conversation first stops this.
 async function answer(question, signal) {
   const own = current;
   $("error").textContent = "";
   $("send").disabled = true;
   $("stop").disabled = false;
-  const asked = show("You", question);
+  $("news").textContent = "The question was sent.";
+  const asked = show(question, "You");
+  scroll();
   let turn = null, place = null, timings = null;
   try {
     own.draft = question;
     await Promise.race([added(), aborted(signal)]);
-    if ($("error").textContent) throw new Error($("error").textContent); // a file that was to be added could not be read
+    if ($("error").textContent) throw new Error($("error").textContent); // a file could not be added
     own.isAsked = true;
     change(own);
     await keep(own);
     own.slot = await freeSlot(own.slot);
-    reading(0, 0, 0);
+    reading({});
     const body = {
       messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 1024,
     };
     for await (const event of streamOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
       if (event.error) throw new Error(event.error.message);
       const progress = event.prompt_progress;
-      if (progress) reading(progress.processed, progress.total, progress.cache);
+      if (progress) reading(progress);
       timings = event.timings ?? timings;
       const text = event.choices?.[0]?.delta?.content;
       if (!text) continue;
@@ -38,10 +40,10 @@ async function answer(question, signal) {
         own.turns.push({ role: "user", content: question }, turn);
         own.draft = "";
         $("reading").hidden = true;
-        place = show("Answer", "");
+        place = show("", "Answer");
       }
       turn.content += text;
-      place.textContent = turn.content;
+      follow(() => { place.textContent = turn.content; });
       keepTurns(own);
     }
     if (turn) delete turn.isStopped;
@@ -55,8 +57,10 @@ async function answer(question, signal) {
   $("reading").hidden = true;
   $("send").disabled = false;
   $("stop").disabled = true;
-  if (turn) finish(place, turn);
-  else asked.parentElement.remove();
+  if (turn) {
+    follow(() => finish(place, turn));
+    $("news").textContent = `Answer: ${turn.content}`; // all at once: a screen reader would stumble over it growing
+  } else asked.parentElement.remove();
   $("question").value ||= own.draft;
   $("question").focus();
   if (turn) events.dispatchEvent(new Event("answered"));
@@ -70,10 +74,20 @@ async function freeSlot(preferred) {
   return (free.find(({ id }) => id === preferred) ?? free[0] ?? slots[0]).id;
 }
 
-function show(role, text) {
+function show(text, speaker) {
   const content = element("span", {}, text);
-  $("turns").append(element("div", { className: "turn" }, element("b", {}, role), content));
+  const className = `turn ${speaker.toLowerCase()}`;
+  $("turns").append(element("article", { className }, element("h3", {}, speaker), content));
   return content;
+}
+
+const scroll = () => $("turns").scrollIntoView({ block: "end" });
+
+// Scrolls with the change of an answer, unless the user has scrolled up.
+function follow(change) {
+  const [end, seen] = ["turns", "form"].map((id) => $(id).getBoundingClientRect().bottom);
+  change();
+  if (end <= seen) scroll();
 }
 
 function finish(place, turn) {
@@ -81,27 +95,30 @@ function finish(place, turn) {
   if (turn.facts) place.parentElement.append(element("div", { className: "faint" }, turn.facts));
 }
 
-function reading(done, total, cached) {
+function reading({ processed, total, cache, time_ms }) {
   $("reading").hidden = false;
   const bar = $("progress");
-  if (total) bar.value = done / total; else bar.removeAttribute("value");
+  if (total) bar.value = processed / total; else bar.removeAttribute("value");
+  const left = processed > cache ? `, ${seconds((total - processed) * time_ms / (processed - cache))} left` : "";
   $("progress-text").textContent = total
-    ? `Reading: ${number(done)} of ${number(total)} tokens` + (cached ? `, ${number(cached)} of them known from before` : "")
+    ? `Reading: ${number(processed)} of ${tokens(total)}` + (cache ? `, ${number(cache)} of them cached` : "") + left
     : "Waiting for the server";
 }
 
 function facts({ prompt_n, prompt_ms, cache_n, predicted_n, predicted_per_second }, longest) {
   if (prompt_n > longest.n) Object.assign(longest, { n: prompt_n, ms: prompt_ms });
-  // Short readings take longer for each token.
+  // A token of a short reading takes longer, and would promise too much.
   const saved = longest.n > cache_n / 2 ? `, which saved about ${seconds(cache_n * longest.ms / longest.n)}` : "";
-  return `Read ${number(prompt_n)} tokens in ${seconds(prompt_ms)}, wrote ${number(predicted_n)} at ${predicted_per_second.toFixed(0)} a second.` +
-    (cache_n > prompt_n ? ` ${number(cache_n)} tokens were known from before${saved}.` : "");
+  return `Read ${tokens(prompt_n)} in ${seconds(prompt_ms)}.` +
+    (cache_n > prompt_n ? ` ${number(cache_n)} tokens were cached${saved}.` : "") +
+    ` Wrote ${tokens(predicted_n)}, ${number(predicted_per_second)} per second.`;
 }
 
 events.addEventListener("opened", () => {
   $("turns").replaceChildren();
-  for (const turn of current.turns) finish(show(turn.role === "user" ? "You" : "Answer", turn.content), turn);
+  for (const turn of current.turns) finish(show(turn.content, turn.role === "user" ? "You" : "Answer"), turn);
   $("question").value = current.draft;
+  if (current.turns.length) scroll();
 });
 $("form").addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -112,4 +129,4 @@ $("form").addEventListener("submit", async (event) => {
   run((signal) => answer(question, signal));
 });
 $("stop").addEventListener("click", stop);
-document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !$("kept").open) stop(); });

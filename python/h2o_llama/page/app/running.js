@@ -1,4 +1,4 @@
-// The answer that comes: there is one at a time.
+// The running request: one at a time.
 
 let running = null; // its AbortController
 let over = Promise.resolve();
@@ -10,7 +10,7 @@ export function run(work) {
   over = work(running.signal).finally(() => { running = null; });
 }
 
-// Fulfilled when the answer has ended and is kept as far as it came.
+// Fulfilled when the request has ended and its part of the answer is kept.
 export function stop() {
   running?.abort();
   return over;

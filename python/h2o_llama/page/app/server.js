@@ -1,7 +1,7 @@
-// Requests to the server that the page is from.
+// Requests to the page's server.
 
-let key = sessionStorage.getItem("key"); // of the server, if it has one
-let isRefused = false; // the user has none: asked once is enough
+let key = sessionStorage.getItem("key"); // the server's API key, if it needs one
+let isRefused = false; // the user has no key: ask only once
 
 export async function call(path, { method = "GET", body, signal } = {}) {
   const headers = { "Content-Type": "application/json" };
@@ -23,7 +23,7 @@ export async function call(path, { method = "GET", body, signal } = {}) {
 export const get = async (path) => (await call(path)).json();
 export const post = async (path, body) => (await call(path, { method: "POST", body })).json();
 
-// The data of an answer that is a stream of server-sent events.
+// The data of an answer's server-sent events.
 export async function* streamOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

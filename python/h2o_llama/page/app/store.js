@@ -1,5 +1,5 @@
-// Conversations and their documents, kept in the browser's database.
-// A conversation there names its documents by their ids: several may have one.
+// Conversations and their documents in the browser's database. There a conversation has the ids of its documents, since
+// several conversations may share one.
 
 const CONVERSATIONS = "conversations";
 const DOCUMENTS = "documents";
@@ -18,7 +18,7 @@ function database() {
   return opening;
 }
 
-// Runs `work` on both stores. What it has written is there when the promise is fulfilled, all of it or nothing.
+// Runs `work` on both stores. The promise is fulfilled when everything is written, and rejected when nothing is.
 async function transact(mode, work) {
   const transaction = (await database()).transaction([CONVERSATIONS, DOCUMENTS], mode);
   return new Promise((resolve, reject) => {
@@ -28,7 +28,7 @@ async function transact(mode, work) {
   });
 }
 
-// Not crypto.randomUUID: browsers have it only on pages of this machine or with TLS.
+// Not crypto.randomUUID: it needs TLS or a page of this machine.
 export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join("-");
 
 export async function conversations() {
@@ -47,7 +47,7 @@ export async function read(id) {
   return { ...found, documents: requests.map((request) => request.result) };
 }
 
-// `documents` are those of the conversation that may not be there yet.
+// `documents` are the conversation's documents that may not be in the database yet.
 export function write(conversation, documents) {
   return transact("readwrite", (conversations, store) => {
     for (const document of documents) store.put(document);
@@ -60,7 +60,7 @@ export const remove = (id) => transact("readwrite", (conversations, documents) =
   prune(conversations, documents);
 });
 
-// Removes the documents that no conversation has.
+// Removes documents without a conversation.
 function prune(conversations, documents) {
   const all = conversations.getAll();
   all.onsuccess = () => {
