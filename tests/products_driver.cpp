@@ -1,20 +1,13 @@
-// Products by the kernels of one instruction set (H2O_KERNELS), for tools/check_products.py: cases come from standard input, results go
-// to standard output.
+// Products by the kernels of one instruction set, for tools/check_products.py: cases come from standard input, results are
+// written to standard output.
 
 #include "ggml/product/cpu/packed.h"
 
 #include <cstdio>
-#include <map>
-#include <string>
+#include <cstdlib>
 #include <vector>
 
-static const std::map<std::string, h2o_product_kernel h2o_product_kernels::*> TYPES = {
-    { "q4_0", &h2o_product_kernels::q4_0 }, { "q4_1", &h2o_product_kernels::q4_1 }, { "q5_0", &h2o_product_kernels::q5_0 },
-    { "q5_1", &h2o_product_kernels::q5_1 }, { "q8_0", &h2o_product_kernels::q8_0 }, { "iq4_nl", &h2o_product_kernels::iq4_nl },
-    { "mxfp4", &h2o_product_kernels::mxfp4 }, { "q2_K", &h2o_product_kernels::q2_k }, { "q3_K", &h2o_product_kernels::q3_k },
-    { "q4_K", &h2o_product_kernels::q4_k }, { "q5_K", &h2o_product_kernels::q5_k }, { "q6_K", &h2o_product_kernels::q6_k },
-    { "iq4_xs", &h2o_product_kernels::iq4_xs }, { "f16", &h2o_product_kernels::f16 }, { "bf16", &h2o_product_kernels::bf16 },
-};
+h2o_product_kernels KERNEL;
 
 static std::vector<char> read(size_t n) {
     std::vector<char> data(n);
@@ -26,11 +19,11 @@ static std::vector<char> read(size_t n) {
 }
 
 int main() {
-    char    type[16];
+    int     type;
     int64_t n_rows, n, n_columns;
-    while (scanf("%15s %ld %ld %ld", type, &n_rows, &n, &n_columns) == 4) {
+    while (scanf("%d %ld %ld %ld", &type, &n_rows, &n, &n_columns) == 4) {
         getchar(); // the line's end
-        const h2o_product_kernel & kernel = H2O_KERNELS->*TYPES.at(type);
+        const h2o_product_kernel & kernel = *KERNEL((ggml_type) type);
 
         const int64_t n_blocks = n/H2O_PRODUCT_BLOCK;
         const int64_t stride   = n_blocks/kernel.unit_blocks*kernel.unit_bytes;

@@ -1,4 +1,4 @@
-"""Test kernels of products that this CPU cannot run as they are: python tools/check_products.py
+"""Test kernels of products that this CPU may not have: python tools/check_products.py
 
 NEON's run in qemu-user (Debian: g++-aarch64-linux-gnu, qemu-user); those for AVX-VNNI with AVX-512's instruction of the
 same meaning, where the CPU has AVX-512 VNNI. Shapes, weights and bounds are those of tests/test_products.py.
@@ -23,14 +23,14 @@ from test_products import FLOATS, TYPES, check, columns_of, ggml_type, unit, wei
 
 DRIVER = ROOT / "tests" / "products_driver.cpp"
 KERNELS = ROOT / "src" / "ggml" / "product"
-FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-static", f"-I{ROOT / 'src'}")
+INCLUDES = (f"-I{ROOT / 'src'}", f"-I{ROOT / 'vendor' / 'llama.cpp' / 'ggml' / 'include'}")
+FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-static", *INCLUDES)
 
 SAME_BY_AVX512 = ("-D__AVXVNNI__", "-D_mm256_dpbusd_avx_epi32=_mm256_dpbusd_epi32")
 WAYS = {
-    "dotprod": ("aarch64-linux-gnu-g++", ("-march=armv8.2-a+dotprod",), ("qemu-aarch64",)),
-    "i8mm": ("aarch64-linux-gnu-g++", ("-march=armv8.2-a+dotprod+i8mm",), ("qemu-aarch64", "-cpu", "max")),
-    "avx2": ("c++", ("-march=haswell",), ()),
-    "avxvnni": ("c++", ("-march=haswell", "-mavx512vl", "-mavx512vnni", *SAME_BY_AVX512), ()),
+    "dotprod": ("aarch64-linux-gnu-g++", ("-march=armv8.2-a+dotprod", "-DVL=4"), ("qemu-aarch64",)),
+    "avx2": ("c++", ("-march=haswell", "-DVL=8"), ()),
+    "avxvnni": ("c++", ("-march=haswell", "-mavx512vl", "-mavx512vnni", *SAME_BY_AVX512, "-DVL=8"), ()),
 }
 
 
@@ -41,8 +41,8 @@ def main() -> None:
         missing = [name for name in (compiler, *runner[:1]) if not shutil.which(name)]
         if missing or (isa == "avxvnni" and "avx512_vnni" not in Path("/proc/cpuinfo").read_text()):
             sys.exit(f"check_products: {', '.join(missing) or 'AVX-512 VNNI'} is missing")
-        sources = (DRIVER, KERNELS / "kernels" / f"{isa}.cpp", KERNELS / "cpu" / "packed.cpp")
-        run(compiler, *FLAGS, *options, f"-DH2O_KERNELS=h2o_products_{isa}", *sources, "-o", program)
+        sources = (DRIVER, KERNELS / "cpu" / "packed.cpp", "-x", "c++", KERNELS / "kernels" / "simd.h")
+        run(compiler, *FLAGS, *options, "-DKERNEL=kernel_of_type", *sources, "-o", program)
         check_cases(isa, [*runner, str(program)])
 
 
@@ -59,7 +59,7 @@ def check_cases(isa: str, command: list[str]) -> None:
     parts = []
     for type_name, weights, x in cases:
         rounded = x if type_name in FLOATS else gguf.quants.quantize(x, ggml_type("q8_0"))
-        parts.append(f"{type_name} {len(weights)} {x.shape[1]} {len(x)}\n".encode())
+        parts.append(f"{ggml_type(type_name).value} {len(weights)} {x.shape[1]} {len(x)}\n".encode())
         parts += [weights.tobytes(), rounded.tobytes()]
     output = subprocess.run(command, input=b"".join(parts), stdout=subprocess.PIPE, check=True).stdout
 

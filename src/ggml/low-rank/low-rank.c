@@ -5,12 +5,17 @@
 
 #include <string.h>
 
-#define MIN_TOKENS 8 // B is transposed before
+#define MIN_TOKENS 8 // fewer are not worth transposing B
 
 struct ggml_tensor * ggml_h2o_add_low_rank(
-        struct ggml_context * ctx, struct ggml_tensor * sum, struct ggml_tensor * b, struct ggml_tensor * y, float scale) {
-    const bool fits = sum->type == GGML_TYPE_F32 && y->type == GGML_TYPE_F32 && ggml_is_contiguous(sum) && ggml_is_contiguous(y) &&
-        ggml_is_matrix(sum) && ggml_is_matrix(b) && b->ne[0] <= H2O_LOW_RANK_MAX && sum->ne[1] >= MIN_TOKENS;
+        struct ggml_context * ctx,
+        struct ggml_tensor  * sum,
+        struct ggml_tensor  * b,
+        struct ggml_tensor  * y,
+        float                 scale) {
+    const bool fits = sum->type == GGML_TYPE_F32 && ggml_is_contiguous(sum) && ggml_is_matrix(sum) &&
+        y->type == GGML_TYPE_F32 && ggml_is_contiguous(y) && ggml_is_matrix(b) &&
+        sum->ne[1] >= MIN_TOKENS && b->ne[0] <= H2O_LOW_RANK_MAX;
 
     if (!fits || !b->buffer || !ggml_backend_buffer_is_host(b->buffer)) {
         return NULL;

@@ -6,8 +6,8 @@
 extern "C" {
 #endif
 
-// What a LoRA adapter adds to a product: sum + scale*B*y, in the place of sum, [n_out, n_tokens]; B is [rank, n_out] and y [rank, n_tokens].
-// NULL if upstream's product, scaling and sum are to be used: on a device, of experts, with few tokens or a high rank.
+// Adds a LoRA adapter to a product, in place: sum + scale*B*y. sum is [n_out, n_tokens], B [rank, n_out], y [rank,
+// n_tokens]. NULL if upstream's operators are to be used: on a device, with experts, with few tokens or a high rank.
 GGML_API struct ggml_tensor * ggml_h2o_add_low_rank(
     struct ggml_context * ctx, struct ggml_tensor * sum, struct ggml_tensor * b, struct ggml_tensor * y, float scale);
 

@@ -2,7 +2,7 @@
 
 #include "ggml-impl.h"
 
-// beside upstream's enum ggml_op_hint
+// not a value of upstream's enum ggml_op_hint
 #define HINT 0x4832
 
 static bool is_product(const struct ggml_tensor * t) {

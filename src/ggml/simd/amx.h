@@ -7,9 +7,10 @@
 
 namespace {
 
-// Tiles 0 to 3 are 16 x 16 sums, 4 and 5 have 16 rows of so many bytes, 6 and 7 as many of 16 columns, 4 bytes of each side by side.
+// Tiles 0 to 3 are 16 x 16 sums; 4 and 5 have 16 rows of `bytes` bytes; 6 and 7 have `bytes` bytes of each of 16
+// columns, 4 bytes of a column side by side.
 //
-// Others set the configuration of a thread once and rely on it, as upstream's products with AMX do.
+// The destructor restores the thread's configuration: upstream's products set theirs once and rely on it.
 class tile_config {
 public:
     explicit tile_config(int bytes) {

@@ -14,7 +14,7 @@ namespace {
 typedef uint16_t vec_h_mem __attribute__((vector_size(VL*2), aligned(2), may_alias));
 
 #if !HAS_F16C
-// The exponent's bias is corrected by a product, which also takes care of subnormal numbers.
+// A product corrects the exponent's bias, also of subnormal numbers.
 inline vec_f widen_half(vec_u bits) {
     const vec_f finite = (vec_f) ((bits & 0x7fff) << 13)*0x1p112f;
     const vec_u large  = (vec_u) ((vec_i) (bits & 0x7fff) >= 0x7c00) & 0x7f800000; // infinite or NaN
@@ -26,14 +26,14 @@ inline vec_f load_half(const void * x) {
 #if !HAS_F16C
     return widen_half(__builtin_convertvector(*(const vec_h_mem *) x, vec_u));
 #elif VL == 16
-    // the same without a mask, for which GCC 12 warns of a number without a value
+    // without a mask GCC 12 warns of an uninitialised number
     return (vec_f) _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i *) x));
 #else
     return (vec_f) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x));
 #endif
 }
 
-// Joined in registers: a vector that is loaded waits for the stores of its parts.
+// Joined in registers: a load would wait for the stores of its parts.
 inline vec_f widen_halves(const uint16_t * x) {
 #if !HAS_F16C
     return load_half(x);

@@ -15,36 +15,42 @@
 #include <unistd.h>
 #endif
 
-static bool has_avx2() {
+namespace {
+
+struct cpuid {
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+
+    explicit cpuid(unsigned leaf, unsigned subleaf = 0) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
+};
+
+bool has_avx2() {
     const unsigned F16C = 1u << 29;
 
-    unsigned eax, ebx, ecx, edx;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & F16C)) {
-        return false;
-    }
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
+        (cpuid(1).ecx & F16C);
 }
 
-static bool has_avx_vnni() {
+bool has_avx_vnni() {
     const unsigned AVX_VNNI = 1u << 4;
 
-    unsigned eax, ebx, ecx, edx;
-    return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & AVX_VNNI);
+    return has_avx2() && (cpuid(7, 1).eax & AVX_VNNI);
 }
 
-static bool has_avx512() {
+bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-static bool has_avx512_bf16() {
+bool has_avx512_bf16() {
     const unsigned AVX512_BF16 = 1u << 5;
 
-    unsigned eax, ebx, ecx, edx;
-    return has_avx512() && __builtin_cpu_supports("avx512vnni") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & AVX512_BF16);
+    return has_avx512() && __builtin_cpu_supports("avx512vnni") && (cpuid(7, 1).eax & AVX512_BF16);
 }
 
-static bool has_amx() {
+bool has_amx() {
 #if defined(H2O_EMULATE_AMX)
     return has_avx2();
 #elif defined(__linux__)
@@ -53,12 +59,11 @@ static bool has_amx() {
     const unsigned AMX_INT8 = 1u << 25;
     const unsigned AMX      = AMX_BF16 | AMX_TILE | AMX_INT8;
 
-    unsigned eax, ebx, ecx, edx;
-    if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & AMX) != AMX) {
+    if (!has_avx512_bf16() || (cpuid(7).edx & AMX) != AMX) {
         return false;
     }
 
-    // the system must keep the tiles of each thread (AVX-512 says that there is xgetbv), and the process ask for it
+    // the system must save the tiles of each thread, and the process ask for them; a CPU with AVX-512 has xgetbv
     const unsigned XTILECFG_AND_XTILEDATA = 3u << 17;
     const int      ARCH_REQ_XCOMP_PERM    = 0x1023;
     const int      XFEATURE_XTILEDATA     = 18;
@@ -72,6 +77,8 @@ static bool has_amx() {
     return false;
 #endif
 }
+
+} // namespace
 #endif
 
 #if defined(__aarch64__)
@@ -84,16 +91,6 @@ static bool has_dotprod() {
     const unsigned long ASIMDDP = 1ul << 20;
 
     return getauxval(AT_HWCAP) & ASIMDDP;
-#else
-    return false;
-#endif
-}
-
-static bool has_i8mm() {
-#if defined(__linux__)
-    const unsigned long I8MM = 1ul << 13;
-
-    return has_dotprod() && (getauxval(AT_HWCAP2) & I8MM);
 #else
     return false;
 #endif
@@ -117,7 +114,6 @@ struct cpu_isas {
 #endif
 #if defined(__aarch64__)
         set(h2o_isa::DOTPROD, has_dotprod());
-        set(h2o_isa::I8MM,    has_i8mm());
 #endif
         // for tests of programs
         if (const char * last = getenv("H2O_ISA"); last && *last) {
@@ -126,7 +122,8 @@ struct cpu_isas {
                 i++;
             }
             if (i == H2O_N_ISAS) {
-                GGML_LOG_WARN("H2O_ISA: '%s' is not the name of an instruction set, such as 'avx2', and changes nothing\n", last);
+                GGML_LOG_WARN(
+                    "H2O_ISA: '%s' is not the name of an instruction set, such as 'avx2', and changes nothing\n", last);
             } else {
                 std::fill(has + i + 1, has + H2O_N_ISAS, false);
             }
@@ -141,7 +138,9 @@ struct cpu_isas {
 static std::atomic<h2o_isa> last_in_use { h2o_isa::AMX };
 
 const char * h2o_isa_name(h2o_isa isa) {
-    static const char * const names[H2O_N_ISAS] = { "portable", "dotprod", "i8mm", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx" };
+    static const char * const names[H2O_N_ISAS] = {
+        "portable", "dotprod", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx",
+    };
 
     return names[(int) isa];
 }

@@ -60,7 +60,7 @@ struct make_indices<0, J...> {
     typedef indices<J...> type;
 };
 
-// Of two vectors, the lanes with these numbers, those of b after those of a.
+// The lanes with these numbers; b's lanes follow a's.
 template <int... LANE>
 inline vec_f shuffle(vec_f a, vec_f b) {
 #if defined(__clang__)
@@ -92,7 +92,7 @@ inline void transpose(vec_f * row) {
     }
 }
 
-// Of the pairs of lanes that differ in the bit STEP, the sums: those of a where the bit is 0, those of b where it is 1.
+// The sums of two lanes whose numbers differ in the bit STEP: a's lanes where the bit is 0, b's where it is 1.
 template <int STEP, int... J>
 inline vec_f add_pairs(vec_f a, vec_f b, indices<J...>) {
     return shuffle<((J & STEP) ? VL + J - STEP : J)...>(a, b) + shuffle<((J & STEP) ? VL + J : J + STEP)...>(a, b);

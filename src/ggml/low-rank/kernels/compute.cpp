@@ -33,7 +33,8 @@ void transpose(const ggml_tensor * b, int64_t first, int64_t n, float scale, flo
 
 // A thread takes a run of tokens; B is in the cache, and every thread transposes it.
 void ggml_h2o_compute_low_rank(
-        ggml_tensor * dst, const ggml_tensor *, const ggml_tensor * b, const ggml_tensor * y, int ith, int nth, void * data) {
+        ggml_tensor * dst, const ggml_tensor *, const ggml_tensor * b, const ggml_tensor * y,
+        int ith, int nth, void * data) {
     float scale;
     memcpy(&scale, &data, sizeof(scale));
 
@@ -54,7 +55,8 @@ void ggml_h2o_compute_low_rank(
         transpose(b, row, n, scale, tile);
 
         if (n == ROWS) {
-            add(tile, (const float *) y->data + start*rank, rank, (float *) dst->data + start*n_out + row, n_out, end - start);
+            float * to = (float *) dst->data + start*n_out + row;
+            add(tile, (const float *) y->data + start*rank, rank, to, n_out, end - start);
             continue;
         }
         for (int64_t i = start; i < end; ++i) {

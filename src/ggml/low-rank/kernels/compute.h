@@ -9,8 +9,8 @@ extern "C" {
 #define H2O_LOW_RANK_MAX 128 // a tile of B is on the stack
 
 void ggml_h2o_compute_low_rank(
-    struct ggml_tensor * dst, const struct ggml_tensor * sum, const struct ggml_tensor * b, const struct ggml_tensor * y,
-    int ith, int nth, void * data);
+    struct ggml_tensor * dst, const struct ggml_tensor * sum, const struct ggml_tensor * b,
+    const struct ggml_tensor * y, int ith, int nth, void * data);
 
 #ifdef __cplusplus
 }

@@ -59,8 +59,8 @@ static void max_rows_cuda(const ggml_tensor * src0, ggml_tensor * dst, cudaStrea
     // few rows: larger blocks hide the latency
     const int block_size = nrows / nsm < 2 ? 512 : src0->ne[0] < 1024 ? 32 : 128;
 
-    h2o_launch(k_max_rows<T>, dim3(nrows), dim3(block_size), 0, stream, (const char *) src0->data, (T *) dst->data, src0->ne[0],
-            src0->ne[1], src0->ne[2], src0->nb[1], src0->nb[2], src0->nb[3]);
+    h2o_launch(k_max_rows<T>, dim3(nrows), dim3(block_size), 0, stream, (const char *) src0->data, (T *) dst->data,
+            src0->ne[0], src0->ne[1], src0->ne[2], src0->nb[1], src0->nb[2], src0->nb[3]);
 }
 
 void ggml_cuda_op_max_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {

@@ -17,7 +17,7 @@ int64_t h2o_packed::slice() const {
     return std::min<int64_t>(n_blocks, kernel.slice_blocks);
 }
 
-// With few columns what is unpacked is used little, and stays in the L1 cache.
+// With few columns, unpacked rows are used little, and stay in the L1 cache.
 int64_t h2o_packed::step() const {
     return n_panels <= 2 ? kernel.group_rows : H2O_PRODUCT_MAX_ROWS;
 }
@@ -44,7 +44,8 @@ size_t h2o_packed::scratch_size() const {
     return bytes_of_rows(kernel, step(), slice()) + n_sums*sizeof(float);
 }
 
-void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride, int64_t n, char * scratch, float * const * dst, int64_t row) const {
+void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride, int64_t n, char * scratch,
+        float * const * dst, int64_t row) const {
     if (is_direct) {
         return kernel.multiply_direct({ rows, stride, n, packed, panel_size, n_columns, n_blocks, dst, row });
     }
@@ -69,8 +70,9 @@ void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride
 
             const char * src = rows + start*stride + block/kernel.unit_blocks*kernel.unit_bytes;
             for (int64_t i = 0; i < s.n_rows; i += kernel.group_rows) {
-                kernel.unpack_rows(src + i*stride, stride, (int) std::min<int64_t>(kernel.group_rows, s.n_rows - i), s.n_blocks,
-                    scratch + i/kernel.group_rows*s.n_blocks*kernel.rows_block);
+                const int n_group = (int) std::min<int64_t>(kernel.group_rows, s.n_rows - i);
+                char * group = scratch + i/kernel.group_rows*s.n_blocks*kernel.rows_block;
+                kernel.unpack_rows(src + i*stride, stride, n_group, s.n_blocks, group);
             }
             kernel.multiply(s);
         }

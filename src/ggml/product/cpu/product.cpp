@@ -2,20 +2,31 @@
 #include "ggml-cpu.h"
 #include "ops.h"
 
-#include "ggml/product/cpu/columns.h"
-#include "ggml/product/cpu/hint.h"
 #include "ggml/product/cpu/packed.h"
+#include "ggml/product/kernels/kernels.h"
+#include "ggml/product/product.h"
 #include "ggml/work.h"
 
 #include <algorithm>
 
 namespace {
 
-constexpr int64_t ITEMS        = 8;  // for each thread, or fewer rows
-constexpr int64_t DIRECT_ITEMS = 2;  // long ones: the first rows of each come from memory late
+constexpr int64_t ITEMS        = 8; // for each thread, fewer with few rows
+constexpr int64_t DIRECT_ITEMS = 2; // for each thread, or expert: few, because the first rows of each come late
 
-// Columns are packed once. An item of work is a run of rows for all columns; a thread unpacks them, or multiplies few columns by them
-// where they lie. The sum of a row and a column is taken block after block: it depends on nothing else.
+// Columns that are multiplied by the same matrix: all, or those for which a router chose this expert.
+struct group {
+    int64_t first_column;
+    int64_t n_columns;
+    int64_t offset; // of its packed columns
+    int64_t first_panel;
+    int64_t first_item;
+    int64_t item_rows;
+};
+
+// A product with a matrix, or with the matrices of experts. Columns are packed once, group by group. An item of work is
+// a run of a matrix's rows, multiplied by all columns of the group. A sum is taken block after block, so it depends
+// only on its row and its column.
 struct product {
     product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
 
@@ -24,63 +35,140 @@ struct product {
     void compute(const ggml_compute_params * params) const;
 
 private:
+    // A thread's part of the work buffer.
+    struct thread_work {
+        group        * groups;
+        const float ** columns;
+        float       ** dst;     // the results of each column
+        char         * scratch; // rounded columns of a panel, then unpacked rows
+        size_t         size;
+
+        thread_work(const product & p, char * start);
+    };
+
+    const h2o_product_kernel & kernel;
+
     const ggml_tensor * weights;
     const ggml_tensor * x;
+    const ggml_tensor * ids; // of the experts, or NULL
     const ggml_tensor * dst;
 
-    h2o_packed columns;
-    int64_t    n_rows;
-    int64_t    item_rows;
+    int64_t n_groups;
+    int64_t n_tokens, n_used; // experts of a token; without experts, one token has all columns
+    int64_t n_columns, n_rows, n_blocks;
+    size_t  packed_size, scratch_size;
 
-    // a thread's part of the work buffer: where each column's results go, then a panel's rounded columns, or unpacked rows
-    size_t off_scratch, thread_size;
+    h2o_packed packed(const group & g) const { return { kernel, g.n_columns, n_blocks }; }
+    bool is_rounded() const { return kernel.column_block == H2O_PRODUCT_Q8_0_BYTES; }
 
-    void prefetch(int64_t item) const;
-    void pack(char * work, char * rounded, int ith, int nth) const;
+    void make_groups(const thread_work & t, int nth) const;
+    void prefetch(const group & g, int64_t item) const;
+    void pack(const thread_work & t, char * work, int ith, int nth) const;
 };
 
 product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads)
-    : weights(dst->src[0]), x(dst->src[1]), dst(dst), columns(kernel, x->ne[1], x->ne[0]/H2O_PRODUCT_BLOCK), n_rows(weights->ne[1]) {
-    const int64_t n_items = n_threads*(columns.is_direct ? DIRECT_ITEMS : ITEMS);
-    const int64_t n       = std::min(h2o_ceil_div(n_rows, n_items), columns.is_direct ? n_rows : H2O_PRODUCT_MAX_ROWS);
-    item_rows = h2o_ceil_div(n, columns.item_step())*columns.item_step();
+    : kernel(kernel), weights(dst->src[0]), x(dst->src[1]), ids(dst->src[2]), dst(dst) {
+    n_groups  = weights->ne[2];
+    n_tokens  = ids ? ids->ne[1] : 1;
+    n_used    = ids ? ids->ne[0] : x->ne[1];
+    n_columns = n_tokens*n_used;
+    n_rows    = weights->ne[1];
+    n_blocks  = weights->ne[0]/H2O_PRODUCT_BLOCK;
 
-    const size_t n_rounded = columns.panel_columns*h2o_rounded_size(kernel, columns.n_blocks);
+    // each group may have a panel that is not full
+    const int64_t panel  = h2o_ceil_div(n_blocks*kernel.panel_block, 64)*64;
+    const int64_t column = std::max(h2o_packed(kernel, 1, n_blocks).panel_size, h2o_ceil_div(panel, kernel.n_lanes));
+    packed_size = h2o_ceil_div(n_columns*column, 64)*64 + std::min(n_groups, n_columns)*panel;
 
-    off_scratch = GGML_PAD(columns.n_columns*sizeof(float *), 64);
-    thread_size = off_scratch + GGML_PAD(std::max(n_rounded, columns.scratch_size()), 64);
-    size        = columns.size() + n_threads*thread_size;
+    const size_t rounded = is_rounded() ? kernel.n_lanes*n_blocks*kernel.column_block : 0;
+    scratch_size = std::max(rounded, h2o_packed(kernel, n_columns, n_blocks).scratch_size()); // grows with the columns
+
+    size = packed_size + n_threads*thread_work(*this, nullptr).size;
+}
+
+product::thread_work::thread_work(const product & p, char * start) {
+    h2o_take take { start };
+    groups  = take.get<group>(p.n_groups + 1);
+    columns = take.get<const float *>(p.n_columns);
+    dst     = take.get<float *>(p.n_columns);
+    scratch = take.get<char>(p.scratch_size);
+    size    = take.size;
+}
+
+// Every thread makes its own groups, which takes less time than waiting for another thread.
+void product::make_groups(const thread_work & t, int nth) const {
+    const auto for_each = [&](const auto & f) {
+        for (int64_t token = 0; token < n_tokens; ++token) {
+            for (int64_t i = 0; i < n_used; ++i) {
+                const char * id = ids ? (const char *) ids->data + token*ids->nb[1] + i*ids->nb[0] : nullptr;
+                f(token, i, t.groups[id ? *(const int32_t *) id : 0]);
+            }
+        }
+    };
+
+    std::fill(t.groups, t.groups + n_groups + 1, group {});
+    for_each([](int64_t, int64_t, group & g) { ++g.n_columns; });
+
+    for (group * g = t.groups; g < t.groups + n_groups; ++g) {
+        const h2o_packed p = packed(*g);
+
+        const int64_t n_items = ids ? DIRECT_ITEMS : nth*(p.is_direct ? DIRECT_ITEMS : ITEMS);
+        const int64_t n       = std::min(h2o_ceil_div(n_rows, n_items), p.is_direct ? n_rows : H2O_PRODUCT_MAX_ROWS);
+        g->item_rows = h2o_ceil_div(n, p.item_step())*p.item_step();
+
+        g[1].first_column = g->first_column + g->n_columns;
+        g[1].offset       = g->offset + p.size();
+        g[1].first_panel  = g->first_panel + p.n_panels;
+        g[1].first_item   = g->first_item + (g->n_columns > 0 ? h2o_ceil_div(n_rows, g->item_rows) : 0);
+        g->n_columns = 0;
+    }
+
+    for_each([&](int64_t token, int64_t i, group & g) {
+        const int64_t column = g.first_column + g.n_columns++;
+        t.columns[column] = (const float *) ((const char *) x->data + token*x->nb[2] + i%x->ne[1]*x->nb[1]);
+        t.dst    [column] = (float *) ((char *) dst->data + token*dst->nb[2] + i*dst->nb[1]);
+    });
 }
 
 // The item's first rows, which nothing else asks for in time.
-void product::prefetch(int64_t item) const {
+void product::prefetch(const group & g, int64_t item) const {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
-    const char * first = (const char *) weights->data + item*item_rows*weights->nb[1];
+    const char * first = (const char *) weights->data + item*g.item_rows*weights->nb[1];
     const char * end   = std::min(first + H2O_PRODUCT_AHEAD, (const char *) weights->data + n_rows*weights->nb[1]);
     for (const char * line = first; line < end; line += 64) {
         __builtin_prefetch(line, 0, 3);
     }
 }
 
-// A thread's share of all blocks of all panels.
-void product::pack(char * work, char * rounded, int ith, int nth) const {
-    const int64_t n_blocks = columns.n_blocks;
+// A thread's share of the blocks of all panels.
+void product::pack(const thread_work & t, char * work, int ith, int nth) const {
+    const auto    round = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
+    const int64_t all   = t.groups[n_groups].first_panel*n_blocks;
+    const int64_t end   = all*(ith + 1)/nth;
 
-    const int64_t end = columns.n_panels*n_blocks*(ith + 1)/nth;
-    for (int64_t i = columns.n_panels*n_blocks*ith/nth; i < end;) {
-        const int64_t panel  = i/n_blocks;
-        const int64_t block  = i%n_blocks;
-        const int64_t n      = std::min(n_blocks - block, end - i);
-        const int64_t first  = panel*columns.panel_columns;
-        const int64_t n_cols = std::min(columns.panel_columns, columns.n_columns - first);
-
-        const char * column[64];
-        for (int64_t j = 0; j < n_cols; ++j) {
-            const float * src = (const float *) ((const char *) x->data + (first + j)*x->nb[1]) + block*H2O_PRODUCT_BLOCK;
-            column[j] = h2o_round_column(columns.kernel, src, n, rounded + j*h2o_rounded_size(columns.kernel, n));
+    const group * g = t.groups;
+    for (int64_t i = all*ith/nth, n; i < end; i += n) {
+        while (i/n_blocks >= g[1].first_panel) {
+            ++g;
         }
-        columns.pack(column, panel, block, n, work);
-        i += n;
+        const h2o_packed p = packed(*g);
+
+        const int64_t panel = i/n_blocks - g->first_panel;
+        const int64_t block = i%n_blocks;
+        const int64_t first = panel*p.panel_columns;
+        n = std::min(n_blocks - block, end - i);
+
+        const char * columns[64];
+        for (int64_t j = 0; j < std::min(p.panel_columns, g->n_columns - first); ++j) {
+            const float * column = t.columns[g->first_column + first + j] + block*H2O_PRODUCT_BLOCK;
+            columns[j] = (const char *) column;
+            if (is_rounded()) {
+                char * rounded = t.scratch + j*n*kernel.column_block;
+                round(column, rounded, n*H2O_PRODUCT_BLOCK);
+                columns[j] = rounded;
+            }
+        }
+        p.pack(columns, panel, block, n, work + g->offset);
     }
 }
 
@@ -88,34 +176,54 @@ void product::compute(const ggml_compute_params * params) const {
     const int ith = params->ith;
     const int nth = params->nth;
 
-    char   * work    = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-    char   * thread  = work + columns.size() + ith*thread_size;
-    char   * scratch = thread + off_scratch;
-    float ** to      = (float **) thread;
+    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
+    char * own  = work + packed_size;
+
+    const thread_work t(*this, own + ith*thread_work(*this, nullptr).size);
 
     if (ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, nth);
     }
-    if (columns.is_direct) {
-        prefetch(ith);
+    make_groups(t, nth);
+    if (!ids && packed(*t.groups).is_direct) {
+        prefetch(*t.groups, ith);
     }
-    for (int64_t j = 0; j < columns.n_columns; ++j) {
-        to[j] = (float *) ((char *) dst->data + j*dst->nb[1]);
-    }
-    pack(work, scratch, ith, nth);
+    pack(t, work, ith, nth);
 
     ggml_barrier(params->threadpool);
 
-    const int64_t n_items = h2o_ceil_div(n_rows, item_rows);
-    for (int64_t i = ith; i < n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        const int64_t row = i*item_rows;
-        columns.multiply(work, (const char *) weights->data + row*weights->nb[1], weights->nb[1], std::min(item_rows, n_rows - row),
-            scratch, to, row);
+    const group * g = t.groups;
+    for (int64_t i = ith; i < t.groups[n_groups].first_item; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        while (i >= g[1].first_item) {
+            ++g;
+        }
+        const int64_t row  = (i - g->first_item)*g->item_rows;
+        const char  * rows = (const char *) weights->data + (g - t.groups)*weights->nb[2] + row*weights->nb[1];
+
+        packed(*g).multiply(work + g->offset, rows, weights->nb[1], std::min(g->item_rows, n_rows - row),
+            t.scratch, t.dst + g->first_column, row);
     }
 }
 
+// NULL if upstream is to multiply. Upstream multiplies by experts column by column.
 const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
-    return dst->src[1]->ne[2] == 1 ? h2o_product_kernel_for(dst) : nullptr;
+    constexpr int64_t MIN_COLUMNS = 4; // of an expert, on average
+
+    const ggml_tensor * weights = dst->src[0];
+    const ggml_tensor * x       = dst->src[1];
+
+    const bool has_experts = dst->op == GGML_OP_MUL_MAT_ID;
+    const bool fits = ggml_h2o_product_has_hint(dst) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
+        x->ne[3] == 1 && (has_experts || x->ne[2] == 1) && x->ne[0]%H2O_PRODUCT_BLOCK == 0;
+
+    const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
+    if (!kernel) {
+        return nullptr;
+    }
+    const bool is_faster = has_experts
+        ? kernel->min_columns == 0 || dst->ne[1]*dst->ne[2] >= MIN_COLUMNS*weights->ne[2]
+        : dst->ne[1] >= (dst->ne[1] <= kernel->max_direct ? kernel->min_columns : kernel->min_packed);
+    return is_faster ? kernel : nullptr;
 }
 
 } // namespace
@@ -135,4 +243,12 @@ bool ggml_compute_forward_h2o_product(const ggml_compute_params * params, ggml_t
     GGML_ASSERT(p.size + 64 <= params->wsize && "planned for as many threads or more");
     p.compute(params);
     return true;
+}
+
+size_t ggml_h2o_experts_work_size(const ggml_tensor * dst, int n_threads) {
+    return ggml_h2o_product_work_size(dst, n_threads);
+}
+
+bool ggml_compute_forward_h2o_experts(const ggml_compute_params * params, ggml_tensor * dst) {
+    return ggml_compute_forward_h2o_product(params, dst);
 }

@@ -6,16 +6,12 @@
 
 namespace {
 
-// whether the sums of a panel start with something
+// whether a panel has what the sums start with; tiles multiply signed bytes
 template <typename K>
-#if defined(TILES)
-constexpr bool STARTS = false; // tiles multiply signed bytes
-#else
-constexpr bool STARTS = FIRST<K>;
-#endif
+constexpr bool STARTS = FIRST<K> && GROUP == ROWS;
 
-// Of a panel's block: numbers, scales, then what the sums start with, or what the minimums are multiplied by: sums of the columns'
-// numbers times their scales. Of a group's: numbers, scales, minimums.
+// A panel's block has numbers, scales, and sums of the columns' numbers: times -ZERO, at which the products start, or
+// times scales, to be multiplied by minimums. A group's block has numbers, scales, minimums.
 template <typename K>
 struct layout {
     static constexpr int PANEL_SCALES = N_STEPS<K>*VL*4;
@@ -61,8 +57,8 @@ void pack_columns(const char * const * columns, int n, int spread, int64_t n_blo
     }
 }
 
-// N blocks of 4 rows, from a unit's start, to those from `first` on of a group.
-template <typename T, int N>
+// A unit of 4 rows, to rows `first` to `first` + 3 of a group's blocks.
+template <typename T>
 inline void unpack_unit(const char * const * row, int64_t stride, int first, char * dst) {
     using L = layout<typename T::kind>;
 
@@ -71,17 +67,17 @@ inline void unpack_unit(const char * const * row, int64_t stride, int first, cha
     for (int r = 0; r < ROWS; ++r) {
         floats s[T::SCALES];
         floats m[T::SCALES];
-        T::template scales<N>(row[r], s, m);
+        T::template scales<T::BLOCKS>(row[r], s, m);
         __builtin_memcpy(scales[r], s, sizeof(s));
         if (T::MINS) {
             __builtin_memcpy(mins[r], m, sizeof(m));
         }
-        for (int i = 0; i < N*T::BYTES/T::BLOCKS; i += 64) {
+        for (int i = 0; i < T::BYTES; i += 64) {
             __builtin_prefetch(row[r] + GROUP*stride + i, 0, 3); // of the next group
         }
     }
 #pragma GCC unroll 8
-    for (int b = 0; b < N; ++b, dst += L::ROWS_BLOCK) {
+    for (int b = 0; b < T::BLOCKS; ++b, dst += L::ROWS_BLOCK) {
         bytes<1> w[ROWS];
         for (int r = 0; r < ROWS; ++r) {
             w[r] = T::template numbers<1>(row[r], b);
@@ -90,9 +86,10 @@ inline void unpack_unit(const char * const * row, int64_t stride, int first, cha
 
         for (int h = 0; h < T::SCALES; ++h) {
             for (int r = 0; r < ROWS; ++r) {
-                __builtin_memcpy(dst + L::ROWS_SCALES + (h*GROUP + first + r)*4, &scales[r][b*T::SCALES + h], sizeof(float));
+                const int i = (h*GROUP + first + r)*4;
+                __builtin_memcpy(dst + L::ROWS_SCALES + i, &scales[r][b*T::SCALES + h], sizeof(float));
                 if (T::MINS) {
-                    __builtin_memcpy(dst + L::ROWS_MINS + (h*GROUP + first + r)*4, &mins[r][b*T::SCALES + h], sizeof(float));
+                    __builtin_memcpy(dst + L::ROWS_MINS + i, &mins[r][b*T::SCALES + h], sizeof(float));
                 }
             }
         }
@@ -107,7 +104,7 @@ void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, cha
     }
     for (int64_t b = 0; b < n_blocks; b += T::BLOCKS, dst += T::BLOCKS*layout<typename T::kind>::ROWS_BLOCK) {
         for (int first = 0; first < GROUP; first += ROWS) {
-            unpack_unit<T, T::BLOCKS>(row + first, stride, first, dst);
+            unpack_unit<T>(row + first, stride, first, dst);
         }
         for (int i = 0; i < GROUP; ++i) {
             row[i] += T::BYTES;
@@ -115,7 +112,7 @@ void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, cha
     }
 }
 
-// The products of half H of a block with a panel, scaled, to the sums.
+// Scales the products of half H of a block by a panel, and adds them to the sums.
 template <typename K, int SPREAD, int H, int N>
 inline void add_scaled(const vec_i (& products)[N], const char * rows, const char * panel, vec_f (& sums)[N]) {
     using L = layout<K>;
@@ -133,3 +130,55 @@ inline void add_scaled(const vec_i (& products)[N], const char * rows, const cha
 }
 
 } // namespace
+
+#if defined(__AMX_INT8__)
+#include "ggml/product/kernels/tiles.h"
+#else
+
+namespace {
+
+template <typename K, int N, int SPREAD, int H>
+inline void multiply_half(
+        const char * rows, const char * panels, int64_t panel_stride, vec_f (& sums)[N][ROWS/SPREAD]) {
+    vec_i sum[N][ROWS/SPREAD];
+    for (int p = 0; p < N; ++p) {
+        for (vec_i & s : sum[p]) {
+            s = STARTS<K> ? *(const vec_i_mem *) (panels + p*panel_stride + layout<K>::PANEL_SUMS + H*VL*4) : vec_i {};
+        }
+    }
+    add_products<K, N, SPREAD, H>(rows, panels, panel_stride, sum);
+
+    for (int p = 0; p < N; ++p) {
+        add_scaled<K, SPREAD, H>(sum[p], rows, panels + p*panel_stride, sums[p]);
+    }
+}
+
+template <typename K>
+struct byte_panels {
+    static constexpr int PANEL_BLOCK = layout<K>::PANEL_BLOCK;
+    static constexpr int ROWS_BLOCK  = layout<K>::ROWS_BLOCK;
+    static constexpr int GROUP_ROWS  = ROWS;
+    using setup = no_setup;
+
+    static constexpr int AT_ONCE     = VL == 4 ? 3 : 2;
+    static constexpr int AT_END      = VL == 8 ? 1 : 3;
+
+    static constexpr bool SPREADS = MAX_DIRECT<K> < VL/2;
+
+    template <int N, int SPREAD>
+    static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks,
+            vec_f (& sums)[N][ROWS/SPREAD]) {
+        for (int64_t b = 0; b < n_blocks; ++b) {
+            multiply_half<K, N, SPREAD, 0>(rows, panels, panel_stride, sums);
+            if constexpr (K::SCALES == 2) {
+                multiply_half<K, N, SPREAD, 1>(rows, panels, panel_stride, sums);
+            }
+            panels += PANEL_BLOCK;
+            rows   += ROWS_BLOCK;
+        }
+    }
+};
+
+} // namespace
+
+#endif

@@ -1,13 +1,13 @@
 #pragma once
 
-// Products with few columns, as of generated tokens: rows are read where they lie, once, and are to come as fast as memory gives them.
+// Products with few columns, as for generated tokens. Rows are read once, in place, at the speed of memory.
 
 #include "ggml/product/kernels/steps.h"
 
 namespace {
 
-// A packed column: all numbers, what the sums of 4 of them start with, scales, and what minimums are multiplied by. Blocks that are
-// missing in a unit of 8 are zeros.
+// A packed column: all numbers; what the sums of 4 of them start with; scales, one for each scale of the weights; sums
+// of numbers, times scales, to be multiplied by minimums. Blocks that are missing in a unit of 8 are zeros.
 template <typename K>
 struct column_layout {
     int64_t n_blocks;
@@ -16,7 +16,7 @@ struct column_layout {
 
     int64_t first () const { return n_blocks*32; }
     int64_t scales() const { return first() + (FIRST<K> ? n_blocks*32 : 0); }
-    int64_t sums  () const { return scales() + n_blocks*4; }
+    int64_t sums  () const { return scales() + n_blocks*4*K::SCALES; }
     int64_t size  () const { return sums() + (K::MINS ? n_blocks*4*K::SCALES : 0); }
 };
 
@@ -25,53 +25,59 @@ int64_t column_bytes(int64_t n_blocks) {
     return column_layout<K>(n_blocks).size();
 }
 
+// sums of 4 of a block's numbers
+inline void sums_of_4(const char * numbers, int32_t * sums) {
+    constexpr int BYTES = VL == 4 ? 16 : 32;
+    for (int i = 0; i < 32; i += BYTES) {
+        vec_i x = {};
+        __builtin_memcpy(&x, numbers + i, BYTES);
+        x = add_bytes(vec_i {}, x);
+        __builtin_memcpy(sums + i/4, &x, BYTES);
+    }
+}
+
 template <typename K>
 void pack_column(const char * column, int64_t first, int64_t n, int64_t n_blocks, char * dst) {
+    static constexpr char zeros[H2O_PRODUCT_Q8_0_BYTES] = {};
+
     const column_layout<K> at(n_blocks);
+    const int64_t end = first + n == n_blocks ? at.n_blocks : first + n;
 
-    if (first + n == n_blocks) {
-        for (int64_t b = n_blocks; b < at.n_blocks; ++b) {
-            __builtin_memset(dst + b*32, 0, 32);
-            if (FIRST<K>) {
-                __builtin_memset(dst + at.first() + b*32, 0, 32);
+    for (int64_t b = first; b < end; ++b) {
+        const char * block = b < n_blocks ? column + (b - first)*H2O_PRODUCT_Q8_0_BYTES : zeros;
+        const float  scale = half_at(block);
+
+        int32_t part[8];
+        sums_of_4(block + 2, part);
+        __builtin_memcpy(dst + b*32, block + 2, 32);
+        for (int h = 0; h < K::SCALES; ++h) {
+            int sum = 0;
+            for (int i = h*8/K::SCALES; i < (h + 1)*8/K::SCALES; ++i) {
+                sum += part[i];
             }
-            __builtin_memset(dst + at.scales() + b*4, 0, 4);
+            const float scaled = scale*sum;
+            __builtin_memcpy(dst + at.scales() + (b*K::SCALES + h)*4, &scale, 4);
             if (K::MINS) {
-                __builtin_memset(dst + at.sums() + b*4*K::SCALES, 0, 4*K::SCALES);
+                __builtin_memcpy(dst + at.sums() + (b*K::SCALES + h)*4, &scaled, 4);
             }
         }
-    }
-
-    for (int64_t b = first; b < first + n; ++b, column += H2O_PRODUCT_Q8_0_BYTES) {
-        const float scale = half_at(column);
-        __builtin_memcpy(dst + b*32, column + 2, 32);
-        __builtin_memcpy(dst + at.scales() + b*4, &scale, 4);
         if (FIRST<K>) {
-            put_sums(column + 2, -K::ZERO, dst + at.first() + b*32);
-        }
-        if (K::MINS) {
-            int32_t part[8];
-            put_sums(column + 2, 1, (char *) part);
-            for (int h = 0; h < K::SCALES; ++h) {
-                int sum = 0;
-                for (int i = h*8/K::SCALES; i < (h + 1)*8/K::SCALES; ++i) {
-                    sum += part[i];
-                }
-                const float x = scale*sum;
-                __builtin_memcpy(dst + at.sums() + (b*K::SCALES + h)*4, &x, 4);
+            for (int32_t & x : part) {
+                x *= -K::ZERO;
             }
+            __builtin_memcpy(dst + at.first() + b*32, part, 32);
         }
     }
 }
 
-// A row's sums by C columns, and what the minimums add.
+// A row's sums by C columns.
 template <int C>
 struct row_sums {
-    vec_f  sum[C][2]; // of vectors in turn
-    floats min[C];
+    vec_f  sum[C][2]; // of even and of odd vectors
+    floats min[C];    // minimums times the columns' sums
 };
 
-// N blocks of a row, from a unit's start, and of the columns.
+// N blocks of a row, from a unit's start, times the columns' blocks.
 template <typename T, int N, int C>
 inline void add_unit(const char * row, const h2o_product_direct & d, int64_t b, row_sums<C> & sums) {
     const column_layout<typename T::kind> at(d.n_blocks);
@@ -82,12 +88,11 @@ inline void add_unit(const char * row, const h2o_product_direct & d, int64_t b, 
     T::template scales<N>(row, s, m);
     for (int c = 0; c < C; ++c) {
         const char * column = d.columns + c*d.column_stride;
-        floats x[T::SCALES];
-        load_scales<T::SCALES>(column + at.scales() + b*4, x);
         for (int h = 0; h < T::SCALES; ++h) {
-            scale[c][h] = s[h]*x[h];
+            const int64_t i = b*4*T::SCALES + h*32;
+            scale[c][h] = s[h]*load_floats(column + at.scales() + i);
             if (T::MINS) {
-                sums.min[c] += m[h]*load_floats(column + at.sums() + b*4*T::SCALES + h*32);
+                sums.min[c] = sums.min[c] + m[h]*load_floats(column + at.sums() + i);
             }
         }
     }
@@ -105,17 +110,16 @@ inline void add_unit(const char * row, const h2o_product_direct & d, int64_t b, 
     }
 }
 
-// Of a row, the sums of 8 parts by each column.
+// A row by C columns: 8 floats each, whose sum is the result.
 template <typename T, int C>
 inline void add_row(const char * row, const h2o_product_direct & d, floats * all) {
     row_sums<C> sums = {};
 
     int64_t b = 0;
     const auto add = [&](auto blocks) {
-        constexpr int N     = decltype(blocks)::value;
-        constexpr int BYTES = N*T::BYTES/T::BLOCKS;
+        constexpr int N = decltype(blocks)::value;
         add_unit<T, N, C>(row, d, b, sums);
-        row += BYTES;
+        row += N*T::BYTES/T::BLOCKS;
         b   += N;
     };
     while (b + 8 <= d.n_blocks) {

@@ -1,42 +1,42 @@
 #pragma once
 
-// The part of products with weights that is compiled once for each instruction set. Its files include no headers with
-// inline functions: the linker could take a copy that was compiled for another CPU.
+// Kernels of products with weights, compiled once for each instruction set. Their files include no headers with inline
+// functions: the linker could take a copy that was compiled for another CPU.
 
-#include <stdint.h>
+#include "ggml.h"
 
 // numbers of a block
 constexpr int H2O_PRODUCT_BLOCK = 32;
 
-// bytes of one of a column, if that is rounded to Q8_0: a scale in F16, then the numbers
+// bytes of a column's block in Q8_0: a scale in F16, then the numbers
 constexpr int H2O_PRODUCT_Q8_0_BYTES = 34;
 
 // more columns than there are
 constexpr int H2O_PRODUCT_NEVER = INT32_MAX;
 
-// rows of weights that are multiplied at once, if not by tiles
+// rows of weights that are multiplied at once, except by tiles
 constexpr int H2O_PRODUCT_ROWS = 4;
 
-// bytes of rows that are asked for before they are multiplied by few columns
+// bytes of rows that are prefetched before few columns are multiplied
 constexpr int64_t H2O_PRODUCT_AHEAD = 2048;
 
 // Rows by columns, over a slice of their blocks.
 struct h2o_product_slice {
     const char * rows;         // unpacked
     int64_t      n_rows;
-    const char * panels;       // the slice's first block of the first one
+    const char * panels;       // the slice's first block of the first panel
     int64_t      panel_stride;
     int64_t      n_columns;
     int64_t      n_blocks;
-    int          spread;       // lanes for each column, as when it was packed
-    float      * sums;         // [panels][groups][group_rows][n_lanes] of the slices before
-    bool         is_first;     // there are none, sums may be NULL if it is the last one, too
-    bool         is_last;      // the sums go to dst instead
+    int          spread;       // lanes of a column, as when it was packed
+    float      * sums;         // [panels][groups][group_rows][n_lanes] of earlier slices, or NULL with one slice
+    bool         is_first;
+    bool         is_last;      // the results are stored in dst
     float * const * dst;       // row i of column j is dst[j][row + i]
     int64_t      row;
 };
 
-// Rows by few columns, for which they are read where they lie.
+// Rows by few columns. The rows are read in place.
 struct h2o_product_direct {
     const char * rows;
     int64_t      stride;
@@ -49,55 +49,45 @@ struct h2o_product_direct {
     int64_t      row;
 };
 
-// Of one type of weights. It has units of one block, or of 8 with scales in common.
+// Of one type of weights. A unit has one block, or 8 blocks with common scales.
 //
-// Quantized weights are multiplied by columns in Q8_0, others by columns in F32.
+// A panel has n_lanes columns, or n_lanes/2 columns that take two neighbouring lanes each. Its blocks follow one
+// another: the first 4 bytes of numbers of each lane, the next 4 bytes, and so on; the lanes' scales in F32; and sums,
+// if the type needs them. A lane of numbers in F32 has 4 bytes for each, and no scale.
 //
-// A panel has n_lanes columns: or half of them, each in 2 lanes side by side, which are multiplied by as many rows at once. It has block after block: 4 bytes of numbers for each lane, 4 more, and so on, then the lanes' scales in F32, and what the
-// type and the instruction set need besides.
-//
-// Of group_rows rows of weights, a group, unpacked blocks follow one another: 4 bytes of numbers of each row, and so on, or for tiles row
-// after row; after bytes the rows' scales, and minimums if the type has any.
+// A group has group_rows rows of weights, unpacked. Its blocks have the first 4 bytes of numbers of each row, the next
+// 4 bytes, and so on (for tiles, row after row); then the rows' scales, and minimums if the type has any.
 struct h2o_product_kernel {
     int     unit_blocks;
     int64_t unit_bytes;
-    int64_t column_block; // bytes of one of a column: H2O_PRODUCT_Q8_0_BYTES, or 4 for each number
+    int64_t column_block; // bytes of a column's block: H2O_PRODUCT_Q8_0_BYTES for quantized weights, or 32 floats
 
-    int     slice_blocks; // of rows and columns that are multiplied at once: in the L2 cache
+    int     slice_blocks; // of a slice, which fits into the L2 cache
     int     n_lanes;
-    int     max_spread;  // lanes for each of up to n_lanes/2 columns
-    int     group_rows;  // of weights that are multiplied at once
-    int     min_columns; // fewer are upstream's
-    int     max_direct;  // up to so many columns are multiplied by rows where they lie
-    int     min_packed;  // more than that, but fewer than this, are upstream's, too
-    int64_t panel_block; // bytes of a block of a panel
-    int64_t rows_block;  // and of a group
+    int     max_spread;   // lanes of a column if there are at most n_lanes/2 columns
+    int     group_rows;
+    int     min_columns;  // upstream multiplies fewer columns
+    int     max_direct;   // most columns for which rows are read in place
+    int     min_packed;   // upstream multiplies fewer columns, if they are more than max_direct
+    int64_t panel_block;  // bytes of a block of a panel
+    int64_t rows_block;   // bytes of a block of a group
 
-    // n columns, each in `spread` lanes. Lanes that have none repeat the last one.
+    // n columns, each in `spread` lanes. The other lanes repeat the last column.
     void (*pack_columns)(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel);
 
-    // n rows, at most group_rows, from a unit's start. Missing ones repeat the last one.
+    // n rows, at most group_rows, from a unit's start. The group's other rows repeat the last row.
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);
 
     void (*multiply)(const h2o_product_slice & slice);
 
-    // A column of n_blocks, and n of its blocks, from `first` on, into it.
+    // bytes of a packed column for multiply_direct
     int64_t (*column_bytes)(int64_t n_blocks);
+
+    // n of a column's n_blocks blocks, from `first` on
     void (*pack_column)(const char * column, int64_t first, int64_t n, int64_t n_blocks, char * dst);
 
     void (*multiply_direct)(const h2o_product_direct & direct);
 };
 
-struct h2o_product_kernels {
-    h2o_product_kernel q4_0, q4_1, q5_0, q5_1, q8_0, iq4_nl, mxfp4, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, f16, bf16;
-};
-
-// NULL where the compiler has no such instructions
-extern const h2o_product_kernels * const h2o_products_dotprod; // NEON
-extern const h2o_product_kernels * const h2o_products_i8mm;
-extern const h2o_product_kernels * const h2o_products_avx2;
-extern const h2o_product_kernels * const h2o_products_avxvnni;
-extern const h2o_product_kernels * const h2o_products_avx512; // with VNNI
-extern const h2o_product_kernels * const h2o_products_amx;
-extern const h2o_product_kernel  * const h2o_product_avx512bf16; // of BF16
-extern const h2o_product_kernel  * const h2o_product_amxbf16;
+// The kernels of an instruction set. NULL for types without one.
+typedef const h2o_product_kernel * h2o_product_kernels(ggml_type type);

@@ -1,20 +1,21 @@
 #pragma once
 
-// Products with many columns, which are packed into panels. What panels and groups hold says P:
-//   PANEL_BLOCK, ROWS_BLOCK     bytes of a block of a panel, and of a group
-//   GROUP_ROWS                  of a group
-//   setup                       what is there as long as groups and panels are multiplied
-//   AT_ONCE, AT_END             panels that are multiplied at once: as many as there are registers for, and at most so many at the end,
-//                               where one panel alone would have too few sums to keep the instructions going
-//   SPREADS                     whether columns may be in several lanes each
-//   add<N, SPREAD>(...)         to sums, a group of rows by N panels, whose columns are in SPREAD lanes each: a vector has the sums of
-//                               so many rows
+// Products with many columns, which are packed into panels. P describes panels and groups:
+//
+//   PANEL_BLOCK, ROWS_BLOCK  bytes of a block of a panel, and of a group
+//   GROUP_ROWS               rows of a group
+//   setup                    an object that lives while groups are multiplied by panels
+//   AT_ONCE, AT_END          panels that are multiplied at once, as many as there are registers for. A lone last panel
+//                            would stall the pipeline: the last panels are taken together, up to AT_END
+//   SPREADS                  whether a column may take several lanes
+//   add<N, SPREAD>(...)      adds a group of rows by N panels to the sums. Each column takes SPREAD lanes, so a vector
+//                            has the sums of SPREAD rows
 
 #include "ggml/product/kernels/steps.h"
 
 namespace {
 
-// The sums of a group by one panel.
+// Stores the sums of 4 rows by one panel.
 template <int SPREAD>
 void put(vec_f (& sums)[ROWS/SPREAD], float * const * dst, int64_t row, int64_t n_rows, int64_t n_columns) {
     if constexpr (SPREAD == 1) {
@@ -30,7 +31,7 @@ void put(vec_f (& sums)[ROWS/SPREAD], float * const * dst, int64_t row, int64_t 
             }
         }
         if (n_rows == ROWS) {
-            __builtin_memcpy(dst[i] + row, x, sizeof(x));
+            __builtin_memcpy(dst[i] + row, x, sizeof(x)); // one instruction
         } else {
             __builtin_memcpy(dst[i] + row, x, n_rows*sizeof(float));
         }
@@ -68,7 +69,8 @@ void multiply_panels(const h2o_product_slice & s, int64_t first) {
                     for (int r = 0; r < ROWS/SPREAD; ++r) {
                         part[r] = sums[p][i/SPREAD + r];
                     }
-                    put<SPREAD>(part, s.dst + column, s.row + g*P::GROUP_ROWS + i, min_of(ROWS, n - i), min_of(VL/SPREAD, s.n_columns - column));
+                    put<SPREAD>(part, s.dst + column, s.row + g*P::GROUP_ROWS + i, min_of(ROWS, n - i),
+                        min_of(VL/SPREAD, s.n_columns - column));
                 }
             } else {
 #pragma GCC unroll 16

@@ -1,24 +1,26 @@
 #pragma once
 
-// How the numbers of a block are multiplied in panels, for each kind of numbers:
-//   N_STEPS         so many steps, each with 4 bytes of every lane
-//   MAX_DIRECT      up to so many columns are multiplied by rows where they lie
-//   FIRST           whether a sum starts with what the columns' numbers add up to, times -ZERO
-// An instruction set's file has also:
-//   add_bytes(sum, x)                     4 signed bytes of each lane
-//   widen_columns<K>(x, block)            from a block's numbers, dword i of every column in x[i], to what a panel holds
-//   widen_rows<K>(w, dst)                 from the numbers of 4 rows to N_STEPS*4 bytes of each
-//   add_products<K, N, SPREAD, H>(...)    of half H of a block, or of all of it if it has one scale
-//   dot<K>(first, w, x)                   sums of 4 products in each lane, of a row's numbers and a column's
+// How a block's numbers are multiplied in panels, step by step, for each kind of numbers. The file of an instruction
+// set has
+//
+//   N_STEPS                             steps, each with 4 bytes of every lane
+//   MAX_DIRECT                          most columns for which rows are read in place
+//   FIRST                               whether sums start with the sum of the column's numbers times -ZERO
+//   steps_of                            the kind with the same steps, so that they are compiled once
+//   add_bytes(sum, x)                   adds the 4 signed bytes of each lane
+//   widen_columns<K>(x, block)          from a block's numbers, dword i of every column in x[i], to a panel's block
+//   widen_rows<K>(w, dst)               from the numbers of 4 rows to N_STEPS*4 bytes of each
+//   add_products<K, N, SPREAD, H>(...)  adds half H of a block, or all of it if it has one scale
+//   dot<K>(first, w, x)                 sums of 4 products in each lane, of a row's numbers and a column's
 
-#include "ggml/product/kernels/unpack/types.h"
 #include "ggml/product/kernels/kernel.h"
+#include "ggml/simd/half.h"
 
 namespace {
 
 constexpr int ROWS = H2O_PRODUCT_ROWS;
 
-#if defined(TILES)
+#if defined(__AMX_INT8__)
 constexpr int GROUP = 16; // rows of a tile
 #else
 constexpr int GROUP = ROWS;
@@ -29,12 +31,11 @@ typedef int64_t vec_l __attribute__((vector_size(VL*4)));
 } // namespace
 
 #if defined(__ARM_NEON)
-#include "ggml/product/kernels/vectors-neon.h"
+#include "ggml/product/kernels/neon.h"
 #else
-#include "ggml/product/kernels/vectors-x86.h"
+#include "ggml/product/kernels/x86.h"
 #endif
-
-#include "ggml/product/kernels/unpack/floats.h"
+#include "ggml/product/kernels/types.h"
 
 namespace {
 
@@ -69,3 +70,9 @@ inline void for_step(const char * rows, const char * panels, int64_t panel_strid
 }
 
 } // namespace
+
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_NEON)
+#include "ggml/product/kernels/dot-steps.h"
+#else
+#include "ggml/product/kernels/avx2-steps.h"
+#endif

@@ -1,7 +1,7 @@
-// Panels by tiles of AMX. A product with a tile is as long whether its rows have 64 bytes or 32; a block is 32, as it has a scale of its own.
-// So 16 rows by one panel, whose sums stay in registers, and two tiles of products in turn: while the one is scaled, the other is computed.
+// Panels of bytes by tiles of AMX: 16 rows by one panel, whose sums stay in registers. A tile's rows have 32 bytes,
+// because each block has its own scale; with 64 bytes the product would take as long. While the products in one tile
+// are scaled, those in another are computed.
 
-#include "ggml/product/kernels/byte-panels.h"
 #include "ggml/simd/amx.h"
 
 namespace {
@@ -11,12 +11,12 @@ struct tile_setup {
     const tile_config config { 32/K::SCALES };
 };
 
-// Of half H of a block, through the first or the second set of tiles.
+// Multiplies half H of a block by the first or the second set of tiles.
 template <typename K, bool IS_FIRST, int H>
 inline void multiply_tiles(const char * rows, const char * panel, int32_t * products) {
     rows  += H*32/K::SCALES;
     panel += H*8/K::SCALES*VL*4;
-    if constexpr (IS_FIRST) { // GCC wants tiles' numbers as they are written
+    if constexpr (IS_FIRST) { // GCC needs literals for the numbers of tiles
         _tile_zero(0);
         _tile_loadd(4, rows, 32);
         _tile_loadd(6, panel, VL*4);

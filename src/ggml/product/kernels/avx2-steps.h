@@ -1,29 +1,25 @@
-// Steps of products by AVX2, which multiplies bytes only with sums of two products that may overflow 16 bits: not with numbers of
-// up to 6 bits. Those of 8 bits are made 16 bits wide.
-
-#include "ggml/product/kernels/steps.h"
+// Steps by AVX2. It adds up two products of bytes in 16 bits, which cannot overflow with numbers of up to 6 bits.
+// Numbers of 8 bits are widened to 16 bits.
 
 namespace {
 
 template <typename K>
 constexpr bool WIDE = K::BITS == 8;
 
-// of wide numbers the even ones of a dword in steps 0 to 7, the odd ones in the others
+// steps 0 to 7 have the even bytes of a dword of wide numbers, steps 8 to 15 the odd bytes
 template <typename K>
 constexpr int N_STEPS = WIDE<K> ? 16 : 8;
 
 template <typename K>
 constexpr bool FIRST = K::ZERO != 0 && !WIDE<K>;
 
-// more columns are multiplied faster in panels
 template <typename K>
 constexpr int MAX_DIRECT = WIDE<K> ? 7 : 4;
 
-// what steps depend on
 template <typename K>
 using steps_of = number_kind<K::BITS < 4 ? 4 : K::BITS, K::ZERO != 0, K::SCALES, K::MINS>;
 
-// whose sums fit into 16 bits, with columns of -127 to 127
+// steps whose sums fit into 16 bits, with columns of -127 to 127
 template <typename K>
 constexpr int STEPS_AT_ONCE = min_of(K::BITS <= 4 ? 8 : K::BITS == 5 ? 4 : 2, 8/K::SCALES);
 
@@ -98,7 +94,7 @@ inline void add_products(const char * rows, const char * panels, int64_t panel_s
     }
 }
 
-// Wide ones without signs, which those of the column take: two products fit into 16 bits.
+// The signs of wide numbers are moved to the column's numbers, so that the sum of two products fits into 16 bits.
 template <typename K>
 inline vec_i dot(vec_i first, vec_i w, vec_i x) {
     if constexpr (WIDE<K>) {

@@ -1,0 +1,66 @@
+// The kernels of an instruction set. The file that includes this defines VL and KERNEL, the function's name.
+
+#include "ggml/product/kernels/byte-panels.h"
+#include "ggml/product/kernels/direct.h"
+#include "ggml/product/kernels/floats.h"
+
+h2o_product_kernels KERNEL;
+
+namespace {
+
+template <typename T>
+const h2o_product_kernel * kernel_of() {
+    using K = typename T::kind;
+    using P = byte_panels<steps_of<K>>;
+    static constexpr h2o_product_kernel kernel = {
+        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, P::SPREADS ? 2 : 1, P::GROUP_ROWS,
+        0, MAX_DIRECT<K>, 0, P::PANEL_BLOCK, P::ROWS_BLOCK,
+        pack_columns<K>, unpack_rows<T>, multiply<P>, column_bytes<K>, pack_column<K>, multiply_few<T>,
+    };
+    return &kernel;
+}
+
+// Upstream's kernels are faster where MAX_DIRECT + 1 to MIN_PACKED - 1 columns do not fill panels, and for fewer
+// columns than MIN_COLUMNS, as of a generated token: they read weights as fast as memory gives them.
+template <typename T, bool IS_FASTER>
+const h2o_product_kernel * float_kernel_of() {
+    constexpr int MIN_COLUMNS = 4;
+    constexpr int MAX_DIRECT  = 64;
+    constexpr int MIN_PACKED  = 128;
+
+    using K = typename T::kind;
+    using P = float_panels<K>;
+    static constexpr h2o_product_kernel kernel = {
+        1, FLOAT_BLOCK, H2O_PRODUCT_BLOCK*4, 8, VL, 1, P::GROUP_ROWS,
+        IS_FASTER ? MIN_COLUMNS : H2O_PRODUCT_NEVER, MAX_DIRECT, IS_FASTER ? MIN_PACKED : H2O_PRODUCT_NEVER,
+        P::PANEL_BLOCK, P::ROWS_BLOCK, pack_float_columns<K>, unpack_float_rows<T>, multiply<P>,
+        float_column_bytes<K>, pack_float_column<K>, multiply_few_floats<T>,
+    };
+    return &kernel;
+}
+
+} // namespace
+
+// A switch, as nothing of this file may run before it is known that the CPU can.
+const h2o_product_kernel * KERNEL(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_BF16:   return float_kernel_of<bf16, true>();
+#if !defined(__AVX512BF16__) || defined(__AMX_INT8__) // AVX-512 VNNI has the others
+        case GGML_TYPE_F16:    return float_kernel_of<f16, VL == 16>(); // upstream is as fast on AVX2; unknown on Arm
+        case GGML_TYPE_Q4_0:   return kernel_of<q4_0>();
+        case GGML_TYPE_Q4_1:   return kernel_of<q4_1>();
+        case GGML_TYPE_Q5_0:   return kernel_of<q5_0>();
+        case GGML_TYPE_Q5_1:   return kernel_of<q5_1>();
+        case GGML_TYPE_Q8_0:   return kernel_of<q8_0>();
+        case GGML_TYPE_IQ4_NL: return kernel_of<iq4_nl>();
+        case GGML_TYPE_MXFP4:  return kernel_of<mxfp4>();
+        case GGML_TYPE_Q2_K:   return kernel_of<q2_k>();
+        case GGML_TYPE_Q3_K:   return kernel_of<q3_k>();
+        case GGML_TYPE_Q4_K:   return kernel_of<q4_k>();
+        case GGML_TYPE_Q5_K:   return kernel_of<q5_k>();
+        case GGML_TYPE_Q6_K:   return kernel_of<q6_k>();
+        case GGML_TYPE_IQ4_XS: return kernel_of<iq4_xs>();
+#endif
+        default: return nullptr;
+    }
+}
