@@ -26,7 +26,7 @@ from h2o_llama.batch import (
     read_questions,
 )
 from h2o_llama.batch import answers as answers_module
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.chat._document import ABOUT_A_DOCUMENT
 from spies import record_calls
 
 CHUNK = 64

@@ -393,6 +393,29 @@ def test_a_json_object_is_an_object(llm: Llama) -> None:
 # --- a second turn
 
 
+@pytest.mark.parametrize("template", [CHATML, None], ids=["chat", "plain"])
+def test_asking_says_what_the_long_way_says(tiny_model: Path, template: str | None) -> None:
+    document, questions = "k17=4829;\n" * 20, ["k17?", "Which <|im_end|>?"]
+    expected = []
+    with open_chat(tiny_model, template, h2o=H2OConfig(chunk_size=64)) as llm:
+        for question in questions:
+            if template is None:
+                prompt = llm.tokenize(f"{document}\n\nQuestion: {question}\nAnswer:")
+                answer = llm(prompt, max_tokens=12, temperature=0, stop="\nQuestion:", reuse=True)
+                expected.append(answer["choices"][0]["text"].strip())
+            else:
+                system = {"role": "system", "content": f"Answer questions about this text:\n\n{document}"}
+                chat = llm.create_chat_completion([system, user(question)], max_tokens=12, temperature=0)
+                expected.append(chat["choices"][0]["message"]["content"])
+        llm.reset()
+        assert llm.ask(document, questions, max_tokens=12) == expected
+        assert llm.n_cached >= 192, "the document's chunks"
+        assert llm.ask(document, questions[1], max_tokens=12) == expected[1]
+        for bad in [(3, "Who?"), (document, []), (document, ["Who?", 3])]:
+            with pytest.raises(ValueError, match=r"\[Llama.ask\] (document|questions) must be"):
+                llm.ask(*bad)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     with open_chat(tiny_model, h2o=None, type_k="f32", type_v="f32") as llm:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT, parse_deltas, parsed_message
+from h2o_llama.chat._document import PLAIN_STOPS, document_messages, plain_prompt
+from h2o_llama.chat._template import parse_deltas, parsed_message
 from h2o_llama.chat.generation import stop_tokens
 from h2o_llama.model import Model
 from h2o_llama.sequence._rewinding import n_shared
@@ -61,7 +62,7 @@ class Prompts:
         if self._template is None:
             return self._model.tokenize(text.encode(), True, False)
         try:
-            before = self._template.apply(_OWNER, _system(text), add_generation_prompt=False)
+            before = self._template.apply(_OWNER, document_messages(text), add_generation_prompt=False)
         except ValueError:  # a template may refuse a chat without a user
             return None
         return before.ids if text.strip() in before.text else None
@@ -69,10 +70,9 @@ class Prompts:
     def ask(self, text: str, question: str) -> Asked:
         """A question about a text."""
         if self._template is None:
-            plain = f"{text}\n\nQuestion: {question}\nAnswer:"
-            ids = self._model.tokenize(plain.encode(), True, False)
-            return Asked(np.array(ids, dtype=np.int32), ["\nQuestion:"], frozenset(), frozenset(), None)
-        prompt = self._template.apply(_OWNER, [*_system(text), {"role": "user", "content": question}])
+            ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
+            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS, frozenset(), frozenset(), None)
+        prompt = self._template.apply(_OWNER, document_messages(text, question))
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
             prompt.core.stops,
@@ -80,7 +80,3 @@ class Prompts:
             frozenset(prompt.core.preserved_tokens),
             prompt.core.parser(""),
         )
-
-
-def _system(text: str) -> list[dict[str, str]]:
-    return [{"role": "system", "content": ABOUT_A_DOCUMENT + text}]

@@ -13,9 +13,6 @@ from h2o_llama._internal import check
 from h2o_llama.chat.messages import Tool
 from h2o_llama.sequence._rewinding import n_shared
 
-ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
-"""What a model is told before a document, in the system's message."""
-
 LONGEST_TAIL = 512
 """Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
 

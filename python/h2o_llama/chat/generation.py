@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from h2o_llama.sequence.sequence import Sequence
 
 
+MAX_TOKENS = 512
+"""The most tokens of an answer, by default."""
+
+
 class CompletionTokensDetails(TypedDict):
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int

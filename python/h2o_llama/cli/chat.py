@@ -14,7 +14,7 @@ from rich.console import Console
 
 from h2o_llama import H2OConfig, H2OError, Llama, Model
 from h2o_llama._internal.terminal import echo, write
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.chat._document import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
 from h2o_llama.cli.errors import describe
 from h2o_llama.cli.inspect import print_report

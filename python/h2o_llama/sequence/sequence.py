@@ -15,7 +15,7 @@ from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.memory import check_all_logits_size
 from h2o_llama._internal.warn import warn
-from h2o_llama.chat import chat_completion, completion
+from h2o_llama.chat import asking, chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import CancelledError, H2OError
 from h2o_llama.inspect.sequence_kv import SequenceKV
@@ -381,6 +381,7 @@ class Sequence:
     agenerate = asynchronous.agenerate
     create_completion = __call__ = completion.create_completion
     create_chat_completion = chat_completion.create_chat_completion
+    ask = asking.ask
 
     def _check_text(self, owner: str, n_texts: int) -> None:
         """Raise CancelledError if the text was replaced or cut since: a generator cannot go on after it."""
