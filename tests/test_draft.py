@@ -374,7 +374,7 @@ def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatc
         drafted, accepted = np.diff(counts[-2:], axis=0)[0].tolist()
         assert details == {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
         assert accepted > 0
-        prompt = [*dense.tokens.tolist(), 7]
+        prompt = [*dense.tokens.tolist(), *[7] * 40]
     computed = record_calls(monkeypatch, dense, "_eval")
     dense(PROMPT, max_tokens=1, draft=15)
     assert len(computed) == 1

@@ -228,8 +228,8 @@ def test_generated_tokens_are_kept(tiny_model: Path, library: Library) -> None:
 def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Library) -> None:
     """Also where the sequence has another text by then, and begins afresh."""
     with open_llama(tiny_model, replace(CONFIG, S=2 * S), library=library) as llm:
-        for n, reuse in ((0, None), (N + 10 - 64, None), (N + 10 - 64, False)):
-            prompt = [*DOCUMENT, *question(n + bool(reuse))]
+        for n, reuse in ((0, True), (N + 10 - 64, True), (N + 10 - 64, False)):
+            prompt = [*DOCUMENT, *question(n + reuse)]
             usage = llm(prompt, max_tokens=2, reuse=reuse)["usage"]
             assert usage["prompt_tokens_details"] == {"cached_tokens": n}
             library.flush()

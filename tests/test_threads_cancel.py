@@ -403,8 +403,6 @@ def test_waiting_ends(busy: Any, tiny_model: Path) -> None:
 
 def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/fastapi.md, with two threads for a stream and two questions, and the status of errors."""
-    import anyio.to_thread
-
     page = Path(__file__).parents[1] / "docs" / "fastapi.md"
     (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     program = program.replace('"qwen2.5-coder-0.5b"', 'demo_model_path(), n_ctx=512, chat_template="chatml"')
@@ -433,7 +431,7 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
         return status, b"".join(parts).decode()
 
     async def run() -> list[tuple[int, str]]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         question = {"document": "Ann signed it.", "question": "Who?"}
         async with app.router.lifespan_context(app):
             begun = asyncio.Event()
@@ -442,10 +440,10 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
             asked = [post("/ask", question, asyncio.Event()) for _ in range(2)]
             found = list(await asyncio.wait_for(asyncio.gather(stream, *asked), 60))
             found.append(await post("/ask", {**question, "document": "long " * 200}, asyncio.Event()))
-            monkeypatch.setattr(app.state.llm, "create_chat_completion", fail)
+            monkeypatch.setattr(app.state.llm, "acreate_chat_completion", fail)
             return [*found, await post("/ask", question, asyncio.Event())]
 
-    def fail(*_: object, **__: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         raise OutOfMemoryError("too little memory")
 
     stream, *asked, long, failed = asyncio.run(run())

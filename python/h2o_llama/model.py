@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus
+from h2o_llama.chat._images import ChatImages
 from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
 from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
@@ -23,7 +24,7 @@ from h2o_llama.models._loading import Loading, Override
 from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
-from h2o_llama.sequence._prompt import check_takes_embeddings
+from h2o_llama.sequence._prompt import Prompt, check_takes_embeddings
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -372,6 +373,54 @@ class Model:
             kwargs=chat_template_kwargs,
         )
         return prompt.text
+
+    def chat_tokens(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        add_generation_prompt: bool = True,
+        parse_special: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """Messages as the token ids that `create_chat_completion` reads: for `eval`, `generate` or `reuse`.
+
+        Parameters
+        ----------
+        messages, tools, add_generation_prompt, chat_template_kwargs
+            As in `apply_chat_template`; messages may have images, as in `create_chat_completion`.
+        parse_special : bool, default False
+            Turn the names of special tokens in messages into these tokens. Do not enable this for untrusted text.
+
+        Returns
+        -------
+        sequence of int
+            Token ids. The ids of rows of images are below 0.
+
+        Raises
+        ------
+        ValueError, OSError
+            As `create_chat_completion`.
+
+        Examples
+        --------
+        >>> with Model(demo_model_path(), chat_template="chatml") as model:
+        ...     a, b = (model.chat_tokens([{"role": "user", "content": text}]) for text in ("Who?", "When?"))
+        ...     print(len(a), len(b), shared_prefix(a, b))
+        50 51 23
+        """
+        owner = f"{self._owner}.chat_tokens"
+        images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
+        prompt = self._template.apply(
+            owner,
+            images.messages,
+            check_tools(owner, tools),
+            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
+            kwargs=chat_template_kwargs,
+            marker=images.marker,
+        )
+        is_parsed = check.flag(owner, "parse_special", parse_special)
+        return images.insert_all(prompt.ids_with_names if is_parsed else prompt.ids)
 
 
 def _check_template(owner: str, source: str | None) -> str | None:

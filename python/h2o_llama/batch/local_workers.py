@@ -59,7 +59,7 @@ def answer_locally(
             model=model,
             settings=settings,
             workers=workers,
-            threads=threads,
+            n_threads=threads,
             **options,
         )
         try:

@@ -13,7 +13,7 @@ from h2o_llama.chat._document import PLAIN_STOPS, document_messages, plain_promp
 from h2o_llama.chat._template import parse_deltas, parsed_message
 from h2o_llama.chat.generation import stop_tokens
 from h2o_llama.model import Model
-from h2o_llama.sequence._rewinding import n_shared
+from h2o_llama.sequence._rewinding import shared_prefix
 
 _OWNER = "batch"
 
@@ -54,8 +54,8 @@ class Prompts:
         asked = self.ask(text, "A").ids
         before = self._before(text)
         if before is None:
-            return asked[: n_shared(asked, self.ask(text, "B").ids)]
-        return asked[: n_shared(asked, before)]
+            return asked[: shared_prefix(asked, self.ask(text, "B").ids)]
+        return asked[: shared_prefix(asked, before)]
 
     def _before(self, text: str) -> list[int] | None:
         """The document without a question; None where the template puts both into one message."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from h2o_llama._internal import check
+from h2o_llama.chat.generation import MAX_TOKENS
 from h2o_llama.config import H2OConfig
 from h2o_llama.sampling import Sampling
 
@@ -21,7 +22,7 @@ class BatchSettings:
     ----------
     h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
         As in `Llama`. A model that H2O cannot work with needs None, dense attention.
-    max_tokens : int, default 128
+    max_tokens : int, default 512
         The most tokens of an answer.
     temperature : float, default 0.0
         0 always takes the most probable token.
@@ -35,7 +36,7 @@ class BatchSettings:
     """
 
     h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto"
-    max_tokens: int = 128
+    max_tokens: int = MAX_TOKENS
     temperature: float = 0.0
     seed: int = 0
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from h2o_llama._internal import check
 from h2o_llama.chat._document import PLAIN_STOPS, document_messages, plain_prompt
-from h2o_llama.chat.generation import MAX_TOKENS, GenerationOptions
+from h2o_llama.chat.chat_run import ChatCompletion
+from h2o_llama.chat.completion import Completion
+from h2o_llama.chat.generation import GenerationOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @overload
-def ask(sequence: Sequence, document: str, questions: str, **options: Unpack[GenerationOptions]) -> str: ...
+def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+    sequence: Sequence, document: str, questions: str, **options: Unpack[GenerationOptions]
+) -> str: ...
 
 
 @overload
@@ -44,8 +48,8 @@ def ask(
     questions : str or list of str
         One question, or several.
     **options
-        As in `create_chat_completion`: max_tokens, stop, progress, and those of sampling. By default the temperature is
-        0: the most probable answer.
+        As in `create_chat_completion`: max_tokens, stop, progress, and those of sampling. The default temperature is 0:
+        always the most probable token.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def ask(
         raise check.bad_argument(owner, "document", "a text", document)
     if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
-    known: dict[str, Any] = {"max_tokens": MAX_TOKENS, "temperature": 0, "reuse": True, **options}
+    known: dict[str, Any] = {"temperature": 0, **options}
     answers = [_answer(sequence, document, question, known) for question in asked]
     return answers[0] if isinstance(questions, str) else answers
 
@@ -83,6 +87,7 @@ def _answer(sequence: Sequence, document: str, question: str, options: dict[str,
     if sequence.model.chat_template is None:
         stop = options.get("stop") or PLAIN_STOPS
         prompt = sequence.model.tokenize(plain_prompt(document, question))  # names of special tokens are text
-        return sequence.create_completion(prompt, **{**options, "stop": stop})["choices"][0]["text"].strip()
-    answer = sequence.create_chat_completion(document_messages(document, question), **options)
+        completion: Completion = sequence.create_completion(prompt, **{**options, "stop": stop})
+        return completion["choices"][0]["text"].strip()
+    answer: ChatCompletion = sequence.create_chat_completion(document_messages(document, question), **options)
     return answer["choices"][0]["message"].get("content") or ""

@@ -12,7 +12,7 @@ from h2o_llama._internal import check
 from h2o_llama.chat._images import ChatImages
 from h2o_llama.chat._template import LONGEST_TAIL
 from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
-from h2o_llama.chat.generation import Generation, GenerationOptions, check_stop
+from h2o_llama.chat.generation import MAX_TOKENS, Generation, GenerationOptions, check_stop
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
@@ -29,12 +29,11 @@ class ChatOptions(GenerationOptions, total=False):
 
     tools: collections.abc.Sequence[Tool] | None
     tool_choice: str | Mapping[str, Any] | None
-    response_format: Mapping[str, Any] | None
+    response_format: Any
     logprobs: bool | None
     top_logprobs: int | None
     parallel_tool_calls: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
-    dense_tail: int | None
 
 
 @overload
@@ -69,8 +68,8 @@ def create_chat_completion(
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
-    response_format: Mapping[str, Any] | None = None,
-    max_tokens: int | None = None,
+    response_format: Any = None,
+    max_tokens: int | None = MAX_TOKENS,
     stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
     logprobs: bool | None = False,
@@ -80,7 +79,7 @@ def create_chat_completion(
     progress: Progress | None = None,
     dense_tail: int | None = None,
     draft: int = 0,
-    reuse: bool | None = None,
+    reuse: bool = True,
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
@@ -100,10 +99,10 @@ def create_chat_completion(
         `Llama(allowed_image_folder=)`.
     tool_choice : str or dict, optional
         "auto" (default with tools), "none", "required", or {"type": "function", "function": {"name"}} for that one.
-    response_format : dict, optional
+    response_format : dict or pydantic model, optional
         {"type": "json_object"} for JSON, with "schema" for JSON of that schema; or OpenAI's {"type": "json_schema",
-        "json_schema": {"schema"}}.
-    max_tokens : int or None, default None
+        "json_schema": {"schema"}}. Every schema may be a pydantic model, which is a response_format, too.
+    max_tokens : int or None, default 512
         The most tokens to generate; None: until the model ends, or the context is full.
     stream : bool, default False
         Return an iterator of chunks instead of one dict.
@@ -116,9 +115,9 @@ def create_chat_completion(
     parallel_tool_calls : bool, default False
         Let the model call several tools in one answer, if its format can say that.
     progress, draft, reuse
-        As in `llm(prompt)`; reuse=False begins afresh, or from the `library` if there is one.
+        As in `create_completion`.
     dense_tail : int, optional
-        So many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
+        How many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
         and what follows it, as the template sets them apart, but no more than 512 tokens.
     stopping_criteria
         As in `generate`.
@@ -185,7 +184,7 @@ def create_chat_completion(
         progress=sequence._check_progress(owner, progress),
         dense_tail=sequence._check_tail(owner, dense_tail, len(text)),
         draft=sequence._check_draft(owner, draft),
-        reuse=reuse is None or check.flag(owner, "reuse", reuse),
+        reuse=check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         is_text=True,
         n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),

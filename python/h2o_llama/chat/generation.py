@@ -54,7 +54,8 @@ class GenerationOptions(SamplingOptions, total=False):
     stop: str | collections.abc.Sequence[str] | None
     progress: Progress | None
     draft: int
-    reuse: bool | None
+    dense_tail: int | None
+    reuse: bool
     stopping_criteria: Stopping
 
 
@@ -159,6 +160,7 @@ class Generation:
             self.draft,
             self.stopping_criteria,
             self.max_tokens,
+            self.prompt.tokens,
         )
 
     def usage(self) -> Usage:

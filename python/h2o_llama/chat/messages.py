@@ -94,10 +94,12 @@ def choose_tools(owner: str, tools: list[Tool], tool_choice: str | Mapping[str, 
     return tools, choice
 
 
-def response_schema(owner: str, response_format: Mapping[str, Any] | None) -> str:
+def response_schema(owner: str, response_format: Any) -> str:
     """The JSON schema that an answer must follow, as JSON; empty if it is free."""
     if response_format is None:
         return ""
+    if hasattr(response_format, "model_json_schema"):
+        return schema_text(owner, response_format)
     if not isinstance(response_format, Mapping):
         raise check.bad_argument(owner, "response_format", 'a dict such as {"type": "json_object"}', response_format)
     kind = check.choice(

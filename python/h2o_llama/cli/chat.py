@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama import H2OConfig, H2OError, Llama, Model, shared_prefix
 from h2o_llama._internal.terminal import echo, write
 from h2o_llama.chat._document import ABOUT_A_DOCUMENT
 from h2o_llama.cli import options
@@ -23,7 +23,6 @@ from h2o_llama.cli.prompt import open_context, open_model, read_text, said
 from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.inspect.history import memory_history
 from h2o_llama.inspect.memory import memory_report
-from h2o_llama.sequence._rewinding import n_shared
 
 _ROOM = 8192
 """Tokens that there is room for after the document, if the model was trained for so many."""
@@ -110,10 +109,10 @@ def chat(
                 talk.say(line.strip())
 
 
-def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> list[int]:
+def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> Sequence[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
-    a, b = (model._template.apply("chat", [*begin, {"role": "user", "content": text}]).ids for text in "AB")
-    return a[: n_shared(a, b)]
+    a, b = (model.chat_tokens([*begin, {"role": "user", "content": text}]) for text in "AB")
+    return a[: shared_prefix(a, b)]
 
 
 def _lines() -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,16 +13,14 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, Llama, Model, Snapshot
+from h2o_llama import H2OConfig, Llama, Model, Snapshot, shared_prefix
 from h2o_llama._internal.terminal import echo, write
-from h2o_llama.chat._images import ChatImages
 from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, said, tokenize
 from h2o_llama.cli.weights import NONE, Changes, with_changes
 from h2o_llama.model import Tokens
 from h2o_llama.sequence._params import PRODUCTS
-from h2o_llama.sequence._rewinding import n_shared
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048
@@ -134,14 +132,12 @@ def _asked_by_the_template(
 ) -> tuple[Tokens, int]:
     """A user's message that ends with the prompt, and how many tokens there are from the prompt's first on."""
 
-    def ask(asked: bytes) -> tuple[ChatImages, list[int]]:
-        chat = ChatImages("run", model._projector, [said(asked.decode(errors="replace"), images)])
-        made = model._template.apply("run", chat.messages, marker=chat.marker)
-        return chat, made.ids_with_names if special else made.ids
+    def ask(asked: bytes) -> Sequence[int]:
+        return model.chat_tokens([said(asked.decode(errors="replace"), images)], parse_special=special)
 
-    chat, ids = ask(text)
-    n_asked = len(ids) - n_shared(ids, ask(text.removesuffix(prompt.encode()))[1]) if prompt else 0
-    return chat.insert_all(ids), n_asked
+    tokens = ask(text)
+    n_asked = len(tokens) - shared_prefix(tokens, ask(text.removesuffix(prompt.encode()))) if prompt else 0
+    return tokens, n_asked
 
 
 def _stream(llm: Llama, tokens: Iterable[int]) -> int:

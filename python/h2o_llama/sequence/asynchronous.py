@@ -1,13 +1,15 @@
-"""`eval` and `generate` in a thread of their own, for programs that run an event loop."""
+"""Calls in a thread of their own, for programs that run an event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import collections.abc
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from h2o_llama._internal import check
+from h2o_llama.chat.messages import Message
 from h2o_llama.model import Tokens
 from h2o_llama.sequence._evaluation import Progress
 
@@ -21,21 +23,31 @@ class _Cancelled(Exception):
     """Ends a call from its progress."""
 
 
-async def _in_thread(call: Callable[[Progress], T], progress: Progress | None) -> T:
-    """Run call(progress). If this task is cancelled, the call is ended, and the task ends only after it."""
-    is_cancelled = threading.Event()
+class _Report:
+    """The progress of a call, and what ends it: both raise if the task was cancelled."""
 
-    def report(n_done: int, n_total: int) -> None:
-        if is_cancelled.is_set():
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.is_cancelled = False
+
+    def check(self, *_: object) -> None:
+        if self.is_cancelled:
             raise _Cancelled
-        if progress is not None:
-            progress(n_done, n_total)
 
+    def __call__(self, n_done: int, n_total: int) -> None:
+        self.check()
+        if self._progress is not None:
+            self._progress(n_done, n_total)
+
+
+async def _in_thread(call: Callable[[_Report], T], progress: Progress | None) -> T:
+    """Run call(progress). If this task is cancelled, the call is ended, and the task ends only after it."""
+    report = _Report(progress)
     running = asyncio.create_task(asyncio.to_thread(call, report))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        is_cancelled.set()
+        report.is_cancelled = True
         while not running.done():
             with suppress(asyncio.CancelledError):  # once more: the thread still computes
                 await asyncio.wait([running])
@@ -56,6 +68,22 @@ async def aeval(
     await _in_thread(lambda report: sequence.eval(tokens, progress=report, **options), progress)
 
 
+async def _each(call: Callable[[Progress], Generator[T, None, None]], progress: Progress | None) -> AsyncIterator[T]:
+    """What call(progress) yields, each in a thread."""
+    current: list[Progress] = []
+    found = await _in_thread(lambda _: call(lambda n_done, n_total: current[0](n_done, n_total)), progress)
+
+    def draw(report: Progress) -> T | None:
+        current[:] = [report]
+        return next(found, None)
+
+    try:
+        while (item := await _in_thread(draw, progress)) is not None:
+            yield item
+    finally:
+        await _in_thread(lambda _: found.close(), progress)  # it may give the text to a library
+
+
 async def agenerate(
     sequence: Sequence, tokens: Tokens, *, progress: Progress | None = None, **options: Any
 ) -> AsyncIterator[int]:
@@ -74,19 +102,47 @@ async def agenerate(
     b'4829'
     """
     sequence._check_progress(f"{sequence._owner}.agenerate", progress)
-    current: list[Progress] = []
+    async for token in _each(lambda report: sequence.generate(tokens, progress=report, **options), progress):
+        yield token
 
-    def begin(_: Progress) -> Generator[int, None, None]:
-        return sequence.generate(tokens, progress=lambda n_done, n_total: current[0](n_done, n_total), **options)
 
-    found = await _in_thread(begin, progress)
+async def acreate_completion(sequence: Sequence, prompt: str | bytes | Tokens, **options: Any) -> Any:
+    r"""`create_completion`, awaited: the event loop goes on meanwhile.
 
-    def draw(report: Progress) -> int | None:
-        current[:] = [report]
-        return next(found, None)
+    With stream=True the result is an asynchronous iterator of chunks. Cancelling the task ends the call after the chunk
+    or the token that is being computed. `progress` is called by another thread.
 
-    try:
-        while (token := await _in_thread(draw, progress)) is not None:
-            yield token
-    finally:
-        await _in_thread(lambda _: found.close(), progress)  # it may give the text to a library
+    Examples
+    --------
+    >>> import asyncio
+    >>> asyncio.run(llm.acreate_completion("k17=4829;\nk17?", max_tokens=5, temperature=0))["choices"][0]["text"]
+    '4829;'
+    """
+    return await _create(sequence, sequence.create_completion, "acreate_completion", prompt, options)
+
+
+async def acreate_chat_completion(
+    sequence: Sequence, messages: collections.abc.Sequence[Message], **options: Any
+) -> Any:
+    """`create_chat_completion`, awaited as `acreate_completion`.
+
+    Examples
+    --------
+    >>> async def answer(messages):  # doctest: +SKIP
+    ...     async for chunk in await llm.acreate_chat_completion(messages, stream=True):
+    ...         print(chunk["choices"][0]["delta"].get("content") or "", end="")
+    """
+    return await _create(sequence, sequence.create_chat_completion, "acreate_chat_completion", messages, options)
+
+
+async def _create(sequence: Sequence, create: Any, name: str, asked: Any, options: dict[str, Any]) -> Any:
+    owner = f"{sequence._owner}.{name}"
+    progress = sequence._check_progress(owner, options.pop("progress", None))
+    criteria = check.callables(owner, "stopping_criteria", options.pop("stopping_criteria", None))
+    if options.get("stream"):
+        return _each(lambda report: create(asked, progress=report, stopping_criteria=criteria, **options), progress)
+
+    def whole(report: _Report) -> Any:
+        return create(asked, progress=report, stopping_criteria=[report.check, *criteria], **options)
+
+    return await _in_thread(whole, progress)

@@ -105,8 +105,9 @@ def generate_by(
     draft: int,
     stopping_criteria: Stopping,
     max_tokens: int | None = None,
+    history: NDArray[np.int32] | None = None,
 ) -> Generator[int, None, None]:
-    """`generate` of `max_tokens` at most, with the sampling in one piece."""
+    """`generate` of `max_tokens` at most, with the sampling in one piece. Penalties count the tokens of `history`."""
     owner = f"{sequence._owner}.generate"
     progress = sequence._check_progress(owner, progress)
     prompt, tail = check_prompt(sequence, owner, tokens, dense_tail)
@@ -115,6 +116,7 @@ def generate_by(
         sampling = replace(sampling, seed=sequence._engine.seed)
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
     sampler = sampling.make_sampler(sequence._engine.core)
+    sampler.accept(prompt.tokens if history is None else history)
     return _generate(sequence, prompt, sampler, progress, tail, n_draft, stops, max_tokens)
 
 
@@ -135,7 +137,6 @@ def _generate(
     stops: list[StoppingCriterion],
     max_tokens: int | None,
 ) -> Generator[int, None, None]:
-    sampler.accept(prompt.tokens)
     if len(prompt) > 0:
         with sequence._change_context() as context:
             sequence._read(context, prompt, progress, dense_tail)

@@ -382,6 +382,8 @@ class Sequence:
     create_completion = __call__ = completion.create_completion
     create_chat_completion = chat_completion.create_chat_completion
     ask = asking.ask
+    acreate_completion = asynchronous.acreate_completion
+    acreate_chat_completion = asynchronous.acreate_chat_completion
 
     def _check_text(self, owner: str, n_texts: int) -> None:
         """Raise CancelledError if the text was replaced or cut since: a generator cannot go on after it."""
