@@ -40,6 +40,7 @@ from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, sh
 from h2o_llama.chat._template import ChatTemplate, parse_deltas
 from h2o_llama.chat.messages import response_schema
 from h2o_llama.sequence._rewinding import as_generated
+from h2o_llama.sequence._state import State
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls
 
@@ -500,7 +501,7 @@ def test_forks_chat(tiny_model: Path) -> None:
 
 
 def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    evals = record_calls(monkeypatch, Llama, "_read")
+    evals = record_calls(monkeypatch, State, "read")
     before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
     turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
     n_turn = len(llm.tokenize(turn, parse_special=True))

@@ -94,7 +94,7 @@ def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
     """A token that came out is in the sequence, whoever called meanwhile."""
     generator = llm.generate(random_tokens(20), temperature=0)
     next(generator)
-    with llm._engine.claim, pytest.raises(H2OError, match="is in use"):
+    with llm._state.claim, pytest.raises(H2OError, match="is in use"):
         llm.reset()
     assert llm.n_tokens == 21
 

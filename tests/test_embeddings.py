@@ -143,7 +143,7 @@ def test_generating_after_rows(tiny_model: Path) -> None:
             llm.eval([5, 6, 7])
             llm.eval(embeddings=rows)
         llm.eval([5, 6, 7])
-        with llm._use_context() as context:
+        with llm._state.used() as context:
             assert context.find_draft(8, 1, 8).tolist() == []
         options: dict[str, Any] = {"temperature": 0, "repeat_penalty": 1.3}
         state = llm.snapshot()

@@ -169,7 +169,7 @@ class Past(RuleBasedStateMachine):
         for tokens in zip(*(some_text(seed + i, n) for i in range(len(texts))), strict=True):
             rows = decode_each([text.sequence for text in texts], list(tokens))
             for text, token, row in zip(texts, tokens, rows, strict=True):
-                text.sequence._logits = row[np.newaxis]
+                text.sequence._state.logits = row[np.newaxis]
                 text.calls.append(Call([token], None))
                 text.is_exact = False
 

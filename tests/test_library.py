@@ -198,7 +198,7 @@ def test_a_text_says_where_it_can_be_gone_back_to(
     text = max(library._texts.read()[0], key=lambda text: len(text.contents.tokens))
     with open_llama(tiny_model, config, library=library) as llm:
         assert llm.reuse([*tokens, 1]) == len(tokens)
-        context = llm._engine._places[0]
+        context = llm._state.engine._places[0]
         points = [n for n in range(1, len(tokens) + 1) if context.rewind_points(n)[0] == n]
     assert [n for first, last in text.contents.points for n in range(first, last + 1)] == points
 

@@ -127,7 +127,7 @@ def test_the_first_and_the_last_places_are_kept(tiny_model: Path) -> None:
     with open_llama(tiny_model, replace(CONFIG, S=64)) as llm:
         for token in random_tokens(20):
             llm.eval([token])
-        assert [n for n in range(20) if llm._open_context().rewind_points(n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
+        assert [n for n in range(20) if llm._state.context.rewind_points(n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
 
 
 def test_logits_are_those_of_the_end_or_none(tiny_model: Path) -> None:
@@ -231,4 +231,4 @@ def test_a_completion_reuses_the_turn_before(tiny_model: Path) -> None:
         fresh.eval(answer[40:], decode=True)
         drawn = list(islice(fresh.generate(turn[len(answer) :], temperature=0), 5))
         assert llm.tokens.tolist() == turn + drawn
-        assert "prompt_tokens_details" not in llm(prompt, max_tokens=1)["usage"]
+        assert "prompt_tokens_details" not in llm(prompt, max_tokens=1, reuse=False)["usage"]

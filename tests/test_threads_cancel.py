@@ -358,7 +358,7 @@ def test_those_who_came_first_go_first(tiny_model: Path) -> None:
         with llm.lock():
             for i, thread in enumerate(threads):
                 thread.start()
-                while len(llm._engine.claim._line) < i + 2:
+                while len(llm._state.claim._line) < i + 2:
                     time.sleep(0.001)
         use(3)
         for thread in threads:

@@ -6,10 +6,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
@@ -24,14 +21,17 @@ from h2o_llama.models._loading import Loading, Override
 from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
-from h2o_llama.sequence._prompt import Prompt, check_takes_embeddings
+from h2o_llama.sequence._prompt import Prompt, Tokens, check_takes_embeddings
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from h2o_llama.llama import Llama
 
-Tokens = Sequence[int] | NDArray[np.integer[Any]]
+class HasModel(Protocol):
+    """A `Llama`, or one of its sequences."""
+
+    @property
+    def model(self) -> Model: ...
 
 
 class Model:
@@ -140,7 +140,7 @@ class Model:
 
     def _open_projector(self, mmproj: str | os.PathLike[str], n_threads: int, verbose: bool) -> None:
         """Read images with this file; `Llama` shares it with nobody."""
-        check_takes_embeddings(self._owner, self)
+        check_takes_embeddings(self._owner, self._handle)
         self._projector = Projector(self._handle, mmproj, n_threads, self._uses_gpu, verbose or log.is_printed)
 
     def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> Model:
@@ -157,7 +157,7 @@ class Model:
         return model
 
     @classmethod
-    def _of(cls, model: str | os.PathLike[str] | Model | Llama, **options: Any) -> Model:
+    def _of(cls, model: str | os.PathLike[str] | Model | HasModel, **options: Any) -> Model:
         """A handle on what is open, or else a file opened with these options."""
         opened = model if isinstance(model, Model) else getattr(model, "model", None)
         return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)

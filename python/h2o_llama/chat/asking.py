@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any, overload
 
 from h2o_llama._internal import check
 from h2o_llama.chat._document import PLAIN_STOPS, document_messages, plain_prompt
+from h2o_llama.chat.chat_completion import create_chat_completion
 from h2o_llama.chat.chat_run import ChatCompletion
-from h2o_llama.chat.completion import Completion
+from h2o_llama.chat.completion import Completion, create_completion
 from h2o_llama.chat.generation import GenerationOptions
+from h2o_llama.sequence._state import HasState
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from h2o_llama.sequence.sequence import Sequence
-
 
 @overload
 def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
-    sequence: Sequence, document: str, questions: str, **options: Unpack[GenerationOptions]
+    sequence: HasState, document: str, questions: str, **options: Unpack[GenerationOptions]
 ) -> str: ...
 
 
 @overload
 def ask(
-    sequence: Sequence, document: str, questions: collections.abc.Sequence[str], **options: Unpack[GenerationOptions]
+    sequence: HasState, document: str, questions: collections.abc.Sequence[str], **options: Unpack[GenerationOptions]
 ) -> list[str]: ...
 
 
 def ask(
-    sequence: Sequence,
+    sequence: HasState,
     document: str,
     questions: str | collections.abc.Sequence[str],
     **options: Unpack[GenerationOptions],
@@ -72,7 +72,7 @@ def ask(
     ...     llm.ask(Path("contract.txt").read_text(), "Who signed it?")
     'Ada Lovelace signed it.'
     """
-    owner = f"{sequence._owner}.ask"
+    owner = f"{sequence._state.owner}.ask"
     asked = [questions] if isinstance(questions, str) else questions
     if not isinstance(document, str):
         raise check.bad_argument(owner, "document", "a text", document)
@@ -83,11 +83,12 @@ def ask(
     return answers[0] if isinstance(questions, str) else answers
 
 
-def _answer(sequence: Sequence, document: str, question: str, options: dict[str, Any]) -> str:
-    if sequence.model.chat_template is None:
+def _answer(sequence: HasState, document: str, question: str, options: dict[str, Any]) -> str:
+    model = sequence._state.engine.model
+    if model.chat_template is None:
         stop = options.get("stop") or PLAIN_STOPS
-        prompt = sequence.model.tokenize(plain_prompt(document, question))  # names of special tokens are text
-        completion: Completion = sequence.create_completion(prompt, **{**options, "stop": stop})
+        prompt = model.tokenize(plain_prompt(document, question))  # names of special tokens are text
+        completion: Completion = create_completion(sequence, prompt, **{**options, "stop": stop})
         return completion["choices"][0]["text"].strip()
-    answer: ChatCompletion = sequence.create_chat_completion(document_messages(document, question), **options)
+    answer: ChatCompletion = create_chat_completion(sequence, document_messages(document, question), **options)
     return answer["choices"][0]["message"].get("content") or ""

@@ -16,12 +16,11 @@ from h2o_llama.chat.generation import MAX_TOKENS, Generation, GenerationOptions,
 from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from h2o_llama.sequence.sequence import Sequence
 
 
 class ChatOptions(GenerationOptions, total=False):
@@ -38,7 +37,7 @@ class ChatOptions(GenerationOptions, total=False):
 
 @overload
 def create_chat_completion(
-    sequence: Sequence,
+    sequence: HasState,
     messages: collections.abc.Sequence[Message],
     *,
     stream: Literal[False] = ...,
@@ -48,7 +47,7 @@ def create_chat_completion(
 
 @overload
 def create_chat_completion(
-    sequence: Sequence,
+    sequence: HasState,
     messages: collections.abc.Sequence[Message],
     *,
     stream: Literal[True],
@@ -58,12 +57,12 @@ def create_chat_completion(
 
 @overload
 def create_chat_completion(
-    sequence: Sequence, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+    sequence: HasState, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
 def create_chat_completion(
-    sequence: Sequence,
+    sequence: HasState,
     messages: collections.abc.Sequence[Message],
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
@@ -146,7 +145,8 @@ def create_chat_completion(
     >>> answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
     ('length', 4)
     """
-    owner, model = f"{sequence._owner}.create_chat_completion", sequence.model
+    state = sequence._state
+    owner, model = f"{state.owner}.create_chat_completion", state.engine.model
     images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True), model._image_folder)
     known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
     schema = response_schema(owner, response_format)
@@ -166,7 +166,7 @@ def create_chat_completion(
         kwargs=chat_template_kwargs,
         marker=images.marker,
     )
-    text = sequence._check_prompt(owner, images.insert_all(prompt.ids), 0)
+    text = state.check_prompt(owner, images.insert_all(prompt.ids), 0)
     if len(text) == 0:
         raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
     if dense_tail is None:
@@ -176,14 +176,14 @@ def create_chat_completion(
         dense_tail = min(len(text) - len(before), LONGEST_TAIL)
     grammar = prompt.core.grammar()
     generation = Generation(
-        sequence=sequence,
+        state=state,
         prompt=text,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop) + prompt.core.stops,
         sampling=(options if grammar is None else replace(options, grammar=grammar)).compiled(model._handle),
-        progress=sequence._check_progress(owner, progress),
-        dense_tail=sequence._check_tail(owner, dense_tail, len(text)),
-        draft=sequence._check_draft(owner, draft),
+        progress=check_progress(owner, progress),
+        dense_tail=state.check_tail(owner, dense_tail, len(text)),
+        draft=state.check_draft(owner, draft),
         reuse=check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         is_text=True,

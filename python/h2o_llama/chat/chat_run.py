@@ -83,7 +83,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion",
             "created": self.generation.created,
-            "model": self.generation.sequence.model.model_path,
+            "model": self.generation.state.engine.model.model_path,
             "choices": [
                 {
                     "index": 0,
@@ -138,7 +138,7 @@ class ChatRun:
     def _logprobs(self, tokens: list[TokenLogprobs]) -> ChatLogprobs | None:
         if self.generation.n_top_logprobs is None:
             return None
-        return chat_logprobs(self.generation.sequence.model._handle, tokens)
+        return chat_logprobs(self.generation.state.engine.model._handle, tokens)
 
     def _chunk(
         self,
@@ -150,7 +150,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.generation.created,
-            "model": self.generation.sequence.model.model_path,
+            "model": self.generation.state.engine.model.model_path,
             "choices": [
                 {
                     "index": 0,

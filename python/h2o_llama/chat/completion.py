@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Literal, TypedDict, overload
 from h2o_llama._internal import check
 from h2o_llama.chat.generation import MAX_TOKENS, Generation, GenerationOptions, Piece, Usage, check_stop
 from h2o_llama.chat.logprobs import CompletionLogprobs, completion_logprobs
-from h2o_llama.model import Model, Tokens
+from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._prompt import Tokens
+from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from h2o_llama.sequence.sequence import Sequence
 
 FinishReason = Literal["stop", "length"] | None
 
@@ -52,7 +52,7 @@ class CompletionOptions(GenerationOptions, total=False):
 
 @overload
 def create_completion(
-    sequence: Sequence,
+    sequence: HasState,
     prompt: str | bytes | Tokens,
     *,
     stream: Literal[False] = ...,
@@ -62,18 +62,18 @@ def create_completion(
 
 @overload
 def create_completion(
-    sequence: Sequence, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
 ) -> Iterator[CompletionChunk]: ...
 
 
 @overload
 def create_completion(
-    sequence: Sequence, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
 def create_completion(
-    sequence: Sequence,
+    sequence: HasState,
     prompt: str | bytes | Tokens,
     *,
     max_tokens: int | None = MAX_TOKENS,
@@ -145,13 +145,14 @@ def create_completion(
     >>> [chunk["choices"][0]["text"] for chunk in llm("k17=4829;\nk17?", max_tokens=5, temperature=0, stream=True)]
     ['4', '8', '2', '9', ';', '']
     """
-    owner, model = f"{sequence._owner}.create_completion", sequence.model
+    state = sequence._state
+    owner, model = f"{state.owner}.create_completion", state.engine.model
     if max_tokens is not None:
         max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     if isinstance(prompt, str):
         check.utf8(owner, "prompt", prompt)
     tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
-    checked = sequence._check_prompt(owner, tokens, 0)
+    checked = state.check_prompt(owner, tokens, 0)
     if len(checked) == 0:
         raise ValueError(f"[{owner}] prompt must not be empty")
     if logprobs is not None:
@@ -159,14 +160,14 @@ def create_completion(
     if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
     generation = Generation(
-        sequence=sequence,
+        state=state,
         prompt=checked,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop),
         sampling=Sampling.of(owner, sampling).compiled(model._handle),
-        progress=sequence._check_progress(owner, progress),
-        dense_tail=sequence._check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(checked)),
-        draft=sequence._check_draft(owner, draft),
+        progress=check_progress(owner, progress),
+        dense_tail=state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(checked)),
+        draft=state.check_draft(owner, draft),
         reuse=check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         n_top_logprobs=logprobs,
@@ -205,7 +206,7 @@ class _Run:
         return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
 
     def _chunk(self, piece: Piece, finish_reason: FinishReason) -> CompletionChunk:
-        model = self.generation.sequence.model
+        model = self.generation.state.engine.model
         logprobs = None
         if self.generation.n_top_logprobs is not None:
             logprobs = completion_logprobs(model._handle, piece.logprobs, len(self.echo))

@@ -6,7 +6,7 @@ import collections.abc
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -16,12 +16,9 @@ from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._prompt import Prompt
 from h2o_llama.sequence._rewinding import as_generated
+from h2o_llama.sequence._state import State
 from h2o_llama.sequence._stream import stream
 from h2o_llama.sequence.generating import Stopping, generate_by
-
-if TYPE_CHECKING:
-    from h2o_llama.sequence.sequence import Sequence
-
 
 MAX_TOKENS = 512
 """The most tokens of an answer, by default."""
@@ -78,7 +75,7 @@ class Generation:
     text, by their names.
     """
 
-    sequence: Sequence
+    state: State
     prompt: Prompt
     max_tokens: int | None
     stop: list[str]
@@ -100,25 +97,26 @@ class Generation:
 
     def pieces(self) -> Iterator[Piece]:
         """The text, each piece when it is certain. Generates it: call this or `all_pieces`, once."""
-        return stream(self.sequence, self._pieces()) if self.sequence._engine.claim.waits else self._pieces()
+        return stream(self.state, self._pieces()) if self.state.claim.waits else self._pieces()
 
     def all_pieces(self) -> list[Piece]:
         """The text, in one call."""
-        with self.sequence._engine.claim.held():
+        with self.state.claim.held():
             return list(self._pieces())
 
     def _pieces(self) -> Generator[Piece, None, None]:
         if not self.reuse:
-            self.sequence.reset()
+            self.state.reset()
         elif self.is_text:
-            ids = as_generated(self.sequence.model._handle, self.sequence.tokens, self.prompt.ids)
+            with self.state.used() as context:
+                ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
-        self.n_cached = self.sequence.reuse(self.prompt.ids)
-        self._counts_before = self.sequence._draft_counts()
+        self.n_cached = self.state.keep(self.prompt.ids)
+        self._counts_before = self.state.draft_counts()
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
-        ends = stop_tokens(self.sequence.model._handle, self.stop)
+        ends = stop_tokens(self.state.engine.core, self.stop)
         for token in tokens:
             self.n_generated += 1
             if token in ends:
@@ -127,7 +125,7 @@ class Generation:
                 return
             if recorder is not None:
                 logprobs.append(recorder.take(token, n_chars + buffer.n_held))
-            text = buffer.push(self.sequence.model.detokenize([token], special=token in self.visible))
+            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self.visible))
             n_chars += len(text)
             if buffer.stopped:
                 self._end("stop")
@@ -136,13 +134,13 @@ class Generation:
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
-        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.sequence.n_ctx
+        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
         self._end("length" if is_full else "stop")
         yield Piece(buffer.finish(), logprobs)
 
     def _end(self, reason: Literal["stop", "length"]) -> None:
         self.finish_reason = reason
-        drafted, accepted = self.sequence._draft_counts()
+        drafted, accepted = self.state.draft_counts()
         self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
@@ -152,7 +150,7 @@ class Generation:
             sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
         new = self.prompt[self.n_cached :]
         return recorder, generate_by(
-            self.sequence,
+            self.state,
             sampling,
             new,
             self.progress,

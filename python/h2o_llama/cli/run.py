@@ -19,8 +19,8 @@ from h2o_llama.cli import options
 from h2o_llama.cli.progress import progress_bars
 from h2o_llama.cli.prompt import open_context, open_model, read_prompt, said, tokenize
 from h2o_llama.cli.weights import NONE, Changes, with_changes
-from h2o_llama.model import Tokens
 from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048

@@ -6,15 +6,16 @@ import asyncio
 import collections.abc
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from h2o_llama._internal import check
+from h2o_llama.chat.chat_completion import create_chat_completion
+from h2o_llama.chat.completion import create_completion
 from h2o_llama.chat.messages import Message
-from h2o_llama.model import Tokens
 from h2o_llama.sequence._evaluation import Progress
-
-if TYPE_CHECKING:
-    from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence._prompt import Tokens
+from h2o_llama.sequence._state import HasState, check_progress
+from h2o_llama.sequence.generating import generate
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class _Report:
             self._progress(n_done, n_total)
 
 
-async def _in_thread(call: Callable[[_Report], T], progress: Progress | None) -> T:
+async def in_thread(call: Callable[[_Report], T], progress: Progress | None) -> T:
     """Run call(progress). If this task is cancelled, the call is ended, and the task ends only after it."""
     report = _Report(progress)
     running = asyncio.create_task(asyncio.to_thread(call, report))
@@ -56,36 +57,24 @@ async def _in_thread(call: Callable[[_Report], T], progress: Progress | None) ->
         raise
 
 
-async def aeval(
-    sequence: Sequence, tokens: Tokens | None = None, *, progress: Progress | None = None, **options: Any
-) -> None:
-    """`eval`, awaited: the event loop goes on meanwhile.
-
-    Cancelling the task ends the call after the chunk that is being computed, and undoes what `eval` undoes when
-    `progress` raises. `progress` is called by another thread. Not within `lock()`, which is for one thread.
-    """
-    sequence._check_progress(f"{sequence._owner}.aeval", progress)
-    await _in_thread(lambda report: sequence.eval(tokens, progress=report, **options), progress)
-
-
 async def _each(call: Callable[[Progress], Generator[T, None, None]], progress: Progress | None) -> AsyncIterator[T]:
     """What call(progress) yields, each in a thread."""
     current: list[Progress] = []
-    found = await _in_thread(lambda _: call(lambda n_done, n_total: current[0](n_done, n_total)), progress)
+    found = await in_thread(lambda _: call(lambda n_done, n_total: current[0](n_done, n_total)), progress)
 
     def draw(report: Progress) -> T | None:
         current[:] = [report]
         return next(found, None)
 
     try:
-        while (item := await _in_thread(draw, progress)) is not None:
+        while (item := await in_thread(draw, progress)) is not None:
             yield item
     finally:
-        await _in_thread(lambda _: found.close(), progress)  # it may give the text to a library
+        await in_thread(lambda _: found.close(), progress)  # it may give the text to a library
 
 
 async def agenerate(
-    sequence: Sequence, tokens: Tokens, *, progress: Progress | None = None, **options: Any
+    sequence: HasState, tokens: Tokens, *, progress: Progress | None = None, **options: Any
 ) -> AsyncIterator[int]:
     r"""`generate`, as an asynchronous iterator: the event loop goes on while a token is computed.
 
@@ -101,12 +90,12 @@ async def agenerate(
     >>> asyncio.run(answer("k17=4829;\nk17?"))
     b'4829'
     """
-    sequence._check_progress(f"{sequence._owner}.agenerate", progress)
-    async for token in _each(lambda report: sequence.generate(tokens, progress=report, **options), progress):
+    check_progress(f"{sequence._state.owner}.agenerate", progress)
+    async for token in _each(lambda report: generate(sequence, tokens, progress=report, **options), progress):
         yield token
 
 
-async def acreate_completion(sequence: Sequence, prompt: str | bytes | Tokens, **options: Any) -> Any:
+async def acreate_completion(sequence: HasState, prompt: str | bytes | Tokens, **options: Any) -> Any:
     r"""`create_completion`, awaited: the event loop goes on meanwhile.
 
     With stream=True the result is an asynchronous iterator of chunks. Cancelling the task ends the call after the chunk
@@ -118,11 +107,11 @@ async def acreate_completion(sequence: Sequence, prompt: str | bytes | Tokens, *
     >>> asyncio.run(llm.acreate_completion("k17=4829;\nk17?", max_tokens=5, temperature=0))["choices"][0]["text"]
     '4829;'
     """
-    return await _create(sequence, sequence.create_completion, "acreate_completion", prompt, options)
+    return await _create(sequence, create_completion, "acreate_completion", prompt, options)
 
 
 async def acreate_chat_completion(
-    sequence: Sequence, messages: collections.abc.Sequence[Message], **options: Any
+    sequence: HasState, messages: collections.abc.Sequence[Message], **options: Any
 ) -> Any:
     """`create_chat_completion`, awaited as `acreate_completion`.
 
@@ -132,17 +121,19 @@ async def acreate_chat_completion(
     ...     async for chunk in await llm.acreate_chat_completion(messages, stream=True):
     ...         print(chunk["choices"][0]["delta"].get("content") or "", end="")
     """
-    return await _create(sequence, sequence.create_chat_completion, "acreate_chat_completion", messages, options)
+    return await _create(sequence, create_chat_completion, "acreate_chat_completion", messages, options)
 
 
-async def _create(sequence: Sequence, create: Any, name: str, asked: Any, options: dict[str, Any]) -> Any:
-    owner = f"{sequence._owner}.{name}"
-    progress = sequence._check_progress(owner, options.pop("progress", None))
+async def _create(sequence: HasState, create: Any, name: str, asked: Any, options: dict[str, Any]) -> Any:
+    owner = f"{sequence._state.owner}.{name}"
+    progress = check_progress(owner, options.pop("progress", None))
     criteria = check.callables(owner, "stopping_criteria", options.pop("stopping_criteria", None))
     if options.get("stream"):
-        return _each(lambda report: create(asked, progress=report, stopping_criteria=criteria, **options), progress)
+        return _each(
+            lambda report: create(sequence, asked, progress=report, stopping_criteria=criteria, **options), progress
+        )
 
     def whole(report: _Report) -> Any:
-        return create(asked, progress=report, stopping_criteria=[report.check, *criteria], **options)
+        return create(sequence, asked, progress=report, stopping_criteria=[report.check, *criteria], **options)
 
-    return await _in_thread(whole, progress)
+    return await in_thread(whole, progress)
