@@ -22,7 +22,7 @@ import pytest
 
 from chats import write_chat_model
 from h2o_llama import H2OConfig
-from h2o_llama.batch import Answerer, BatchSettings, local_workers, make_questions
+from h2o_llama.batch import Answerer, BatchSettings, _local_workers, make_questions
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ from pathlib import Path
 
 from h2o_llama import H2OConfig, H2OError
 from h2o_llama.batch import BatchSettings, find_documents, make_questions
-from h2o_llama.batch.local_workers import answer_locally, local_cluster
+from h2o_llama.batch._local_workers import answer_locally, local_cluster
 
 model, folder, out, chunk, max_tokens, *questions = sys.argv[1:]
 settings = BatchSettings(H2OConfig(chunk_size=int(chunk), evict=True), int(max_tokens))
@@ -166,7 +166,7 @@ def session_of(leader: int) -> list[int]:
 def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> list[str | Path]:
     files = ["--documents", folder / "documents", "--questions", folder / "questions.txt", "--out", out]
     options = ["--evict", "--chunk", CHUNK, "-n", MAX_TOKENS, "--threads", 1, "--workers", 2]
-    code = "from h2o_llama.cli import app; app()"
+    code = "from h2o_llama._cli import app; app()"
     return ["-c", code, "batch", folder / model, *files, *map(str, options)]
 
 
@@ -227,7 +227,7 @@ def test_a_model_that_cannot_be_used(folder: Path, unsupported_memory_model: Pat
 
 def test_an_interrupt_that_is_lost_is_raised_again() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with local_workers.remembered_interrupt() as raise_if_interrupted:
+    with _local_workers.remembered_interrupt() as raise_if_interrupted:
         raise_if_interrupted()
         with suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -237,7 +237,7 @@ def test_an_interrupt_that_is_lost_is_raised_again() -> None:
 
 
 def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, h2o_llama.cli, h2o_llama.batch; sys.exit('ray' in sys.modules)"
+    code = "import sys, h2o_llama._cli, h2o_llama.batch; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -17,8 +17,8 @@ from typer.testing import Result
 import h2o_llama
 from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama._bench import DENSE, Bench, Mode, Sample, prompt_tokens, tables
 from h2o_llama._internal import apart
-from h2o_llama.bench import DENSE, Bench, Mode, Sample, prompt_tokens, tables
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 NAMES = ["llama.cpp", "dense, our kernels", "single_pass distant A4 L16 H16 B8 index"]
@@ -84,7 +84,7 @@ def test_what_is_slow_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(mode)
         return replace(SAMPLE, prefill_s=slow[mode])
 
-    monkeypatch.setattr("h2o_llama.bench.call_apart", sample)
+    monkeypatch.setattr("h2o_llama._bench.call_apart", sample)
     bench.run()
     assert calls == [DENSE[0], SPARSE, SPARSE, SPARSE]
 
@@ -166,7 +166,7 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
             raise error
         return found
 
-    monkeypatch.setattr("h2o_llama.bench.call_apart", sample)
+    monkeypatch.setattr("h2o_llama._bench.call_apart", sample)
     options = ["--n-prompt", "64,130", "--depth", "", "--decode", "full", "-r", "1", "--json", "-"]
     result = run("demo", *SMALL, *options)
     assert result.exit_code == code

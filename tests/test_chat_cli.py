@@ -14,7 +14,7 @@ import models
 from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
 from command_line import invoke, succeeded
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama.cli import chat
+from h2o_llama._cli import chat
 from h2o_llama.sequence._state import State
 from spies import record_calls
 

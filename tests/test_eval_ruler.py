@@ -17,10 +17,10 @@ from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
-from h2o_llama.eval.dense_answers import DenseAnswers
-from h2o_llama.eval.ruler import KINDS, RulerMean, ruler_mean
-from h2o_llama.eval.ruler.drafts import ESSAYS, WORDS, Sources
-from h2o_llama.eval.ruler.task import Item, make_item, score
+from h2o_llama.eval._dense_answers import DenseAnswers
+from h2o_llama.eval._ruler import KINDS, RulerMean, ruler_mean
+from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
+from h2o_llama.eval._ruler.task import Item, make_item, score
 from h2o_llama.models import _named
 from spies import record_calls
 
@@ -46,7 +46,7 @@ def llm() -> Iterator[Llama]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    for module in ("h2o_llama.models._named", "h2o_llama.eval.dense_answers"):
+    for module in ("h2o_llama.models._named", "h2o_llama.eval._dense_answers"):
         monkeypatch.setattr(f"{module}.cache_folder", lambda: folder)
     return folder
 
@@ -123,7 +123,7 @@ def test_the_wording_is_that_of_lm_evals_copy() -> None:
     folder = pytest.importorskip("lm_eval").__path__[0]
     sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
     sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
-    from h2o_llama.eval.ruler import drafts
+    from h2o_llama.eval._ruler import drafts
 
     for name, texts in {
         "vt": (

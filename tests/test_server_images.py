@@ -15,7 +15,7 @@ import models
 from chats import open_chat, user
 from command_line import assert_one_line_error, invoke
 from h2o_llama import H2OConfig
-from h2o_llama.cli import serve as serve_command
+from h2o_llama._cli import serve as serve_command
 from projectors import about, image_part, picture, png, write_projector
 from servers import Server, serving
 

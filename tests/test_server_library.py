@@ -26,8 +26,8 @@ from adapters import random_adapter
 from chats import CHATML, user
 from command_line import assert_one_line_error, invoke
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
-from h2o_llama.demo.document import standard_library_text
-from h2o_llama.library.librarian import start_librarian
+from h2o_llama._demo.document import standard_library_text
+from h2o_llama.library._librarian import start_librarian
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png

@@ -504,7 +504,7 @@ FORKING = """
 import os, sys, threading
 import numpy as np
 from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path, ops
-from h2o_llama.models.quantize import quantize_model
+from h2o_llama.models._quantize import quantize_model
 
 def evaluates():
     llm.eval([65] * 64)

@@ -32,9 +32,7 @@ class Measured(NamedTuple):
 
 def measure(llm: Llama) -> list[Measured]:
     """Encode, decode and compare K and V of all layers, of a cache in F16."""
-    return [
-        _measure(layer, values) for layer in llm.kv.layers for values in (llm.kv.keys(layer), llm.kv.values(layer))
-    ]
+    return [_measure(layer, values) for layer in llm.kv.layers for values in (llm.kv.keys(layer), llm.kv.values(layer))]
 
 
 def ratio(rows: Sequence[Measured]) -> float:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
-from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk
+from h2o_llama.chat._chat_run import ChatCompletion, ChatCompletionChunk
+from h2o_llama.chat._generation import Usage
 from h2o_llama.chat.completion import Completion, CompletionChunk
-from h2o_llama.chat.generation import Usage
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import (

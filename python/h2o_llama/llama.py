@@ -14,12 +14,12 @@ from h2o_llama._internal import check
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.warn import warn
-from h2o_llama.chat.messages import Message
+from h2o_llama.chat._messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.library._library import Library
 from h2o_llama.library._using import open_library
-from h2o_llama.library.library import Library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models import _hub

@@ -12,8 +12,8 @@ from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama.chat._images import ChatImages
+from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools
 from h2o_llama.chat._template import ChatTemplate
-from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
 from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
 from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 
 from h2o_llama._internal import check
 from h2o_llama.batch import Answerer, BatchSettings, Document, Question, make_questions
-from h2o_llama.batch.answers import ANSWER_TYPES, Answer
+from h2o_llama.batch._answers import ANSWER_TYPES, Answer
 
 try:
     import pyarrow

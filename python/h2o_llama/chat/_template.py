@@ -10,7 +10,7 @@ from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.chat.messages import Tool
+from h2o_llama.chat._messages import Tool
 from h2o_llama.sequence._rewinding import shared_prefix
 
 LONGEST_TAIL = 512

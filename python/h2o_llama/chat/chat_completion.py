@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from h2o_llama._internal import check
+from h2o_llama.chat._chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
+from h2o_llama.chat._generation import MAX_TOKENS, Generation, GenerationOptions, check_stop
 from h2o_llama.chat._images import ChatImages
+from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.chat._template import LONGEST_TAIL
-from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
-from h2o_llama.chat.generation import MAX_TOKENS, Generation, GenerationOptions, check_stop
-from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._state import HasState, check_progress

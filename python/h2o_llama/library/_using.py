@@ -14,8 +14,8 @@ from h2o_llama._internal import check
 from h2o_llama._internal.warn import warn
 from h2o_llama.errors import H2OError
 from h2o_llama.library._cutting import Rows, layout_of
+from h2o_llama.library._library import Library
 from h2o_llama.library._texts import name_of
-from h2o_llama.library.library import Library
 from h2o_llama.sequence._rewinding import n_kept
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin, restore_snapshot, take_snapshot
 

@@ -18,7 +18,7 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model
-from h2o_llama.sequence import asynchronous, generating
+from h2o_llama.sequence import _asynchronous, generating
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._prompt import Tokens, text_ids
@@ -251,17 +251,17 @@ class Sequence:
         `progress` raises. `progress` is called by another thread. Not within `lock()`, which is for one thread.
         """
         check_progress(f"{self._state.owner}.aeval", progress)
-        await asynchronous.in_thread(lambda report: self.eval(tokens, progress=report, **options), progress)
+        await _asynchronous.in_thread(lambda report: self.eval(tokens, progress=report, **options), progress)
 
     # --- generation: functions over a sequence, each in a file of its own
 
     generate = generating.generate
-    agenerate = asynchronous.agenerate
+    agenerate = _asynchronous.agenerate
     create_completion = __call__ = completion.create_completion
     create_chat_completion = chat_completion.create_chat_completion
     ask = asking.ask
-    acreate_completion = asynchronous.acreate_completion
-    acreate_chat_completion = asynchronous.acreate_chat_completion
+    acreate_completion = _asynchronous.acreate_completion
+    acreate_chat_completion = _asynchronous.acreate_chat_completion
 
     # --- its past
 
