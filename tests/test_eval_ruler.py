@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
-from h2o_llama.eval._dense_answers import DenseAnswers
 from h2o_llama.eval._ruler import KINDS, RulerMean, ruler_mean
 from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
 from h2o_llama.eval._ruler.task import Item, make_item, score
 from h2o_llama.models import _named
-from spies import record_calls
 
 N = 4200
 N_CWE = 9000  # of bytes, for the worked example
@@ -46,8 +43,7 @@ def llm() -> Iterator[Llama]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    for module in ("h2o_llama.models._named", "h2o_llama.eval._dense_answers"):
-        monkeypatch.setattr(f"{module}.cache_folder", lambda: folder)
+    monkeypatch.setattr("h2o_llama.models._named.cache_folder", lambda: folder)
     return folder
 
 
@@ -268,46 +264,6 @@ def run(**options: Any) -> list[dict[str, Any]]:
         chunk_size=256,
         n_threads=1,
     )
-
-
-def test_dense_answers_are_generated_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = record_calls(monkeypatch, Llama, "__init__")
-
-    def n_dense() -> int:
-        n = sum(call["h2o"] is None and call["n_ctx"] == 2600 for call in opened)
-        opened.clear()
-        return n
-
-    (row,) = run()
-    assert n_dense() == 1
-    (path,) = cache.iterdir()
-    said = json.loads(path.read_text())
-    assert len(said) == 2
-    (again,) = run(dense_tail=0)  # which dense attention ignores
-    assert n_dense() == 0
-    assert again["scores_dense"] == row["scores_dense"]
-    run(samples=3)
-    assert n_dense() == 1
-    assert said.items() <= json.loads(path.read_text()).items()
-
-
-@pytest.mark.parametrize("content", [b"", b"not json", b"[]"])
-def test_a_damaged_file_of_answers_is_written_anew(content: bytes, cache: Path) -> None:
-    cache.mkdir()
-    kept, item = DenseAnswers("0" * 64), Item((1, 2, 3), ("x",), 4)
-    (cache / f"dense-answers-{'0' * 16}.json").write_bytes(content)
-    assert item not in kept
-    kept.add(item, "said")
-    assert kept[item] == "said"
-    assert Item((1, 2, 3), ("x",), 5) not in kept
-
-
-def test_answers_that_are_added_at_the_same_time_are_all_kept(cache: Path) -> None:
-    items = [Item((i,), ("x",), 4) for i in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda item: DenseAnswers("0" * 64).add(item, "said"), items))
-    kept = DenseAnswers("0" * 64)
-    assert [item in kept for item in items] == [True] * 40
 
 
 def test_a_chunk_that_sees_everything_says_what_dense_attention_says() -> None:

@@ -503,7 +503,8 @@ def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> N
 FORKING = """
 import os, sys, threading
 import numpy as np
-from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path, ops
+from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path
+from h2o_llama import _ops as ops
 from h2o_llama.models._quantize import quantize_model
 
 def evaluates():

@@ -3,7 +3,6 @@
 from importlib.metadata import version
 from pathlib import Path
 
-from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.chat._chat_run import ChatCompletion, ChatCompletionChunk
 from h2o_llama.chat._generation import Usage
@@ -65,7 +64,6 @@ __all__ = [
     "UnsupportedModelError",
     "Usage",
     "demo_model_path",
-    "ops",
     "shared_prefix",
 ]
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from h2o_llama._internal import check
 from h2o_llama.eval._answering import answer
-from h2o_llama.eval._dense_answers import DenseAnswers
 from h2o_llama.eval._ruler.drafts import DRAFTS, Sources
 from h2o_llama.eval._settings import DENSE, Setting
 from h2o_llama.eval._subject import Subject
@@ -128,8 +127,7 @@ class Ruler:
     """One of the tasks of RULER that need no data set, with its wording, lengths and score.
 
     Hsieh et al. 2024, "RULER: What's the Real Context Size of Your Long-Context Language Models?", arXiv:2404.06654.
-    Essays are "war-and-peace" instead of Paul Graham's, cut into sentences at full stops. Dense attention's answers are
-    kept in the user's cache folder, by the model and the prompt, and not generated again.
+    Essays are "war-and-peace" instead of Paul Graham's, cut into sentences at full stops.
 
     Parameters
     ----------
@@ -167,26 +165,22 @@ class Ruler:
         items = [self._item(subject, n_tokens, i) for i in range(self.samples)]
         n_done, n_total = 0, len(items) * (1 + len(settings))
 
-        def say(llm: Llama, item: Item) -> str:
+        def scores_of(setting: Setting) -> list[float]:
             nonlocal n_done
-            llm.reset()
-            said = answer(llm, list(item.tokens), item.n_generate, self.dense_tail).decode(errors="replace")
-            n_done += 1
-            progress(n_done, n_total)
-            return said
+            scores = []
+            with subject.open(setting, n_tokens) as llm:
+                for item in items:
+                    llm.reset()
+                    said = answer(llm, list(item.tokens), item.n_generate, self.dense_tail).decode(errors="replace")
+                    scores.append(score(said, item.answers))
+                    n_done += 1
+                    progress(n_done, n_total)
+            return scores
 
-        kept = DenseAnswers(subject.fingerprint)
-        missing = [item for item in items if item not in kept]
-        n_done = len(items) - len(missing)
-        if missing:
-            with subject.open(DENSE, n_tokens) as llm:
-                for item in missing:
-                    kept.add(item, say(llm, item))
-        dense = [score(kept[item], item.answers) for item in items]
+        dense = scores_of(DENSE)
         rows: dict[str, list[Row]] = {}
         for setting in settings:
-            with subject.open(setting, n_tokens) as llm:
-                scores = [score(say(llm, item), item.answers) for item in items]
+            scores = scores_of(setting)
             rows[setting.name] = [
                 {
                     "score": float(np.mean(scores)),
