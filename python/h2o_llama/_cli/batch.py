@@ -47,7 +47,7 @@ def batch(
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that share the documents, by Ray; --threads is of each. 0: none.")
+        int, typer.Option(min=0, help="Processes that share the documents; --threads is of each. 0: none.")
     ] = 0,
     temp: options.Temp = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
