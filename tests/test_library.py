@@ -17,7 +17,7 @@ import pytest
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import DamagedFileError, H2OWarning, Library, Llama, Snapshot
+from h2o_llama import H2OWarning, Library, Llama, Snapshot
 from h2o_llama.library._cutting import Layout, Rows, cuts_of
 from h2o_llama.library._library import Found
 from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
@@ -462,23 +462,7 @@ def test_a_text_under_the_name_of_another_is_not_given(tiny_model: Path, library
     assert read(tiny_model, Library(library.folder), theirs) == 0
 
 
-# --- handing on, and the command line
-
-
-def test_a_text_in_one_file(tiny_model: Path, library: Library, tmp_path: Path) -> None:
-    read(tiny_model, library, DOCUMENT, name="report.txt")
-    parcel = tmp_path / "report"
-    library.export("report.txt", parcel)
-    colleague = Library(tmp_path / "colleague")
-    assert colleague.import_file(parcel) == library.texts()[0].id
-    assert read(tiny_model, colleague, [*DOCUMENT, *question(1)]) == N
-    for damage in (_cut, _flip, _empty, _gone):
-        library.export("report.txt", parcel)
-        damage(parcel, parcel)
-        empty = Library(tmp_path / damage.__name__)
-        with pytest.raises((DamagedFileError, FileNotFoundError)):
-            empty.import_file(parcel)
-        assert files_of(empty) == []
+# --- the command line
 
 
 def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,12 +476,9 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert f"{N:,}" in lines[1]
     assert lines[3].startswith("2 texts, ")
     assert succeeded(invoke("library", "verify")).stdout == "nothing is damaged\n"
-    succeeded(invoke("library", "export", "one.txt", tmp_path / "file"))
     assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 texts removed\n"
     assert_one_line_error(invoke("library", "rm", "one.txt"), "there is no text 'one.txt'")
-    succeeded(invoke("library", "import", tmp_path / "file"))
-    assert len(Library().texts()) == 2
-    assert succeeded(invoke("library", "rm", "--all")).stdout == "2 texts removed\n"
+    assert succeeded(invoke("library", "rm", "--all")).stdout == "1 texts removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,8 +14,6 @@ from rich.table import Table
 from h2o_llama._cli.errors import Commands, with_debug
 from h2o_llama._internal.terminal import echo, plain, printable
 from h2o_llama.library import Library, Text
-
-Name = Annotated[str, typer.Argument(metavar="TEXT", help="Its name, or six or more first digits of its id.")]
 
 library = typer.Typer(
     cls=Commands, help="Texts that were read, and need not be read again.", invoke_without_command=True
@@ -88,27 +85,10 @@ def verify(
         raise typer.Exit(1)
 
 
-def export(
-    name: Name,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to.")],
-) -> None:
-    """Write a text to one file, for somebody who has the same model and settings."""
-    Library().export(name, file)
-
-
-def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written.")],
-) -> None:
-    """Add a text that `export` has written."""
-    echo(Library().import_file(file))
-
-
 _COMMANDS: dict[str, Callable[..., None]] = {
     "list": _list,
     "rm": remove,
     "verify": verify,
-    "export": export,
-    "import": import_file,
 }
 
 for _name, _command in _COMMANDS.items():

@@ -21,7 +21,6 @@ from h2o_llama.errors import BusyError, DamagedFileError, H2OError
 from h2o_llama.library._blocks import BlockFiles
 from h2o_llama.library._cutting import Layout
 from h2o_llama.library._keeping import described, make_room, n_bytes, remove
-from h2o_llama.library._parcel import read_parcel, write_parcel
 from h2o_llama.library._texts import Contents, Stored, Text, TextFiles, key_of, write_text
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
@@ -178,31 +177,6 @@ class Library:
             if repair:
                 make_room(self._texts, self._blocks, sys.maxsize)
         return lines
-
-    def export(self, name: str, path: str | os.PathLike[str]) -> None:
-        """Write a text to one file, for somebody who has the same model.
-
-        Raises
-        ------
-        ValueError
-            If there is no such text, or several.
-        DamagedFileError, OSError
-            If it cannot be read or written.
-        """
-        self.flush()
-        write_parcel(Path(path), self._named("export", name), self._blocks)
-
-    def import_file(self, path: str | os.PathLike[str]) -> str:
-        """Add a text that `export` has written. Returns its id.
-
-        Raises
-        ------
-        DamagedFileError
-            If it is no such file, or damaged. Nothing is added then.
-        """
-        self.flush()
-        with self._alone():
-            return read_parcel(Path(path), self._texts, self._blocks)
 
     # --- for Llama
 

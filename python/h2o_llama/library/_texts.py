@@ -235,10 +235,6 @@ class TextFiles:
                 problems[path] = error
         return texts, problems
 
-    def incoming(self) -> Path:
-        """Where a file may be put that is to become one of them."""
-        return self._folder / "incoming" / "..new"
-
     def remove_unfinished(self) -> None:
         """What a process left that was killed while it wrote. Nobody may be writing."""
         for path in self._folder.glob("*/.*.new"):
