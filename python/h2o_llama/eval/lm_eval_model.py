@@ -189,6 +189,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
                 max_tokens=n,
                 stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
                 dense_tail=self._dense_tail,
+                reuse=False,  # whatever was asked before
                 **_sampling(options),
             )
             results.append(completion["choices"][0]["text"])

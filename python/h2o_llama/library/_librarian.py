@@ -124,19 +124,7 @@ class Librarian:
 
     def take(self, key: str, prompt: NDArray[np.int32], n_least: int, n_ctx: int) -> Snapshot | None:
         """The text with which a prompt has most tokens in common, at least n_least, if a slot has room for it."""
-        library = self.library(key)
-        while True:
-            found = library.find(self._origin, prompt, n_ctx)
-            if found is None or found.n_tokens < n_least:
-                return None
-            try:
-                return library.load(found)
-            except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
-                library.discard(found)
-            except (OSError, ValueError, H2OError, MemoryError) as error:
-                library.discard(found)
-                warn(f"{error}: the text is read again")
-                return None
+        return self.library(key).take(self._origin, prompt, n_ctx, n_least)
 
     def is_new(self, key: str, tokens: NDArray[np.int32]) -> bool:
         """Whether there is enough in a text that could not be taken."""

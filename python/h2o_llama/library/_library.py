@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -216,9 +216,32 @@ class Library:
         known = np.frombuffer(logits, dtype="<f4").astype(np.float32) if contents.has_logits else None
         return Snapshot(contents.origin, contents.tokens, known, state)
 
-    def discard(self, found: Found) -> None:
-        """Remove a text that cannot be gone on with."""
-        found.text.path.unlink(missing_ok=True)
+    def take(
+        self,
+        origin: SnapshotOrigin,
+        ids: NDArray[np.int32],
+        n_ctx: int,
+        n_least: int,
+        use: Callable[[Snapshot], object] = lambda snapshot: None,
+    ) -> Snapshot | None:
+        """Load what `find` finds, if a prompt has at least n_least tokens of it, and call `use` with it.
+
+        A text that cannot be read or used is removed, with a warning.
+        """
+        while True:
+            found = self.find(origin, ids, n_ctx)
+            if found is None or found.n_tokens < n_least:
+                return None
+            try:
+                snapshot = self.load(found)
+                use(snapshot)
+                return snapshot
+            except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
+                found.text.path.unlink(missing_ok=True)
+            except (OSError, ValueError, H2OError, MemoryError) as error:
+                found.text.path.unlink(missing_ok=True)
+                warn(f"{error}: the text is read again")
+                return None
 
     def add(self, snapshot: Snapshot, layout: Layout, points: Sequence[tuple[int, int]], name: str) -> None:
         """Write a text, by a thread of its own. `flush` waits for it."""

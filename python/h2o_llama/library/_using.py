@@ -66,20 +66,10 @@ def take(
     """Make a sequence the text that begins most like `ids`, if that has more than it has itself, and return it."""
     if library is None or len(ids) < LEAST_NEW:
         return None
-    found = library.find(origin, ids, n_ctx)
-    if found is None or found.n_tokens < n_kept(context, ids) + LEAST_NEW:
-        return None
-    try:
-        snapshot = library.load(found)
-        restore_snapshot(context, snapshot, origin, n_ctx)
-        return snapshot
-    except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
-        library.discard(found)
-        return take(library, origin, n_ctx, context, ids)
-    except (OSError, ValueError, H2OError, MemoryError) as error:
-        library.discard(found)
-        warn(f"{error}: the text is read again")
-        return None
+    n_least = n_kept(context, ids) + LEAST_NEW
+    return library.take(
+        origin, ids, n_ctx, n_least, lambda snapshot: restore_snapshot(context, snapshot, origin, n_ctx)
+    )
 
 
 def give(
