@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from compare import assert_all_equal
 from cuda_in_software import running
-from h2o_llama import _core, ops
+from h2o_llama import _core
+from h2o_llama import _ops as ops
 from kernels import CUDA, backend_of
 from tolerances import attention_tolerance
 

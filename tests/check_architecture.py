@@ -241,7 +241,7 @@ class Checks:
                 other.eval(rest, progress=interrupt)
             other.eval(rest, logits="all")
             yield "after a call that was interrupted", relative_error(other.logits, of_other[MIDDLE_OF_OTHER:N])
-            contexts = [llm._open_context(), other._open_context()]
+            contexts = [llm._state.context, other._state.context]
             rows = np.empty((2, self.model.n_vocab), np.float32)
             for i, tokens in enumerate(zip(self.text.generated, self.other_text.generated, strict=True), N):
                 _core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)

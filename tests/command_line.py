@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner, Result
 
-from h2o_llama.cli import app
+from h2o_llama._cli import app
 
 # Else it makes all commands anew for each one that is run, which takes longer than most of them.
 typer.testing._get_command = cache(typer.main.get_command)

@@ -260,8 +260,8 @@ def decode_calls(llm: h2o_llama.Sequence, calls: Sequence[Sequence[int]]) -> Any
 def decode_each(sequences: Sequence[h2o_llama.Sequence], tokens: Sequence[int]) -> Any:
     """Append a generated token to each in one step. Returns their logits."""
     rows = np.empty((len(tokens), sequences[0].model.n_vocab), np.float32)
-    with sequences[0]._engine.claim:
-        contexts = [sequence._open_context() for sequence in sequences]
+    with sequences[0]._state.claim:
+        contexts = [sequence._state.context for sequence in sequences]
         h2o_llama._core.Context.decode_each(contexts, np.array(tokens, np.int32), rows)
     return rows
 
@@ -270,22 +270,22 @@ def decode_each(sequences: Sequence[h2o_llama.Sequence], tokens: Sequence[int]) 
 
 
 def remove(sequence: h2o_llama.Sequence, start: int) -> bool:
-    with sequence._use_context() as context:
+    with sequence._state.used() as context:
         return context.remove(start)
 
 
 def min_position(sequence: h2o_llama.Sequence) -> int:
-    with sequence._use_context() as context:
+    with sequence._state.used() as context:
         return context.min_position
 
 
 def state_of(sequence: h2o_llama.Sequence, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
-    with sequence._use_context() as context:
+    with sequence._state.used() as context:
         return context.get_state(partial, rows, end)
 
 
 def restore(sequence: h2o_llama.Sequence, state: bytes, partial: bool = False, rows: bool = True) -> None:
-    with sequence._use_context() as context:
+    with sequence._state.used() as context:
         context.set_state(state, partial, rows)
 
 

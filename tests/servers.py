@@ -23,7 +23,7 @@ _SERVE = """
 import ctypes, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 9)
-from h2o_llama.cli import app
+from h2o_llama._cli import app
 app()
 """
 

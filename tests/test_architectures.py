@@ -81,7 +81,7 @@ def test_learned_positions_are_the_most_that_a_text_has(generator: Path, tmp_pat
         llm.eval([1] * 250)
         with pytest.raises(ValueError, match=r"7 tokens after 250 do not fit into n_ctx=256"):
             llm.eval([1] * 7)
-        llm._engine.n_ctx, llm._engine.warns_of_length = 1000, False  # as programs that know nothing of it
+        llm._state.engine.n_ctx, llm._state.engine.warns_of_length = 1000, False  # as programs that know nothing of it
         with pytest.raises(H2OError, match="has learned 256 positions and has no others: make the text shorter"):
             llm.eval([1] * 7)
         llm.eval([1] * 6)

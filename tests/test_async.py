@@ -1,4 +1,4 @@
-"""`aeval` and `agenerate`: what the blocking ones do, without blocking the event loop."""
+"""The asynchronous calls: what the blocking ones do, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chats import CHATML
 from h2o_llama import H2OConfig, Library, Llama
 from inputs import random_tokens
 from models import EOS
@@ -66,6 +67,54 @@ def test_cancelling_ends_the_call_and_not_the_sequence(llm: Llama) -> None:
     n_tokens = asyncio.run(run())
     assert 0 < n_tokens < 19_000
     assert n_tokens % 16 == 0
+    llm.eval(TOKENS)
+    assert llm.n_tokens == n_tokens + len(TOKENS)
+
+
+def test_completions_say_what_they_say_without_a_loop(tiny_model: Path) -> None:
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
+
+    async def run(create: Any, asked: Any) -> tuple[Any, Any]:
+        return await create(asked, **options), [chunk async for chunk in await create(asked, **options, stream=True)]
+
+    with Llama(tiny_model, n_ctx=200, n_threads=1, h2o=None, chat_template=CHATML) as llm:
+        for create, acreate, asked in [
+            (llm.create_completion, llm.acreate_completion, "Hello"),
+            (llm.create_chat_completion, llm.acreate_chat_completion, [{"role": "user", "content": "Hello"}]),
+        ]:
+            whole, chunks = asyncio.run(run(acreate, asked))
+            expected: Any = create(asked, **options)  # type: ignore[operator]
+            assert whole["choices"] == expected["choices"]
+            streamed: Any = list(create(asked, **options, stream=True))  # type: ignore[operator]
+            assert [chunk["choices"] for chunk in chunks] == [chunk["choices"] for chunk in streamed]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cancelling_a_completion_ends_it(llm: Llama, stream: bool) -> None:
+    async def run() -> None:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def tell(*_: Any) -> bool:
+            loop.call_soon_threadsafe(begun.set)
+            return False
+
+        async def complete() -> None:
+            options = {"max_tokens": None, "logit_bias": {EOS: -100}, "stopping_criteria": tell, "stream": stream}
+            answer = await llm.acreate_completion(TOKENS, **options)
+            if stream:
+                async for _ in answer:
+                    pass
+
+        task = asyncio.create_task(complete())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    n_tokens = llm.n_tokens
+    assert len(TOKENS) <= n_tokens < 10_000
     llm.eval(TOKENS)
     assert llm.n_tokens == n_tokens + len(TOKENS)
 

@@ -24,7 +24,8 @@ from h2o_llama.batch import (
     make_questions,
     read_questions,
 )
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.chat._document import ABOUT_A_DOCUMENT
+from h2o_llama.sequence._state import State
 from spies import record_calls
 
 CHUNK = 64
@@ -282,13 +283,13 @@ def test_what_does_not_fit_into_memory_leaves_room_for_others(
 
 def test_a_library_saves_reading(chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are the same. Each setting has its own texts."""
-    computed = record_calls(monkeypatch, Llama, "_eval")  # of the documents: questions are read by forks
+    computed = record_calls(monkeypatch, State, "eval")  # of the documents: questions are read by forks
     n_computed, answers = [], []
     for options in ([], ["--evict"], ["--evict"], ["--evict", "--no-library"]):
         (folder / "out.jsonl").unlink(missing_ok=True)
         computed.clear()
         succeeded(run_batch(folder, chat_model, *options))
-        n_computed.append(sum(len(call["prompt"]) for call in computed))
+        n_computed.append(sum(len(call["prompt"]) for call in computed if call["self"].owner == "Llama"))
         answers.append(answers_of(folder))
     assert n_computed[0] == n_computed[1] == n_computed[3] > n_computed[2] == 0
     assert answers[1] == answers[2]

@@ -15,8 +15,8 @@ from typer.testing import Result
 import h2o_llama
 from command_line import assert_one_line_error, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama._bench import DENSE, Bench, Mode, Sample, prompt_tokens
 from h2o_llama._internal import apart
-from h2o_llama.bench import DENSE, Bench, Mode, Sample, prompt_tokens
 
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
 NAMES = ["llama.cpp", "dense, our kernels", "single_pass distant A4 L16 H16 B8 index"]
@@ -136,7 +136,7 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
             raise error
         return found
 
-    monkeypatch.setattr("h2o_llama.bench.call_apart", sample)
+    monkeypatch.setattr("h2o_llama._bench.call_apart", sample)
     options = ["--n-prompt", "64,130", "--depth", "", "--decode", "full", "-r", "1", "--json", "-"]
     result = run("demo", *SMALL, *options)
     assert result.exit_code == code

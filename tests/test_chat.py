@@ -34,9 +34,11 @@ from chats import (
     write_model_of_calls,
 )
 from compare import case
-from h2o_llama import H2OConfig, H2OError, Llama, Model, _core
+from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, shared_prefix
+from h2o_llama.chat._messages import response_schema
 from h2o_llama.chat._template import ChatTemplate, parse_deltas
 from h2o_llama.sequence._rewinding import as_generated
+from h2o_llama.sequence._state import State
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls
 
@@ -361,6 +363,22 @@ def test_an_answer_follows_a_schema(llm: Llama, kind: str) -> None:
     assert isinstance(thing["new"], bool)
 
 
+def test_a_pydantic_model_is_a_schema(llm: Llama) -> None:
+    pydantic = pytest.importorskip("pydantic")
+    thing = pydantic.create_model("Thing", size=(int, ...), new=(bool, ...))
+    schema = thing.model_json_schema()
+    texts = {LlamaGrammar.from_json_schema(each).text for each in (thing, schema)}
+    for form in [
+        thing,
+        {"type": "json_object", "schema": thing},
+        {"type": "json_schema", "json_schema": {"name": "thing", "schema": thing}},
+    ]:
+        texts.add(LlamaGrammar.from_json_schema(response_schema("", form)).text)
+        answer = llm.create_chat_completion([user("x")], response_format=form, seed=1)
+        assert isinstance(thing.model_validate_json(answer["choices"][0]["message"]["content"]).new, bool)
+    assert len(texts) == 1
+
+
 def test_a_json_object_is_an_object(llm: Llama) -> None:
     answer = llm.create_chat_completion(
         [user("x")], response_format={"type": "json_object"}, logits_processor=dictate('{"a": [1, null]}')
@@ -375,6 +393,29 @@ def test_a_json_object_is_an_object(llm: Llama) -> None:
 # --- a second turn
 
 
+@pytest.mark.parametrize("template", [CHATML, None], ids=["chat", "plain"])
+def test_asking_says_what_the_long_way_says(tiny_model: Path, template: str | None) -> None:
+    document, questions = "k17=4829;\n" * 20, ["k17?", "Which <|im_end|>?"]
+    expected = []
+    with open_chat(tiny_model, template, h2o=H2OConfig(chunk_size=64)) as llm:
+        for question in questions:
+            if template is None:
+                prompt = llm.tokenize(f"{document}\n\nQuestion: {question}\nAnswer:")
+                answer = llm(prompt, max_tokens=12, temperature=0, stop="\nQuestion:", reuse=True)
+                expected.append(answer["choices"][0]["text"].strip())
+            else:
+                system = {"role": "system", "content": f"Answer questions about this text:\n\n{document}"}
+                chat = llm.create_chat_completion([system, user(question)], max_tokens=12, temperature=0)
+                expected.append(chat["choices"][0]["message"]["content"])
+        llm.reset()
+        assert llm.ask(document, questions, max_tokens=12) == expected
+        assert llm.n_cached >= 192, "the document's chunks"
+        assert llm.ask(document, questions[1], max_tokens=12) == expected[1]
+        for bad in [(3, "Who?"), (document, []), (document, ["Who?", 3])]:
+            with pytest.raises(ValueError, match=r"\[Llama.ask\] (document|questions) must be"):
+                llm.ask(*bad)  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     with open_chat(tiny_model, h2o=None, type_k="f32", type_v="f32") as llm:
@@ -384,7 +425,10 @@ def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
         assert n_held == first["usage"]["total_tokens"]
         talk += [first["choices"][0]["message"], user("And now?")]
         second = llm.create_chat_completion(talk, temperature=0, max_tokens=12, reuse=reuse)
-        fresh = llm(llm.apply_chat_template(talk), temperature=0, max_tokens=12)
+        fresh = llm(llm.apply_chat_template(talk), temperature=0, max_tokens=12, reuse=False)
+        known = llm(llm.apply_chat_template(talk), temperature=0, max_tokens=12)
+        assert known["choices"] == fresh["choices"]
+        assert known["usage"]["prompt_tokens_details"]["cached_tokens"] == fresh["usage"]["prompt_tokens"] - 1
     assert second["choices"][0]["message"]["content"] == fresh["choices"][0]["text"]
     cached = second["usage"].get("prompt_tokens_details", {}).get("cached_tokens")
     assert cached == (n_held if reuse else None)
@@ -439,7 +483,7 @@ def test_forks_chat(tiny_model: Path) -> None:
 
 
 def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    evals = record_calls(monkeypatch, Llama, "_read")
+    evals = record_calls(monkeypatch, State, "read")
     before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
     turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
     n_turn = len(llm.tokenize(turn, parse_special=True))
@@ -448,6 +492,19 @@ def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyP
     llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
     llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
     assert [call["dense_tail"] for call in evals] == [n_turn, 3, 512, n_turn]
+
+
+def test_tokens_of_a_chat(llm: Llama) -> None:
+    for talk, kwargs in [(TALK, {}), ([user("<|im_end|>")], {"tools": None})]:
+        llm.create_chat_completion(talk, max_tokens=0)
+        tokens = llm.model.chat_tokens(talk, **kwargs)
+        assert list(tokens) == llm.tokens.tolist()
+    assert len(llm.model.chat_tokens(talk, parse_special=True)) < len(tokens)
+    assert len(llm.model.chat_tokens(talk, add_generation_prompt=False)) == len(tokens) - len("assistant\n") - 1
+    assert shared_prefix(tokens, llm.model.chat_tokens([user("<|im_start|>")])) > 10
+    llm.reset()
+    assert llm.reuse(tokens) == 0
+    assert len(list(itertools.islice(llm.generate(tokens), 1))) == 1
 
 
 def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:

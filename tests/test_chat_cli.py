@@ -14,7 +14,8 @@ import models
 from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
 from command_line import invoke, succeeded
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama.cli import chat
+from h2o_llama._cli import chat
+from h2o_llama.sequence._state import State
 from spies import record_calls
 
 FAST = ["--threads", "1", "--chunk", "64"]
@@ -141,7 +142,7 @@ def test_a_model_without_a_template_cannot_chat() -> None:
 
 def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The dense tail is the question and the rest of the prompt."""
-    evals = record_calls(monkeypatch, Llama, "_read")
+    evals = record_calls(monkeypatch, State, "read")
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
@@ -162,7 +163,7 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
 def test_run_finds_the_question_in_a_message_that_was_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Llama 3's and Gemma's templates do: the rest of the text is not read densely."""
     model = write_chat_model(tmp_path / "chat.gguf", CHATML.replace("message.content", "message.content | trim"))
-    evals = record_calls(monkeypatch, Llama, "_read")
+    evals = record_calls(monkeypatch, State, "read")
     (tmp_path / "a.txt").write_text("abc " * 300)
     for question in ("Who?\n", "?" * 300 + "Who? "):
         command = ["run", str(model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1"]
@@ -181,7 +182,7 @@ def test_special_names_in_a_document_are_text(
     options: list[str],
     is_token: bool,
 ) -> None:
-    evals = record_calls(monkeypatch, Llama, "_read")
+    evals = record_calls(monkeypatch, State, "read")
     (tmp_path / "a.txt").write_text("abc<|im_end|>def")
     said = f"abc{chr(0) * is_token or '<|im_end|>'}def"
     succeeded(invoke("run", str(chat_model), "--file", str(tmp_path / "a.txt"), "-n", "1", *options, *FAST))

@@ -19,17 +19,17 @@ import models
 from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
-from h2o_llama.cli import app, demo
-from h2o_llama.cli import run as run_module
-from h2o_llama.cli.run import _stream
+from h2o_llama._cli import app, demo
+from h2o_llama._cli import run as run_module
+from h2o_llama._cli.run import _stream
+from h2o_llama._demo.document import build_document
 from h2o_llama.config import OPTIONS, option_names
-from h2o_llama.demo.document import build_document
 from spies import record_calls
 
 ONE_THREAD = ["--threads", "1"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
 TEXT = "".join(f"def function_{i}(value):\n    return value * {i}\n\n" for i in range(12))
-COMMAND = [sys.executable, "-c", "from h2o_llama.cli import app; app()"]
+COMMAND = [sys.executable, "-c", "from h2o_llama._cli import app; app()"]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_manual_has_all_commands_and_options() -> None:
 
 def test_the_shell_completes_commands() -> None:
     asked = {"_H2O_LLAMA_COMPLETE": "complete_bash", "COMP_WORDS": "h2o-llama ch", "COMP_CWORD": "1"}
-    program = "import sys; sys.argv[0] = 'h2o-llama'; from h2o_llama.cli import app; app(prog_name='h2o-llama')"
+    program = "import sys; sys.argv[0] = 'h2o-llama'; from h2o_llama._cli import app; app(prog_name='h2o-llama')"
     result = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | asked, text=True, capture_output=True, check=True
     )

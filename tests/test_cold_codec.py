@@ -23,10 +23,10 @@ from llamas import Config, arrays, eval_calls, open_llama, restore, state_of
 CONFIG = Config(
     S=64, L=8, H=24, A=4, scorer="distant", kv_type="f16", B=32, T=4, decode="memory", evict=True, cold_store="memory"
 )
-STORE = LosslessConfig(threads=1)
+STORE = LosslessConfig(n_threads=1)
 CONFIGS = {
     "f16": replace(CONFIG, lossless=STORE),
-    "f32": replace(CONFIG, kv_type="f32", lossless=LosslessConfig(threads=2)),
+    "f32": replace(CONFIG, kv_type="f32", lossless=LosslessConfig(n_threads=2)),
     "q8_0": replace(CONFIG, kv_type="q8_0", lossless=replace(STORE, strict=True)),
     "bf16": replace(CONFIG, kv_type="bf16", lossless=STORE),
     "f16, file": replace(CONFIG, cold_store=tempfile.gettempdir(), lossless=STORE),

@@ -79,7 +79,7 @@ def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest
     next(generator)
     assert calls == [20, 1]
     calls.clear()
-    assert llm(random_tokens(20), max_tokens=4, temperature=0)["usage"]["completion_tokens"] == 4
+    assert llm(random_tokens(20), max_tokens=4, temperature=0, reuse=False)["usage"]["completion_tokens"] == 4
     assert calls == [20, 1, 1, 1]
     assert llm.n_tokens == 24
 
@@ -94,7 +94,7 @@ def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
     """A token that came out is in the sequence, whatever was called meanwhile."""
     generator = llm.generate(random_tokens(20), temperature=0)
     next(generator)
-    with llm._engine.claim, pytest.raises(H2OError, match="is in use"):
+    with llm._state.claim, pytest.raises(H2OError, match="is in use"):
         llm.reset()
     assert llm.n_tokens == 21
 
@@ -132,7 +132,8 @@ def test_generation_ends_when_the_context_is_full(tiny_model: Path) -> None:
         llm.reset()
         answer = llm([1] * 20, max_tokens=None, temperature=0)
         assert answer["choices"][0]["finish_reason"] == "length"
-        assert answer["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24}
+        known = {"prompt_tokens_details": {"cached_tokens": 0}}
+        assert answer["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24, **known}
 
 
 def test_completion(llm: Llama) -> None:
@@ -140,7 +141,8 @@ def test_completion(llm: Llama) -> None:
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
     assert answer["model"] == llm.model_path
-    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+    counts = {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
+    assert answer["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
     choice = answer["choices"][0]
     assert choice == {"text": choice["text"], "index": 0, "logprobs": None, "finish_reason": "length"}
     llm.reset()

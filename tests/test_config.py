@@ -12,7 +12,7 @@ import pytest
 
 from compare import case
 from h2o_llama import H2OConfig
-from h2o_llama.cli.upstream import upstream_options
+from h2o_llama._cli.upstream import upstream_options
 from h2o_llama.config import OPTIONS, SCORERS, option_names
 
 

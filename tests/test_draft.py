@@ -87,7 +87,7 @@ def draft_of(text: Sequence[int], n_min: int, n_max: int) -> list[int]:
 def test_draft_follows_the_longest_match(dense: Llama, text: list[int], n_min: int, n_max: int) -> None:
     dense.reset()
     dense.eval(text[:-1])
-    with dense._use_context() as context:
+    with dense._state.used() as context:
         assert context.find_draft(text[-1], n_min, n_max).tolist() == draft_of(text, n_min, n_max)
 
 
@@ -98,14 +98,14 @@ def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
     text[pos : pos + 4] = [*text[-3:], 7]
     with open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, evict=True, chunk_size=64), n_ctx=0) as llm:
         llm.eval(text[:-1])
-        with llm._use_context() as context:
+        with llm._state.used() as context:
             assert context.find_draft(text[-1], 1, 1).tolist() == draft_of(text, 1, 1) == [7]
 
 
 def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
     first, second = [1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14, 15, 16, 17, 18]
     dense.reset()
-    with dense._use_context() as context:
+    with dense._state.used() as context:
         logits = np.empty((0, dense.n_vocab), dtype=np.float32)
         for n_kept, tokens in ((0, first + second), (10, [*first, *second[:4], 20, *first[:4]])):
             context.remove(n_kept)
@@ -130,7 +130,7 @@ def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
             open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, chunk_size=S)) as llm,
         ):
             llm.eval([7] * n_tokens)
-            with llm._use_context() as context:
+            with llm._state.used() as context:
                 n_room = S - 1 - n_tokens % S
                 assert len(context.find_draft(7, 1, 12)) == min(12, n_tokens // 2, n_room)
                 for n in (n_room, n_room + 1):
@@ -145,7 +145,7 @@ def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
 def test_the_end_of_a_text_is_not_drafted(dense: Llama) -> None:
     dense.reset()
     dense.eval([*range(1, 13), models.EOS, 1, 2, *range(1, 9)])
-    with dense._use_context() as context:
+    with dense._state.used() as context:
         assert context.find_draft(9, 1, 4).tolist() == [10, 11, 12]
         assert context.find_draft(9, 4, 4).tolist() == []
 
@@ -280,7 +280,7 @@ def test_scored_drafts_are_as_long_as_can_be_taken_back(tiny_model: Path) -> Non
         tiny_model, H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, decode="memory", chunk_size=64)
     ) as llm:
         llm.eval([7] * 40)
-        with llm._use_context() as context:
+        with llm._state.used() as context:
             assert context.find_draft(7, 1, 50).size == 15
         expected = generate(llm, 200, **REPEAT)
         llm.reset()
@@ -349,7 +349,7 @@ def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: H2OConfig | None, mo
 @pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
 def test_a_completion_says_the_same(tiny_model: Path, h2o: H2OConfig | None, kwargs: dict[str, Any]) -> None:
     with open_tiny(tiny_model, h2o, n_ctx=128) as llm:
-        arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0}
+        arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0, "reuse": False}
         expected = llm(PROMPT, **arguments)
         n_tokens = llm.n_tokens
         answer = llm(PROMPT, **arguments, draft=15)
@@ -370,12 +370,12 @@ def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatc
         details = dense(prompt, max_tokens=40, draft=15, reuse=len(counts) > 1, **REPEAT)["usage"][
             "completion_tokens_details"
         ]
-        counts.append(dense._draft_counts())
+        counts.append(dense._state.draft_counts())
         drafted, accepted = np.diff(counts[-2:], axis=0)[0].tolist()
         assert details == {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
         assert accepted > 0
-        prompt = [*dense.tokens.tolist(), 7]
-    computed = record_calls(monkeypatch, dense, "_eval")
+        prompt = [*dense.tokens.tolist(), *[7] * 40]
+    computed = record_calls(monkeypatch, dense._state, "eval")
     dense(PROMPT, max_tokens=1, draft=15)
     assert len(computed) == 1
 

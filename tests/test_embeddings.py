@@ -143,7 +143,7 @@ def test_generating_after_rows(tiny_model: Path) -> None:
             llm.eval([5, 6, 7])
             llm.eval(embeddings=rows)
         llm.eval([5, 6, 7])
-        with llm._use_context() as context:
+        with llm._state.used() as context:
             assert context.find_draft(8, 1, 8).tolist() == []
         options: dict[str, Any] = {"temperature": 0, "repeat_penalty": 1.3}
         state = llm.snapshot()
@@ -195,7 +195,7 @@ def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
 
 def test_rows_in_a_report(tiny_model: Path) -> None:
     """They have no text: a sign stands for each."""
-    from h2o_llama.inspect.memory import memory_report
+    from h2o_llama.inspect._memory import memory_report
 
     with open_llama(tiny_model, PLAIN, n_ctx=N_CTX) as llm:
         llm.eval(embeddings=rows_of(tiny_model, text(0)))

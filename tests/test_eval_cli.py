@@ -11,9 +11,9 @@ from typer.testing import Result
 
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
-from h2o_llama.cli import sweeps
-from h2o_llama.demo.document import standard_library_text
-from h2o_llama.eval.text import halves
+from h2o_llama._cli import sweeps
+from h2o_llama._demo.document import standard_library_text
+from h2o_llama.eval._text import halves
 
 PLAIN = ["--scorer", "sum", "--sinks", "0", "--lookup", "0"]
 SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens", "256", "--threads", "1"]

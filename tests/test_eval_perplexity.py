@@ -13,10 +13,10 @@ import pytest
 
 import h2o_llama
 from h2o_llama import H2OConfig
-from h2o_llama.eval import Continuation, Perplexity, Setting, evaluate, lockstep, losses, subject
-from h2o_llama.eval.lockstep import pieces
-from h2o_llama.eval.losses import Losses, compare
-from h2o_llama.eval.text import Text
+from h2o_llama.eval import Continuation, Perplexity, Setting, _lockstep, _subject, evaluate
+from h2o_llama.eval._lockstep import pieces
+from h2o_llama.eval._losses import Losses, compare
+from h2o_llama.eval._text import Text
 from inputs import random_tokens
 
 S = 64
@@ -51,7 +51,7 @@ def logits(rng: np.random.Generator) -> list[Any]:
 
 
 def test_losses_of_each_token(logits: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(losses, "_BLOCK", 10)  # two rows at a time
+    monkeypatch.setattr(_losses, "_BLOCK", 10)  # two rows at a time
     targets = np.array([0, 4, 2, 2, 1, 3], dtype=np.int32)
     dense, *others = logits
     for other, got in zip(others, compare(dense, others, targets), strict=True):
@@ -203,7 +203,7 @@ def test_buckets_of_a_chunk_that_is_no_power_of_two(tiny_model: Path) -> None:
 def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Perplexity(1), Continuation(50, 1)]
     whole = measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks)
-    monkeypatch.setattr(lockstep, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
+    monkeypatch.setattr(_lockstep, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
     for row, other in zip(whole, measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks), strict=True):
         assert other["ppl"] == pytest.approx(row["ppl"], rel=1e-5)
         assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16
@@ -214,10 +214,10 @@ def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: p
 def test_as_many_settings_at_a_time_as_fit_into_half_of_the_memory(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    it = subject.Subject(tiny_model, TEXT, "noise", chunk_size=S, n_threads=1, n_gpu_layers=0, seed=0)
-    monkeypatch.setattr(subject, "kv_bytes_at_least", lambda *_: 2**30)
+    it = _subject.Subject(tiny_model, TEXT, "noise", chunk_size=S, n_threads=1, n_gpu_layers=0, seed=0)
+    monkeypatch.setattr(_subject, "kv_bytes_at_least", lambda *_: 2**30)
     # Weights and logits are less than the last half: 5 contexts fit, one of them for dense attention.
-    monkeypatch.setattr(subject, "physical_memory", lambda: 11 * 2**30)
+    monkeypatch.setattr(_subject, "physical_memory", lambda: 11 * 2**30)
     settings = [SPARSE] * 5
     assert [len(some) for some in it.rounds(settings, N)] == [4, 1]
     assert [len(some) for some in it.rounds(settings, N, contexts_each=2)] == [2, 2, 1]

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,10 @@ from command_line import invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
-from h2o_llama.eval.dense_answers import DenseAnswers
-from h2o_llama.eval.ruler import KINDS, RulerMean, ruler_mean
-from h2o_llama.eval.ruler.drafts import ESSAYS, WORDS, Sources
-from h2o_llama.eval.ruler.task import Item, make_item, score
+from h2o_llama.eval._ruler import KINDS, RulerMean, ruler_mean
+from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
+from h2o_llama.eval._ruler.task import Item, make_item, score
 from h2o_llama.models import _named
-from spies import record_calls
 
 N = 4200
 N_CWE = 9000  # of bytes, for the worked example
@@ -46,8 +43,7 @@ def llm() -> Iterator[Llama]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
-    for module in ("h2o_llama.models._named", "h2o_llama.eval.dense_answers"):
-        monkeypatch.setattr(f"{module}.cache_folder", lambda: folder)
+    monkeypatch.setattr("h2o_llama.models._named.cache_folder", lambda: folder)
     return folder
 
 
@@ -109,7 +105,7 @@ def test_the_wording_is_that_of_lm_evals_copy() -> None:
     folder = pytest.importorskip("lm_eval").__path__[0]
     sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
     sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
-    from h2o_llama.eval.ruler import drafts
+    from h2o_llama.eval._ruler import drafts
 
     for name, texts in {
         "vt": (
@@ -237,35 +233,6 @@ def run(**options: Any) -> list[dict[str, Any]]:
         chunk_size=256,
         n_threads=1,
     )
-
-
-def test_dense_answers_are_generated_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = record_calls(monkeypatch, Llama, "__init__")
-
-    def n_dense() -> int:
-        n = sum(call["h2o"] is None and call["n_ctx"] == 900 for call in opened)
-        opened.clear()
-        return n
-
-    (row,) = run()
-    assert n_dense() == 1
-    (path,) = cache.iterdir()
-    said = json.loads(path.read_text())
-    assert len(said) == 1
-    (again,) = run(dense_tail=0)  # which dense attention ignores
-    assert n_dense() == 0
-    assert again["scores_dense"] == row["scores_dense"]
-    run(samples=2)
-    assert n_dense() == 1
-    assert said.items() <= json.loads(path.read_text()).items()
-
-
-def test_answers_that_are_added_at_the_same_time_are_all_kept(cache: Path) -> None:
-    items = [Item((i,), ("x",), 4) for i in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda item: DenseAnswers("0" * 64).add(item, "said"), items))
-    kept = DenseAnswers("0" * 64)
-    assert [item in kept for item in items] == [True] * 40
 
 
 def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:

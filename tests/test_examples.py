@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from h2o_llama import H2OConfig, demo_model_path
-from h2o_llama.demo.document import standard_library_text
+from h2o_llama._demo.document import standard_library_text
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # what the demo model has learnt to find again

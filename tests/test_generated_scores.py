@@ -99,7 +99,7 @@ def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
         oldest = min_position(llm) + 1
         assert n - 16 <= oldest <= n - 8
         possible = {0, S, n_prompt, *range(oldest, n + 1)}
-        points = [llm._open_context().rewind_points(position) for position in range(n + 1)]
+        points = [llm._state.context.rewind_points(position) for position in range(n + 1)]
         assert {position for position, found in enumerate(points) if position in found} == possible
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from compare import assert_logits_close
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama.demo.document import build_document
+from h2o_llama._demo.document import build_document
 from h2o_llama.sequence.generating import DENSE_TAIL
 from inputs import limited, random_tokens
 from llamas import Config, eval_calls, open_llama

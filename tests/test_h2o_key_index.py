@@ -267,7 +267,7 @@ def test_bytes_held(model_by_name: ModelByName) -> None:
             stats = llm.kv.stats
             index_bytes = 2 * (1024 * 2 * 64 * 18 // 32 + 32 * 32 * 4) if retrieval == "index" else 0
             assert 0 <= stats.index_bytes - index_bytes < 256
-            with llm._use_context() as context:
+            with llm._state.used() as context:
                 assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
 
 

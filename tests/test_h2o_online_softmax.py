@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compare import assert_all_equal, case
-from h2o_llama import ops
+from h2o_llama import _ops as ops
 from tolerances import FUSION
 
 

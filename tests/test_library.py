@@ -17,10 +17,10 @@ import pytest
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import DamagedFileError, H2OWarning, Library, Llama, Snapshot
+from h2o_llama import H2OWarning, Library, Llama, Snapshot
 from h2o_llama.library._cutting import Layout, Rows, cuts_of
+from h2o_llama.library._library import Found
 from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
-from h2o_llama.library.library import Found
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
 from llamas import Config, open_llama, view
@@ -198,7 +198,7 @@ def test_a_text_says_where_it_can_be_gone_back_to(
     text = max(library._texts.read()[0], key=lambda text: len(text.contents.tokens))
     with open_llama(tiny_model, config, library=library) as llm:
         assert llm.reuse([*tokens, 1]) == len(tokens)
-        context = llm._engine._places[0]
+        context = llm._state.engine._places[0]
         points = [n for n in range(1, len(tokens) + 1) if context.rewind_points(n)[0] == n]
     assert [n for first, last in text.contents.points for n in range(first, last + 1)] == points
 
@@ -228,8 +228,8 @@ def test_generated_tokens_are_kept(tiny_model: Path, library: Library) -> None:
 def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Library) -> None:
     """Also where the sequence has another text by then, and begins afresh."""
     with open_llama(tiny_model, replace(CONFIG, S=2 * S), library=library) as llm:
-        for n, reuse in ((0, None), (N + 10 - 64, None), (N + 10 - 64, False)):
-            prompt = [*DOCUMENT, *question(n + bool(reuse))]
+        for n, reuse in ((0, True), (N + 10 - 64, True), (N + 10 - 64, False)):
+            prompt = [*DOCUMENT, *question(n + reuse)]
             usage = llm(prompt, max_tokens=2, reuse=reuse)["usage"]
             assert usage["prompt_tokens_details"] == {"cached_tokens": n}
             library.flush()
@@ -462,23 +462,7 @@ def test_a_text_under_the_name_of_another_is_not_given(tiny_model: Path, library
     assert read(tiny_model, Library(library.folder), theirs) == 0
 
 
-# --- handing on, and the command line
-
-
-def test_a_text_in_one_file(tiny_model: Path, library: Library, tmp_path: Path) -> None:
-    read(tiny_model, library, DOCUMENT, name="report.txt")
-    parcel = tmp_path / "report"
-    library.export("report.txt", parcel)
-    colleague = Library(tmp_path / "colleague")
-    assert colleague.import_file(parcel) == library.texts()[0].id
-    assert read(tiny_model, colleague, [*DOCUMENT, *question(1)]) == N
-    for damage in (_cut, _flip, _empty, _gone):
-        library.export("report.txt", parcel)
-        damage(parcel, parcel)
-        empty = Library(tmp_path / damage.__name__)
-        with pytest.raises((DamagedFileError, FileNotFoundError)):
-            empty.import_file(parcel)
-        assert files_of(empty) == []
+# --- the command line
 
 
 def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,12 +476,9 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert f"{N:,}" in lines[1]
     assert lines[3].startswith("2 texts, ")
     assert succeeded(invoke("library", "verify")).stdout == "nothing is damaged\n"
-    succeeded(invoke("library", "export", "one.txt", tmp_path / "file"))
     assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 texts removed\n"
     assert_one_line_error(invoke("library", "rm", "one.txt"), "there is no text 'one.txt'")
-    succeeded(invoke("library", "import", tmp_path / "file"))
-    assert len(Library().texts()) == 2
-    assert succeeded(invoke("library", "rm", "--all")).stdout == "2 texts removed\n"
+    assert succeeded(invoke("library", "rm", "--all")).stdout == "1 texts removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
 
@@ -533,7 +514,7 @@ def test_a_person_is_asked_before_a_text_is_removed(
     library = Library()
     add_texts(tiny_model, library, "one", "two")
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(import_module("h2o_llama.cli.library"), "sys", terminal)
+    monkeypatch.setattr(import_module("h2o_llama._cli.library"), "sys", terminal)
     for command in (["rm", "one", "two"], ["rm", "--all"]):
         result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
         assert result.exit_code == 1

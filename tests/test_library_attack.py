@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
-from h2o_llama.demo.document import standard_library_text
+from h2o_llama._demo.document import standard_library_text
 from inputs import LONGER, SEED
 from servers import NAME, QUESTIONS, Server, certain_start, serving, with_markers
 

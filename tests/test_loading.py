@@ -10,7 +10,7 @@ import pytest
 
 from command_line import invoke, succeeded
 from h2o_llama import Llama, Model, Snapshot
-from h2o_llama.cli import prompt
+from h2o_llama._cli import prompt
 from spies import record_calls
 
 BASE = "qwen3.rope.freq_base"
@@ -61,7 +61,7 @@ def test_a_snapshot_knows_what_was_replaced(tiny_model: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(("n_threads_batch", "expected"), [(None, (3, 3)), (2, (3, 2))])
 def test_threads_of_prompts(tiny_model: Path, n_threads_batch: int | None, expected: tuple[int, int]) -> None:
     with Llama(tiny_model, n_ctx=64, n_threads=3, n_threads_batch=n_threads_batch) as llm:
-        assert llm._context.n_threads == expected
+        assert llm._state.context.n_threads == expected
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import models
 from compare import assert_all_equal, assert_logits_close, case, relative_error
-from h2o_llama.models.quantize import quantize_model
+from h2o_llama.models._quantize import quantize_model
 from inputs import ModelByName, random_tokens, repetitive_tokens, split
 from llamas import eval_calls, open_llama
 from oracle import (

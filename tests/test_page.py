@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.chat._document import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, serving
 

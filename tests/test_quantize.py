@@ -16,7 +16,7 @@ from command_line import assert_one_line_error, invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, demo_model_path
-from h2o_llama.models.quantize import quantize_model, quantize_types
+from h2o_llama.models._quantize import quantize_model, quantize_types
 from inputs import ModelByName
 from subprocess_cases import Case, run_cases
 
@@ -146,7 +146,7 @@ def test_no_damaged_file_ends_the_process(tiny_model: Path, out: Path, tmp_path:
     folder.mkdir()
     write_files(tiny_model, folder)
     files = sorted(folder.iterdir())
-    prelude = "from h2o_llama.models.quantize import quantize_model\n"
+    prelude = "from h2o_llama.models._quantize import quantize_model\n"
     cases = [
         Case(f"{file.name} {name}", f"quantize_model({str(file)!r}, {str(out)!r}, {name!r}, 2)", "", "")
         for file in files

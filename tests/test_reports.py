@@ -15,12 +15,12 @@ import pytest
 
 from compare import case
 from h2o_llama import H2OError
-from h2o_llama.inspect.extra_keys import ExtraKeys, read_extra_keys
-from h2o_llama.inspect.history import SHADES, MemoryHistory, _shade, count_in_bins, memory_history
-from h2o_llama.inspect.html import render_html, write_html
-from h2o_llama.inspect.memory import HeadMemory, MemoryReport, shades, top_texts
-from h2o_llama.inspect.pieces import Snippet, snippet, split_pieces
-from h2o_llama.inspect.terminal import highlighted
+from h2o_llama.inspect._extra_keys import ExtraKeys, read_extra_keys
+from h2o_llama.inspect._history import SHADES, MemoryHistory, _shade, count_in_bins, memory_history
+from h2o_llama.inspect._html import render_html, write_html
+from h2o_llama.inspect._memory import HeadMemory, MemoryReport, shades, top_texts
+from h2o_llama.inspect._pieces import Snippet, snippet, split_pieces
+from h2o_llama.inspect._terminal import highlighted
 from inputs import random_tokens, repetitive_tokens
 from llamas import Config, open_llama
 

@@ -127,7 +127,7 @@ def test_the_first_and_the_last_places_are_kept(tiny_model: Path) -> None:
     with open_llama(tiny_model, replace(CONFIG, S=64)) as llm:
         for token in random_tokens(20):
             llm.eval([token])
-        assert [n for n in range(20) if llm._open_context().rewind_points(n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
+        assert [n for n in range(20) if llm._state.context.rewind_points(n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
 
 
 def test_logits_are_those_of_the_end_or_none(tiny_model: Path) -> None:
@@ -169,7 +169,7 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "n_shared", "n_cached"),
+    ("name", "shared_prefix", "n_cached"),
     [
         ("sum", N + 2, N + 2),
         ("sum", N + 1, N + 1),
@@ -182,11 +182,11 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
         ("near-index", 2 * S + 3, 2 * S),
     ],
 )
-def test_a_common_prefix_is_kept(tiny_model: Path, name: str, n_shared: int, n_cached: int) -> None:
+def test_a_common_prefix_is_kept(tiny_model: Path, name: str, shared_prefix: int, n_cached: int) -> None:
     config, record, _ = POSSIBLE[name]
     with open_llama(tiny_model, config, record=record) as llm:
         old = evaluate(llm)
-        new = old[:n_shared] + [(token + 1) % 50 for token in old[n_shared:]] + random_tokens(20, seed=7)
+        new = old[:shared_prefix] + [(token + 1) % 50 for token in old[shared_prefix:]] + random_tokens(20, seed=7)
         assert llm.reuse(new) == n_cached
         assert llm.tokens.tolist() == new[:n_cached]
         llm.eval(new[n_cached:])
@@ -231,4 +231,4 @@ def test_a_completion_reuses_the_turn_before(tiny_model: Path) -> None:
         fresh.eval(answer[40:], decode=True)
         drawn = list(islice(fresh.generate(turn[len(answer) :], temperature=0), 5))
         assert llm.tokens.tolist() == turn + drawn
-        assert "prompt_tokens_details" not in llm(prompt, max_tokens=1)["usage"]
+        assert "prompt_tokens_details" not in llm(prompt, max_tokens=1, reuse=False)["usage"]

@@ -24,9 +24,9 @@ from command_line import assert_one_line_error, assert_wrong_usage, invoke
 from compare import case
 from gguf_mutation import STRING, GGUFFile, pack_string
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
-from h2o_llama.cli import serve as serve_command
-from h2o_llama.demo.document import standard_library_text
-from h2o_llama.inspect.extra_keys import last_tiles
+from h2o_llama._cli import serve as serve_command
+from h2o_llama._demo.document import standard_library_text
+from h2o_llama.inspect._extra_keys import last_tiles
 from inputs import ModelByName, random_tokens
 from servers import Server, serving
 

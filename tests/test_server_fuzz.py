@@ -21,8 +21,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bad_requests import NESTED, POSTS, REQUESTS, Request, packed
+from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
-from h2o_llama.demo.document import standard_library_text
 from inputs import LONGER, SEED
 from servers import NAME, QUESTIONS, Server, certain_start, serving, with_markers
 

@@ -23,7 +23,7 @@ from chats import user
 from command_line import assert_one_line_error, invoke
 from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
-from h2o_llama.demo.document import standard_library_text
+from h2o_llama._demo.document import standard_library_text
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
 from servers import Server, serving

@@ -92,7 +92,7 @@ read = ctypes.CDLL(None).bytes_read
 with Llama(sys.argv[1], n_ctx=256, h2o=H2OConfig(chunk_size=16, evict=True)) as llm:
     llm.eval(list(range(3, 93)))
     before = read()
-    llm._context.state_rows()
+    llm._state.context.state_rows()
     counted = read()
     print(counted - before, len(llm.snapshot().state), read() - counted)
 """

@@ -358,7 +358,7 @@ def test_those_who_came_first_go_first(tiny_model: Path) -> None:
         with llm.lock():
             for i, thread in enumerate(threads):
                 thread.start()
-                while len(llm._engine.claim._line) < i + 2:
+                while len(llm._state.claim._line) < i + 2:
                     time.sleep(0.001)
         use(3)
         for thread in threads:
@@ -403,8 +403,6 @@ def test_waiting_ends(busy: Any, tiny_model: Path) -> None:
 
 def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/fastapi.md, with two threads for a stream and two questions, and the status of errors."""
-    import anyio.to_thread
-
     page = Path(__file__).parents[1] / "docs" / "fastapi.md"
     (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     program = program.replace('"qwen2.5-coder-0.5b"', 'demo_model_path(), n_ctx=512, chat_template="chatml"')
@@ -433,7 +431,7 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
         return status, b"".join(parts).decode()
 
     async def run() -> list[tuple[int, str]]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         question = {"document": "Ann signed it.", "question": "Who?"}
         async with app.router.lifespan_context(app):
             begun = asyncio.Event()
@@ -442,10 +440,10 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
             asked = [post("/ask", question, asyncio.Event()) for _ in range(2)]
             found = list(await asyncio.wait_for(asyncio.gather(stream, *asked), 60))
             found.append(await post("/ask", {**question, "document": "long " * 200}, asyncio.Event()))
-            monkeypatch.setattr(app.state.llm, "create_chat_completion", fail)
+            monkeypatch.setattr(app.state.llm, "acreate_chat_completion", fail)
             return [*found, await post("/ask", question, asyncio.Event())]
 
-    def fail(*_: object, **__: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         raise OutOfMemoryError("too little memory")
 
     stream, *asked, long, failed = asyncio.run(run())
@@ -505,8 +503,9 @@ def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> N
 FORKING = """
 import os, sys, threading
 import numpy as np
-from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path, ops
-from h2o_llama.models.quantize import quantize_model
+from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path
+from h2o_llama import _ops as ops
+from h2o_llama.models._quantize import quantize_model
 
 def evaluates():
     llm.eval([65] * 64)

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from compare import assert_all_equal, assert_logits_close
-from h2o_llama import H2OConfig, H2OError, Llama, ops
+from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import _ops as ops
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import Config, open_llama
 from test_row_moves import check_layers_that_choose_alike

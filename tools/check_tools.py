@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from h2o_llama import H2OConfig
-from h2o_llama.cli.upstream import upstream_options
-from h2o_llama.demo.document import standard_library_text
+from h2o_llama._cli.upstream import upstream_options
+from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval import Perplexity, Setting, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -3,9 +3,12 @@
 from importlib.metadata import version
 from pathlib import Path
 
-from h2o_llama import ops
 from h2o_llama._core import UPSTREAM_COMMIT
+from h2o_llama.chat._chat_run import ChatCompletion, ChatCompletionChunk
+from h2o_llama.chat._generation import Usage
+from h2o_llama.chat.completion import Completion, CompletionChunk
 from h2o_llama.config import H2OConfig
+from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import (
     BusyError,
     CancelledError,
@@ -18,11 +21,13 @@ from h2o_llama.errors import (
 from h2o_llama.grammar import LlamaGrammar
 from h2o_llama.inspect.kv import KVStats
 from h2o_llama.inspect.kv_cache import KVCache
+from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.library import Library
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling
+from h2o_llama.sequence._rewinding import shared_prefix
 from h2o_llama.sequence.many import ManyGenerations
 from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
@@ -33,7 +38,12 @@ __all__ = [
     "UPSTREAM_COMMIT",
     "BusyError",
     "CancelledError",
+    "ChatCompletion",
+    "ChatCompletionChunk",
+    "Completion",
+    "CompletionChunk",
     "DamagedFileError",
+    "EmbeddingResponse",
     "H2OConfig",
     "H2OError",
     "H2OWarning",
@@ -49,10 +59,12 @@ __all__ = [
     "OutOfMemoryError",
     "Sampling",
     "Sequence",
+    "SequenceKV",
     "Snapshot",
     "UnsupportedModelError",
+    "Usage",
     "demo_model_path",
-    "ops",
+    "shared_prefix",
 ]
 
 

@@ -1,5 +1,5 @@
 """`python -m h2o_llama` is `h2o-llama`."""
 
-from h2o_llama.cli import app
+from h2o_llama._cli import app
 
 app(prog_name="h2o-llama")

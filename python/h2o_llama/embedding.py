@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,24 @@ from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.memory import check_all_logits_size
 from h2o_llama.errors import UnsupportedModelError
-from h2o_llama.models.rope import as_core
+from h2o_llama.models.rope import RopeOptions, as_core
 
-if TYPE_CHECKING:
-    from h2o_llama.model import Model
+
+class _Model(Protocol):
+    """A `Model`, of which these functions are methods."""
+
+    _owner: str
+    _products: str
+    _rope: RopeOptions
+
+    @property
+    def _handle(self) -> _core.Model: ...
+    @property
+    def model_path(self) -> str: ...
+    @property
+    def n_ctx_train(self) -> int: ...
+    def tokenize(self, text: str | bytes) -> list[int]: ...
+
 
 _POOLING = ("none", "mean", "cls", "last", "rank")  # by LLAMA_POOLING_TYPE
 _STEP = 512
@@ -44,7 +58,7 @@ class EmbeddingResponse(TypedDict):
 
 
 def embed(
-    model: Model,
+    model: _Model,
     input: str | Sequence[str],
     *,
     normalize: bool = False,
@@ -101,7 +115,7 @@ def embed(
     return (result, n_tokens) if check.flag(owner, "return_count", return_count) else result
 
 
-def create_embedding(model: Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
+def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
     """Embeddings as OpenAI's interface has them. The options are those of `embed`, but `return_count`.
 
     Examples
@@ -121,7 +135,7 @@ def create_embedding(model: Model, input: str | Sequence[str], **options: Any) -
 
 
 def _embed(
-    model: Model,
+    model: _Model,
     owner: str,
     texts: str | Sequence[str],
     normalize: bool,

@@ -14,6 +14,8 @@ from h2o_llama._internal import check
 
 _OWNER = "LlamaGrammar"
 
+Schema = Any  # str | Mapping[str, Any] | type[pydantic.BaseModel], which need not be installed
+
 
 @dataclass(frozen=True)
 class LlamaGrammar:
@@ -47,8 +49,8 @@ class LlamaGrammar:
         return cls.from_string(Path(file).read_text(encoding="utf-8"))
 
     @classmethod
-    def from_json_schema(cls, json_schema: str | Mapping[str, Any]) -> LlamaGrammar:
-        """The grammar of JSON that a schema describes.
+    def from_json_schema(cls, json_schema: Schema) -> LlamaGrammar:
+        """The grammar of JSON that a schema describes: a dict, its JSON, or a pydantic model.
 
         Raises
         ------
@@ -67,15 +69,17 @@ class LlamaGrammar:
         return cls(_core.json_schema_to_grammar(schema_text(_OWNER, json_schema)))
 
 
-def schema_text(owner: str, schema: str | Mapping[str, Any]) -> str:
+def schema_text(owner: str, schema: Schema) -> str:
     """A JSON schema as JSON."""
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"[{owner}] json_schema must be JSON: {error}") from None
     if not isinstance(schema, Mapping):
-        raise check.bad_argument(owner, "json_schema", "a JSON schema, that is an object", schema)
+        raise check.bad_argument(owner, "json_schema", "a JSON schema, that is an object, or a pydantic model", schema)
     return check.json_text(owner, "json_schema", schema)
 
 

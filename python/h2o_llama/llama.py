@@ -14,14 +14,14 @@ from h2o_llama._internal import check
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.warn import warn
-from h2o_llama.chat.messages import Message
+from h2o_llama.chat._messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import H2OError, UnsupportedModelError
+from h2o_llama.library._library import Library
 from h2o_llama.library._using import open_library
-from h2o_llama.library.library import Library
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.model import Model, Tokens
+from h2o_llama.model import Model
 from h2o_llama.models import _hub
 from h2o_llama.models._adapters import Lora
 from h2o_llama.models._loading import Loading, Override
@@ -31,6 +31,7 @@ from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._params import ContextParams, resolved_products
+from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ class Llama(Sequence):
     260 5
     """
 
-    _owner = _OWNER
-
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -202,7 +201,7 @@ class Llama(Sequence):
                 n_ubatch = min(n_ubatch, check.integer(_OWNER, "n_batch", n_batch, 1))
         if n_batch is None:
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
-        self._params = ContextParams(
+        params = ContextParams(
             n_ctx=n_ctx,
             n_batch=n_batch,
             n_ubatch=n_ubatch,
@@ -221,9 +220,9 @@ class Llama(Sequence):
             products=products,
         )
         seed = check_seed(_OWNER, seed)
-        self._library = open_library(_OWNER, library)
+        texts = open_library(_OWNER, library)
         waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
-        self._claim = Lock(_OWNER, waits, None if timeout is None else check.real(_OWNER, "timeout", timeout, 0))
+        claim = Lock(_OWNER, waits, None if timeout is None else check.real(_OWNER, "timeout", timeout, 0))
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)
         if isinstance(shared, Model):
             loading.check_left_out()
@@ -238,7 +237,7 @@ class Llama(Sequence):
                 shared,
                 n_gpu_layers=n_gpu_layers,
                 rpc_servers=rpc_servers,
-                products=resolved_products(self._params.h2o, products),
+                products=resolved_products(params.h2o, products),
                 verbose=verbose,
                 **vars(loading),
             )
@@ -250,32 +249,14 @@ class Llama(Sequence):
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         try:
-            engine = self._open_engine(model, seed)
+            engine = _open_engine(model, params, seed, claim, texts)
         except UnsupportedModelError as error:
             if h2o != "auto":
                 raise
-            self._params = replace(self._params, h2o=None, record=False, profile=False)
-            engine = self._open_engine(model, seed)
+            params = replace(params, h2o=None, record=False, profile=False)
+            engine = _open_engine(model, params, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be")
-        super().__init__(engine)
-
-    def _open_engine(self, model: Model, seed: int | None) -> Engine:
-        """Without what the model cannot have, unless it was asked for."""
-        while True:
-            try:
-                return self._make_engine(model, seed)
-            except UnsupportedModelError as error:
-                h2o = _without_what_was_refused(self._params.h2o, error.option)
-                if h2o is None:
-                    raise
-                _LOG.info("%s: the context is opened without it", error)
-            self._params = replace(self._params, h2o=h2o)
-
-    def _make_engine(self, model: Model, seed: int | None) -> Engine:
-        n_ctx = int(self._params.n_ctx) or self._params.default_n_ctx(model._handle, model.n_ctx_train)
-        if isinstance(self._params.h2o, H2OConfig):
-            self._params = replace(self._params, h2o=self._params.h2o.for_context(n_ctx))
-        return Engine(model, self._params, n_ctx, seed, self._claim, self._library)
+        super().__init__(engine, _OWNER)
 
     @classmethod
     def from_pretrained(
@@ -317,10 +298,10 @@ class Llama(Sequence):
         """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
         if _core.is_forked():  # the end of the process frees the memory
             return
-        with self._engine.claim.held() as deadline:
-            self._drop_stream(deadline)
-            self._engine.close()
-            self._logits = None
+        with self._state.claim.held() as deadline:
+            self._state.drop_stream(deadline)
+            self._state.engine.close()
+            self._state.logits = None
 
     # --- sequences
 
@@ -339,15 +320,15 @@ class Llama(Sequence):
         ...     print(llm.n_tokens, other.n_tokens)
         3 0
         """
-        with self._use_context():
-            return Sequence(self._engine)
+        with self._state.used():
+            return Sequence(self._state.engine)
 
     generate_many = many.generate_many
 
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
-        return self._library
+        return self._state.engine.library
 
     # --- the model's own
 
@@ -424,11 +405,28 @@ class Llama(Sequence):
 
     @property
     def _threads(self) -> dict[str, Any]:
-        return {"n_threads": self._params.n_threads_batch or self._params.n_threads}
+        params = self._state.engine.params
+        return {"n_threads": params.n_threads_batch or params.n_threads}
 
     def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
+
+
+def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: Lock, library: Library | None) -> Engine:
+    """Without what the model cannot have, unless it was asked for."""
+    while True:
+        n_ctx = int(params.n_ctx) or params.default_n_ctx(model._handle, model.n_ctx_train)
+        if isinstance(params.h2o, H2OConfig):
+            params = replace(params, h2o=params.h2o.for_context(n_ctx))
+        try:
+            return Engine(model, params, n_ctx, seed, claim, library)
+        except UnsupportedModelError as error:
+            h2o = _without_what_was_refused(params.h2o, error.option)
+            if h2o is None:
+                raise
+            _LOG.info("%s: the context is opened without it", error)
+            params = replace(params, h2o=h2o)
 
 
 def _without_what_was_refused(h2o: H2OConfig | None, option: str | None) -> H2OConfig | None:

@@ -24,7 +24,7 @@ class LosslessConfig:
         - "store": rows are stored encoded, and decoded when they are read: the cold store takes fewer bytes.
         - "full": rows are encoded, decoded and compared, and stored as they are. It shows that they come back.
         - "probe": the K or V of one layer in 16 is encoded, only to be counted: what "store" would save.
-    threads : int, default 2
+    n_threads : int, default 2
         How many encode beside the computation.
     max_queue : int, default 8
         How many chunks wait for them at most. Where there are more, one stays as it is until the next one is stored.
@@ -46,19 +46,19 @@ class LosslessConfig:
     """
 
     mode: Literal["store", "full", "probe"] = "store"
-    threads: int = 2
+    n_threads: int = 2
     max_queue: int = 8
     strict: bool = False
 
     def __post_init__(self) -> None:
         check.choice(_OWNER, "mode", self.mode, ("store", "full", "probe"))
-        for name, high in (("threads", check.MAX_THREADS), ("max_queue", 2**16)):
+        for name, high in (("n_threads", check.MAX_THREADS), ("max_queue", 2**16)):
             object.__setattr__(self, name, check.integer(_OWNER, name, getattr(self, name), 1, high))
         object.__setattr__(self, "strict", check.flag(_OWNER, "strict", self.strict))
 
     def as_text(self) -> dict[str, str]:
         """The core's options."""
-        queue = {"codec_threads": str(self.threads), "codec_max_queue": str(self.max_queue)}
+        queue = {"codec_threads": str(self.n_threads), "codec_max_queue": str(self.max_queue)}
         return {"lossless": self.mode, **queue, "codec_strict": "on" if self.strict else "off"}
 
 

@@ -6,16 +6,14 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus
+from h2o_llama.chat._images import ChatImages
+from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools
 from h2o_llama.chat._template import ChatTemplate
-from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools
 from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
 from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
@@ -23,14 +21,17 @@ from h2o_llama.models._loading import Loading, Override
 from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
-from h2o_llama.sequence._prompt import check_takes_embeddings
+from h2o_llama.sequence._prompt import Prompt, Tokens, check_takes_embeddings
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from h2o_llama.llama import Llama
 
-Tokens = Sequence[int] | NDArray[np.integer[Any]]
+class HasModel(Protocol):
+    """A `Llama`, or one of its sequences."""
+
+    @property
+    def model(self) -> Model: ...
 
 
 class Model:
@@ -139,7 +140,7 @@ class Model:
 
     def _open_projector(self, mmproj: str | os.PathLike[str], n_threads: int, verbose: bool) -> None:
         """Read images with this file; `Llama` shares it with nobody."""
-        check_takes_embeddings(self._owner, self)
+        check_takes_embeddings(self._owner, self._handle)
         self._projector = Projector(self._handle, mmproj, n_threads, self._uses_gpu, verbose or log.is_printed)
 
     def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> Model:
@@ -156,7 +157,7 @@ class Model:
         return model
 
     @classmethod
-    def _of(cls, model: str | os.PathLike[str] | Model | Llama, **options: Any) -> Model:
+    def _of(cls, model: str | os.PathLike[str] | Model | HasModel, **options: Any) -> Model:
         """A handle on what is open, or else a file opened with these options."""
         opened = model if isinstance(model, Model) else getattr(model, "model", None)
         return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)
@@ -372,6 +373,54 @@ class Model:
             kwargs=chat_template_kwargs,
         )
         return prompt.text
+
+    def chat_tokens(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        add_generation_prompt: bool = True,
+        parse_special: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Prompt:
+        """Messages as the token ids that `create_chat_completion` reads: for `eval`, `generate` or `reuse`.
+
+        Parameters
+        ----------
+        messages, tools, add_generation_prompt, chat_template_kwargs
+            As in `apply_chat_template`; messages may have images, as in `create_chat_completion`.
+        parse_special : bool, default False
+            Turn the names of special tokens in messages into these tokens. Do not enable this for untrusted text.
+
+        Returns
+        -------
+        sequence of int
+            Token ids. The ids of rows of images are below 0.
+
+        Raises
+        ------
+        ValueError, OSError
+            As `create_chat_completion`.
+
+        Examples
+        --------
+        >>> with Model(demo_model_path(), chat_template="chatml") as model:
+        ...     a, b = (model.chat_tokens([{"role": "user", "content": text}]) for text in ("Who?", "When?"))
+        ...     print(len(a), len(b), shared_prefix(a, b))
+        50 51 23
+        """
+        owner = f"{self._owner}.chat_tokens"
+        images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
+        prompt = self._template.apply(
+            owner,
+            images.messages,
+            check_tools(owner, tools),
+            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
+            kwargs=chat_template_kwargs,
+            marker=images.marker,
+        )
+        is_parsed = check.flag(owner, "parse_special", parse_special)
+        return images.insert_all(prompt.ids_with_names if is_parsed else prompt.ids)
 
 
 def _check_template(owner: str, source: str | None) -> str | None:

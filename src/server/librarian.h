@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-// Client of the librarian, another process that keeps texts (python/h2o_llama/library/librarian.py). It answers HTTP at
+// Client of the librarian, another process that keeps texts (python/h2o_llama/library/_librarian.py). It answers HTTP at
 // the Unix-domain socket H2O_LLAMA_LIBRARIAN (an environment variable). A message either way is a line of JSON, then
 // bytes.
 

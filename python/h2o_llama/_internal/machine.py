@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from h2o_llama import __version__, _core
-from h2o_llama.sequence._params import available_cpus
+from h2o_llama._internal.cpus import available_cpus
 
 _CPU_INFO = Path("/proc/cpuinfo")
 

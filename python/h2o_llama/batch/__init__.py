@@ -1,10 +1,10 @@
 """The same questions about many documents: each is read once, and every question is a fork of it."""
 
-from h2o_llama.batch.answering import Answerer
-from h2o_llama.batch.answers import AnswersFile
-from h2o_llama.batch.documents import Document, find_documents
-from h2o_llama.batch.questions import Question, make_questions, read_questions
-from h2o_llama.batch.settings import BatchSettings
+from h2o_llama.batch._answering import Answerer
+from h2o_llama.batch._answers import AnswersFile
+from h2o_llama.batch._documents import Document, find_documents
+from h2o_llama.batch._questions import Question, make_questions, read_questions
+from h2o_llama.batch._settings import BatchSettings
 
 __all__ = [
     "Answerer",

@@ -10,7 +10,7 @@ from typing import Any
 
 from h2o_llama._internal import check
 from h2o_llama.batch import Answerer, BatchSettings, Document, Question, make_questions
-from h2o_llama.batch.answers import ANSWER_TYPES, Answer
+from h2o_llama.batch._answers import ANSWER_TYPES, Answer
 
 try:
     import pyarrow
@@ -87,7 +87,7 @@ def answer_documents(
     *,
     model: str | os.PathLike[str],
     workers: int,
-    threads: int = 1,
+    n_threads: int = 1,
     settings: BatchSettings | None = None,
     **options: Any,
 ) -> Any:
@@ -107,8 +107,8 @@ def answer_documents(
     model : str or os.PathLike
         As in `Llama`, on the workers' machines.
     workers : int
-        Actors, each of which reserves `threads` CPUs of the cluster.
-    threads : int, default 1
+        Actors, each of which reserves `n_threads` CPUs of the cluster.
+    n_threads : int, default 1
         Threads of a worker.
     settings : BatchSettings, optional
         How, by default `BatchSettings()`.
@@ -122,12 +122,12 @@ def answer_documents(
         for example.
     """
     check.integer(_OWNER, "workers", workers, 1)
-    check.integer(_OWNER, "threads", threads, 1)
+    check.integer(_OWNER, "n_threads", n_threads, 1)
     if not isinstance(documents, ray.data.Dataset):
         named = documents if isinstance(documents, Mapping) else {os.fspath(path): path for path in documents}
         rows = [{"document": name, "path": str(Path(path).absolute())} for name, path in named.items()]
         documents = ray.data.from_items(rows, override_num_blocks=len(rows))
-    known = {"model": os.fspath(model), "questions": make_questions(questions), "n_threads": threads}
+    known = {"model": os.fspath(model), "questions": make_questions(questions), "n_threads": n_threads}
     return documents.map_batches(
         AnswerDocuments,
         batch_size=1,
@@ -135,6 +135,6 @@ def answer_documents(
         fn_constructor_kwargs=known | {"settings": settings or BatchSettings()} | options,
         # one block at a time: a second one would wait for its worker while others have nothing to do
         compute=ray.data.ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=1),
-        num_cpus=threads,
+        num_cpus=n_threads,
         max_task_retries=_MAX_RETRIES,
     )

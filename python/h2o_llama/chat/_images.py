@@ -14,8 +14,8 @@ from urllib.request import url2pathname
 
 import numpy as np
 
+from h2o_llama.chat._messages import image_url, is_image
 from h2o_llama.chat._template import IMAGE
-from h2o_llama.chat.messages import image_url, is_image
 from h2o_llama.sequence._prompt import Prompt
 
 if TYPE_CHECKING:

@@ -10,11 +10,8 @@ from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.chat.messages import Tool
-from h2o_llama.sequence._rewinding import n_shared
-
-ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
-"""What a model is told before a document, in the system's message."""
+from h2o_llama.chat._messages import Tool
+from h2o_llama.sequence._rewinding import shared_prefix
 
 LONGEST_TAIL = 512
 """Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
@@ -98,7 +95,7 @@ class ChatTemplate:
             before = self.apply(owner, messages[: users[-1]], add_generation_prompt=False, **options)
         except ValueError:  # a template may refuse a chat that ends there
             return len(ids)
-        return len(ids) - n_shared(ids, before.ids)
+        return len(ids) - shared_prefix(ids, before.ids)
 
 
 def parse_deltas(parser: _core.ChatParser, piece: str, is_partial: bool) -> list[dict[str, Any]]:

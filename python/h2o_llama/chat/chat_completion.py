@@ -9,19 +9,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from h2o_llama._internal import check
+from h2o_llama.chat._chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
+from h2o_llama.chat._generation import MAX_TOKENS, Generation, GenerationOptions, check_stop
 from h2o_llama.chat._images import ChatImages
+from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.chat._template import LONGEST_TAIL
-from h2o_llama.chat.chat_run import ChatCompletion, ChatCompletionChunk, ChatRun
-from h2o_llama.chat.generation import Generation, GenerationOptions, check_stop
-from h2o_llama.chat.messages import Message, Tool, check_messages, check_tools, choose_tools, response_schema
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from h2o_llama.sequence.sequence import Sequence
 
 
 class ChatOptions(GenerationOptions, total=False):
@@ -29,17 +28,16 @@ class ChatOptions(GenerationOptions, total=False):
 
     tools: collections.abc.Sequence[Tool] | None
     tool_choice: str | Mapping[str, Any] | None
-    response_format: Mapping[str, Any] | None
+    response_format: Any
     logprobs: bool | None
     top_logprobs: int | None
     parallel_tool_calls: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
-    dense_tail: int | None
 
 
 @overload
 def create_chat_completion(
-    sequence: Sequence,
+    sequence: HasState,
     messages: collections.abc.Sequence[Message],
     *,
     stream: Literal[False] = ...,
@@ -49,7 +47,7 @@ def create_chat_completion(
 
 @overload
 def create_chat_completion(
-    sequence: Sequence,
+    sequence: HasState,
     messages: collections.abc.Sequence[Message],
     *,
     stream: Literal[True],
@@ -59,18 +57,18 @@ def create_chat_completion(
 
 @overload
 def create_chat_completion(
-    sequence: Sequence, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+    sequence: HasState, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
 def create_chat_completion(
-    sequence: Sequence,
+    sequence: HasState,
     messages: collections.abc.Sequence[Message],
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
-    response_format: Mapping[str, Any] | None = None,
-    max_tokens: int | None = None,
+    response_format: Any = None,
+    max_tokens: int | None = MAX_TOKENS,
     stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
     logprobs: bool | None = False,
@@ -80,7 +78,7 @@ def create_chat_completion(
     progress: Progress | None = None,
     dense_tail: int | None = None,
     draft: int = 0,
-    reuse: bool | None = None,
+    reuse: bool = True,
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
@@ -100,10 +98,10 @@ def create_chat_completion(
         `Llama(allowed_image_folder=)`.
     tool_choice : str or dict, optional
         "auto" (default with tools), "none", "required", or {"type": "function", "function": {"name"}} for that one.
-    response_format : dict, optional
+    response_format : dict or pydantic model, optional
         {"type": "json_object"} for JSON, with "schema" for JSON of that schema; or OpenAI's {"type": "json_schema",
-        "json_schema": {"schema"}}.
-    max_tokens : int or None, default None
+        "json_schema": {"schema"}}. Every schema may be a pydantic model, which is a response_format, too.
+    max_tokens : int or None, default 512
         The most tokens to generate; None: until the model ends, or the context is full.
     stream : bool, default False
         Return an iterator of chunks instead of one dict.
@@ -116,9 +114,9 @@ def create_chat_completion(
     parallel_tool_calls : bool, default False
         Let the model call several tools in one answer, if its format can say that.
     progress, draft, reuse
-        As in `llm(prompt)`; reuse=False begins afresh, or from the `library` if there is one.
+        As in `create_completion`.
     dense_tail : int, optional
-        So many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
+        How many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
         and what follows it, as the template sets them apart, but no more than 512 tokens.
     stopping_criteria
         As in `generate`.
@@ -147,7 +145,8 @@ def create_chat_completion(
     >>> answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]
     ('length', 4)
     """
-    owner, model = f"{sequence._owner}.create_chat_completion", sequence.model
+    state = sequence._state
+    owner, model = f"{state.owner}.create_chat_completion", state.engine.model
     images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True), model._image_folder)
     known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
     schema = response_schema(owner, response_format)
@@ -167,7 +166,7 @@ def create_chat_completion(
         kwargs=chat_template_kwargs,
         marker=images.marker,
     )
-    text = sequence._check_prompt(owner, images.insert_all(prompt.ids), 0)
+    text = state.check_prompt(owner, images.insert_all(prompt.ids), 0)
     if len(text) == 0:
         raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
     if dense_tail is None:
@@ -177,15 +176,15 @@ def create_chat_completion(
         dense_tail = min(len(text) - len(before), LONGEST_TAIL)
     grammar = prompt.core.grammar()
     generation = Generation(
-        sequence=sequence,
+        state=state,
         prompt=text,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop) + prompt.core.stops,
         sampling=(options if grammar is None else replace(options, grammar=grammar)).compiled(model._handle),
-        progress=sequence._check_progress(owner, progress),
-        dense_tail=sequence._check_tail(owner, dense_tail, len(text)),
-        draft=sequence._check_draft(owner, draft),
-        reuse=reuse is None or check.flag(owner, "reuse", reuse),
+        progress=check_progress(owner, progress),
+        dense_tail=state.check_tail(owner, dense_tail, len(text)),
+        draft=state.check_draft(owner, draft),
+        reuse=check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         is_text=True,
         n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),

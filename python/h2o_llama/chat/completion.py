@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from h2o_llama._internal import check
-from h2o_llama.chat.generation import Generation, GenerationOptions, Piece, Usage, check_stop
-from h2o_llama.chat.logprobs import CompletionLogprobs, completion_logprobs
-from h2o_llama.model import Model, Tokens
+from h2o_llama.chat._generation import MAX_TOKENS, Generation, GenerationOptions, Piece, Usage, check_stop
+from h2o_llama.chat._logprobs import CompletionLogprobs, completion_logprobs
+from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._prompt import Tokens
+from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from h2o_llama.sequence.sequence import Sequence
 
 FinishReason = Literal["stop", "length"] | None
 
@@ -47,13 +47,12 @@ class CompletionOptions(GenerationOptions, total=False):
     """Keyword arguments of `create_completion`, but `stream`."""
 
     echo: bool | None
-    dense_tail: int
     logprobs: int | None
 
 
 @overload
 def create_completion(
-    sequence: Sequence,
+    sequence: HasState,
     prompt: str | bytes | Tokens,
     *,
     stream: Literal[False] = ...,
@@ -63,39 +62,42 @@ def create_completion(
 
 @overload
 def create_completion(
-    sequence: Sequence, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
 ) -> Iterator[CompletionChunk]: ...
 
 
 @overload
 def create_completion(
-    sequence: Sequence, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
 def create_completion(
-    sequence: Sequence,
+    sequence: HasState,
     prompt: str | bytes | Tokens,
     *,
-    max_tokens: int | None = 16,
+    max_tokens: int | None = MAX_TOKENS,
     stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
     echo: bool | None = False,
     progress: Progress | None = None,
-    dense_tail: int = DENSE_TAIL,
+    dense_tail: int | None = None,
     draft: int = 0,
-    reuse: bool | None = None,
+    reuse: bool = True,
     logprobs: int | None = None,
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> Completion | Iterator[CompletionChunk]:
     r"""Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
 
+    What the sequence shares with the prompt stays, so that only new tokens are computed:
+    `usage["prompt_tokens_details"]["cached_tokens"]` says how many were known.
+
     Parameters
     ----------
     prompt : str, bytes, or token ids
         In text, names of special tokens count as these tokens.
-    max_tokens : int or None, default 16
+    max_tokens : int or None, default 512
         The most tokens to generate; None: until the model ends, or the context is full.
     stream : bool, default False
         Return an iterator of chunks, a few characters each, instead of one dict.
@@ -103,13 +105,15 @@ def create_completion(
         The text ends before any of these. The name of a special token is that token.
     echo : bool, default False
         Put the prompt in front of the text; of token ids, the text without special tokens.
-    progress, dense_tail
-        As in `eval`, for the prompt: by default its last 128 tokens attend to everything.
+    progress
+        As in `eval`.
+    dense_tail : int, optional
+        How many tokens at the end of the prompt attend to everything, as in `eval`; by default 128.
     draft : int, default 0
         As in `generate`: faster where the answer quotes or edits the prompt.
-    reuse : bool, optional
-        Keep what the sequence shares with the prompt, see `Llama.reuse`, instead of beginning afresh. Penalties and
-        `dense_tail` are then about the tokens that are new. By default where the `Llama` has a `library`.
+    reuse : bool, default True
+        Keep what the sequence shares with the prompt, see `Llama.reuse`. False begins afresh, or from the `library` if
+        there is one.
     logprobs : int, optional
         Tell the log-probability of every generated token, and so many of the most probable ones beside it. Not with
         `echo`; those of a prompt are in `eval(tokens, logits="all")`.
@@ -141,13 +145,14 @@ def create_completion(
     >>> [chunk["choices"][0]["text"] for chunk in llm("k17=4829;\nk17?", max_tokens=5, temperature=0, stream=True)]
     ['4', '8', '2', '9', ';', '']
     """
-    owner, model = f"{sequence._owner}.create_completion", sequence.model
+    state = sequence._state
+    owner, model = f"{state.owner}.create_completion", state.engine.model
     if max_tokens is not None:
         max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     if isinstance(prompt, str):
         check.utf8(owner, "prompt", prompt)
     tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
-    checked = sequence._check_prompt(owner, tokens, 0)
+    checked = state.check_prompt(owner, tokens, 0)
     if len(checked) == 0:
         raise ValueError(f"[{owner}] prompt must not be empty")
     if logprobs is not None:
@@ -155,15 +160,15 @@ def create_completion(
     if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
     generation = Generation(
-        sequence=sequence,
+        state=state,
         prompt=checked,
         max_tokens=max_tokens,
         stop=check_stop(owner, stop),
         sampling=Sampling.of(owner, sampling).compiled(model._handle),
-        progress=sequence._check_progress(owner, progress),
-        dense_tail=sequence._check_tail(owner, dense_tail, len(checked)),
-        draft=sequence._check_draft(owner, draft),
-        reuse=sequence._engine.library is not None if reuse is None else check.flag(owner, "reuse", reuse),
+        progress=check_progress(owner, progress),
+        dense_tail=state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(checked)),
+        draft=state.check_draft(owner, draft),
+        reuse=check.flag(owner, "reuse", reuse),
         stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
         n_top_logprobs=logprobs,
     )
@@ -201,7 +206,7 @@ class _Run:
         return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
 
     def _chunk(self, piece: Piece, finish_reason: FinishReason) -> CompletionChunk:
-        model = self.generation.sequence.model
+        model = self.generation.state.engine.model
         logprobs = None
         if self.generation.n_top_logprobs is not None:
             logprobs = completion_logprobs(model._handle, piece.logprobs, len(self.echo))

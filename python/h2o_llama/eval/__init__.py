@@ -1,9 +1,9 @@
 """What sparse attention costs on a model and a text: every number with dense attention's beside it."""
 
-from h2o_llama.eval.continuation import Continuation
-from h2o_llama.eval.perplexity import Perplexity
-from h2o_llama.eval.ruler import Ruler
-from h2o_llama.eval.runs import evaluate
-from h2o_llama.eval.settings import Setting, evicting, sweep, window
+from h2o_llama.eval._continuation import Continuation
+from h2o_llama.eval._perplexity import Perplexity
+from h2o_llama.eval._ruler import Ruler
+from h2o_llama.eval._runs import evaluate
+from h2o_llama.eval._settings import Setting, evicting, sweep, window
 
 __all__ = ["Continuation", "Perplexity", "Ruler", "Setting", "evaluate", "evicting", "sweep", "window"]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._internal import check
-from h2o_llama.eval.lockstep import piece_tokens, pieces
-from h2o_llama.eval.losses import log_softmax
+from h2o_llama.eval._lockstep import piece_tokens, pieces
+from h2o_llama.eval._losses import log_softmax
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sampling import SamplingOptions
 from h2o_llama.sequence.generating import DENSE_TAIL
@@ -189,6 +189,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
                 max_tokens=n,
                 stop=[stop for stop in ([until] if isinstance(until, str) else until) if stop],
                 dense_tail=self._dense_tail,
+                reuse=False,  # whatever was asked before
                 **_sampling(options),
             )
             results.append(completion["choices"][0]["text"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,11 +16,8 @@ from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.memory import check_kv_size
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
-from h2o_llama.model import Model
+from h2o_llama.model import HasModel, Model
 from h2o_llama.models._files import KV_TYPES
-
-if TYPE_CHECKING:
-    from h2o_llama.llama import Llama
 
 
 class KVCache(KVView):
@@ -64,7 +60,7 @@ class KVCache(KVView):
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | Model | Llama,
+        model: str | os.PathLike[str] | Model | HasModel,
         *,
         kv_size: int,
         chunk_size: int,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,22 +15,20 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.inspect.kv import KVStats, KVView, read_history
 from h2o_llama.lossless import LosslessStats
-
-if TYPE_CHECKING:
-    from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence._state import State
 
 
 class SequenceKV(KVView):
     """`Sequence.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError."""
 
-    def __init__(self, sequence: Sequence, owner: str, record: bool) -> None:
-        self._sequence = sequence
-        self._owner = owner
-        self._record = record
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._owner = f"{state.owner}.kv"
+        self._h2o = state.engine.params.h2o
 
     @contextmanager
     def _open(self) -> Iterator[_core.KV]:
-        with self._sequence._use_context() as context:
+        with self._state.used() as context:
             kv = _core.KV.of_context(context)
             if kv is None:
                 raise H2OError(f"[{self._owner}] H2O is off: pass h2o=H2OConfig() to Llama")
@@ -43,15 +40,17 @@ class SequenceKV(KVView):
     @property
     def n_tokens(self) -> int:
         """Tokens in the sequence."""
-        return self._sequence.n_tokens
+        with self._state.used() as context:
+            return context.n_tokens
 
     @property
     def stats(self) -> KVStats:
         """Counts, milliseconds and bytes."""
-        with self._sequence._use_context() as context:
+        with self._state.used() as context:
             kv = _core.KV.of_context(context)
-            h2o = self._sequence.h2o
-            stats = KVStats(kv_bytes=context.kv_bytes) if kv is None or h2o is None else _with_memory(kv, h2o)
+            stats = (
+                KVStats(kv_bytes=context.kv_bytes) if kv is None or self._h2o is None else _with_memory(kv, self._h2o)
+            )
             return replace(stats, drafted_tokens=context.n_drafted, accepted_tokens=context.n_accepted)
 
     def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
@@ -77,7 +76,7 @@ class SequenceKV(KVView):
         """
         with self._open() as kv:
             layer, info = self._layer(kv, layer), kv.info
-            if self._sequence.h2o is not None and self._sequence.h2o.evict:
+            if self._h2o is not None and self._h2o.evict:
                 raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: positions are gone")
             if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
                 raise H2OError(
@@ -98,7 +97,7 @@ class SequenceKV(KVView):
                     f"[{self._owner}] every row of indices must hold {n} strictly ascending positions from 0 to "
                     f"{info.n_tokens - 1}, then only -1"
                 )
-            if self._sequence.h2o is not None and self._sequence.h2o.shared_heads and (array != array[0]).any():
+            if self._h2o is not None and self._h2o.shared_heads and (array != array[0]).any():
                 raise ValueError(f"[{self._owner}] with shared_heads=True all rows of indices must be equal")
             kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
 
@@ -162,7 +161,7 @@ class SequenceKV(KVView):
         (3, (2, 7))
         """
         with self._open() as kv:
-            if not self._record:
+            if not self._state.engine.params.record:
                 raise H2OError(f"[{self._owner}] history is not recorded: pass record=True to Llama")
             try:
                 return read_history(kv)

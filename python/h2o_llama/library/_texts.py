@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._core import UPSTREAM_COMMIT
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.chat._document import ABOUT_A_DOCUMENT
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.library._cutting import Layout
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._prompt import text_ids
-from h2o_llama.sequence._rewinding import n_shared
+from h2o_llama.sequence._rewinding import shared_prefix
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 FORMAT = 1
@@ -71,7 +71,7 @@ class Contents:
 
     def n_usable(self, ids: NDArray[np.int32]) -> int:
         """How many tokens of another text need not be computed."""
-        n = n_shared(self.tokens, ids)
+        n = shared_prefix(self.tokens, ids)
         if n == len(ids) and not (n == len(self.tokens) and self.has_logits):
             n -= 1  # the last token's logits are wanted
         return max((min(last, n) for first, last in self.points if first <= n), default=0)
@@ -79,7 +79,7 @@ class Contents:
     def covers(self, other: Contents) -> bool:
         """Whether this text goes on after the other one, and can be gone back to its end and its first mark."""
         n = len(other.tokens)
-        if n >= len(self.tokens) or n_shared(self.tokens, other.tokens) < n:
+        if n >= len(self.tokens) or shared_prefix(self.tokens, other.tokens) < n:
             return False
         grid = self.origin.h2o.chunk_size if self.origin.h2o else 1
         marks = [first for first, last in other.points if first == last and first % grid]
@@ -234,10 +234,6 @@ class TextFiles:
             except (OSError, DamagedFileError, ValueError) as error:
                 problems[path] = error
         return texts, problems
-
-    def incoming(self) -> Path:
-        """Where a file may be put that is to become one of them."""
-        return self._folder / "incoming" / "..new"
 
     def remove_unfinished(self) -> None:
         """What a process left that was killed while it wrote. Nobody may be writing."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,10 @@ from h2o_llama._internal import check
 from h2o_llama._internal.warn import warn
 from h2o_llama.errors import H2OError
 from h2o_llama.library._cutting import Rows, layout_of
+from h2o_llama.library._library import Library
 from h2o_llama.library._texts import name_of
-from h2o_llama.library.library import Library
-from h2o_llama.sequence._rewinding import keep_prefix, n_kept
-from h2o_llama.sequence.snapshot import restore_snapshot, take_snapshot
-
-if TYPE_CHECKING:
-    from h2o_llama.sequence.sequence import Sequence
+from h2o_llama.sequence._rewinding import n_kept
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin, restore_snapshot, take_snapshot
 
 LEAST_TOKENS = 256
 """A shorter text is read faster than it is found."""
@@ -63,51 +60,29 @@ def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def take(sequence: Sequence, context: _core.Context, ids: NDArray[np.int32]) -> None:
-    """Make the sequence the text of its library that begins most like `ids`, if that has more than it has itself."""
-    library, origin = sequence._engine.library, sequence._engine.origin
+def take(
+    library: Library | None, origin: SnapshotOrigin, n_ctx: int, context: _core.Context, ids: NDArray[np.int32]
+) -> Snapshot | None:
+    """Make a sequence the text that begins most like `ids`, if that has more than it has itself, and return it."""
     if library is None or len(ids) < LEAST_NEW:
-        return
-    n_ctx = sequence._engine.n_ctx
-    found = library.find(origin, ids, n_ctx)
-    if found is None or found.n_tokens < n_kept(context, ids) + LEAST_NEW:
-        return
+        return None
+    n_least = n_kept(context, ids) + LEAST_NEW
+    return library.take(
+        origin, ids, n_ctx, n_least, lambda snapshot: restore_snapshot(context, snapshot, origin, n_ctx)
+    )
+
+
+def give(
+    library: Library,
+    origin: SnapshotOrigin,
+    chunk_size: int | None,
+    context: _core.Context,
+    name: str,
+    detokenize: Callable[[NDArray[np.int32]], bytes],
+) -> None:
+    """Add a sequence, with chunks of this size or without H2O. A text without a name has its beginning as one."""
     try:
-        snapshot = library.load(found)
-        restore_snapshot(context, snapshot, origin, n_ctx)
-    except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
-        library.discard(found)
-        take(sequence, context, ids)
-        return
-    except (OSError, ValueError, H2OError, MemoryError) as error:
-        library.discard(found)
-        warn(f"{error}: the text is read again")
-        return
-    sequence._n_kept = snapshot.n_tokens
-    sequence._logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
-
-
-def take_or_keep(sequence: Sequence, context: _core.Context, ids: NDArray[np.int32]) -> int:
-    """Make the sequence as much of a text as is known, of its own tokens or of its library, and say how much."""
-    take(sequence, context, ids)
-    n = keep_prefix(context, ids)
-    sequence._n_texts += 1
-    sequence._n_kept = min(sequence._n_kept, n)
-    sequence.n_cached = n
-    if not context.has_logits:
-        sequence._logits = None
-    return n
-
-
-def give(sequence: Sequence, context: _core.Context) -> None:
-    """Add the sequence to its library, if there is enough that is new."""
-    library, engine = sequence._engine.library, sequence._engine
-    n = context.n_tokens
-    if library is None or n < LEAST_TOKENS or n < sequence._n_kept + LEAST_NEW:
-        return
-    sequence._n_kept = n
-    try:
-        snapshot = take_snapshot(context, engine.origin)
+        snapshot = take_snapshot(context, origin)
         rows = [Rows(*row) for row in context.state_rows()]
         points = context.state_points()
     except (H2OError, MemoryError) as error:
@@ -115,11 +90,6 @@ def give(sequence: Sequence, context: _core.Context) -> None:
         return
     if (snapshot.tokens == -1).any():  # what is not known cannot be found again
         return
-    h2o = engine.params.h2o
-    layout = layout_of(len(snapshot.state), rows, n, h2o.chunk_size if h2o else None, points)
-    library.add(snapshot, layout, points, sequence.text_name or _begin(sequence, snapshot.tokens))
-
-
-def _begin(sequence: Sequence, tokens: NDArray[np.int32]) -> str:
-    begin = tokens[:NAME_TOKENS]
-    return name_of(sequence.model.detokenize(begin[begin >= 0]).decode(errors="replace"))
+    begin = snapshot.tokens[:NAME_TOKENS]
+    name = name or name_of(detokenize(begin[begin >= 0]).decode(errors="replace"))
+    library.add(snapshot, layout_of(len(snapshot.state), rows, snapshot.n_tokens, chunk_size, points), points, name)

@@ -1,6 +1,6 @@
 """Models and texts that have a name: what they are, where they are kept, and what a name stands for.
 
-`h2o_llama.models.pull` fetches them.
+`h2o_llama.models._pull` fetches them.
 """
 
 from __future__ import annotations

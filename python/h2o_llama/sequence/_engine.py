@@ -10,7 +10,7 @@ from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.lock import Lock
 from h2o_llama.errors import BusyError
-from h2o_llama.library.library import Library
+from h2o_llama.library._library import Library
 from h2o_llama.model import Model
 from h2o_llama.sequence._params import ContextParams
 from h2o_llama.sequence.snapshot import SnapshotOrigin

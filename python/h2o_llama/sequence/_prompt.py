@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +13,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.errors import UnsupportedModelError
 
-if TYPE_CHECKING:
-    from h2o_llama.model import Model, Tokens
+Tokens = Sequence[int] | NDArray[np.integer[Any]]
 
 _NEEDS_TOKENS = ("deepseek4", "dflash", "graniteswitch")
 """Architectures whose layers look at token ids."""
@@ -73,7 +72,7 @@ class Prompt(Sequence[int]):
             yield self[start:stop]
 
 
-def make_prompt(owner: str, model: Model, tokens: Tokens | None, embeddings: ArrayLike | None = None) -> Prompt:
+def make_prompt(owner: str, model: _core.Model, tokens: Tokens | None, embeddings: ArrayLike | None = None) -> Prompt:
     """A prompt of either. Raises ValueError if a token or a number is none."""
     if isinstance(tokens, Prompt):
         return tokens
@@ -82,13 +81,13 @@ def make_prompt(owner: str, model: Model, tokens: Tokens | None, embeddings: Arr
     if tokens is not None:
         raise ValueError(f"[{owner}] expected tokens or embeddings, got both: call it twice")
     check_takes_embeddings(owner, model)
-    rows = check.float_array(owner, "embeddings", embeddings, [None, model.n_embd])
+    rows = check.float_array(owner, "embeddings", embeddings, [None, model.n_embd_input])
     if not np.isfinite(rows).all():
         raise ValueError(f"[{owner}] embeddings must be finite numbers, got infinity or NaN among them")
     return Prompt.of_rows(rows)
 
 
-def check_takes_embeddings(owner: str, model: Model) -> None:
+def check_takes_embeddings(owner: str, model: _core.Model) -> None:
     """Raise UnsupportedModelError if the model cannot do without token ids."""
     architecture = model.metadata.get("general.architecture", "")
     if architecture in _NEEDS_TOKENS:

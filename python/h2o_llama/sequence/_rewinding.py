@@ -28,8 +28,14 @@ def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
     context.rewind(n)
 
 
-def n_shared(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
-    """How many tokens two texts begin with in common."""
+def shared_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
+    """How many tokens two texts begin with in common, each a sequence of ints or an array.
+
+    Examples
+    --------
+    >>> shared_prefix([1, 2, 3], [1, 2, 4, 5])
+    2
+    """
     n = min(len(a), len(b))
     differ = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
     return int(differ[0]) if len(differ) else n
@@ -40,7 +46,7 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
 
     A model may spell a word in other tokens than the tokenizer. They stay then, and need not be read again.
     """
-    n = m = n_shared(now, ids)  # now[:n] and ids[:m] are the same text
+    n = m = shared_prefix(now, ids)  # now[:n] and ids[:m] are the same text
     i, j, said, told = n, m, b"", b""  # what follows in each
     while (said.startswith(told) and j < len(ids)) or (told.startswith(said) and i < len(now)):
         is_told = said.startswith(told) and j < len(ids)
@@ -53,7 +59,7 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
         else:
             said, i = said + piece, i + 1
         if said == told:
-            shared = n_shared(now[i:], ids[j:])
+            shared = shared_prefix(now[i:], ids[j:])
             n, m = i, j = i + shared, j + shared
             said = told = b""
     return np.concatenate([now[:n], ids[m:]])
@@ -62,7 +68,7 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
 def n_kept(context: _core.Context, ids: NDArray[np.int32]) -> int:
     """How much of the context's sequence can be kept where ids are to be evaluated."""
     now = context.tokens
-    n = n_shared(now, ids)
+    n = shared_prefix(now, ids)
     if n == len(ids) and not (n == len(now) and context.has_logits):
         n = max(n - 1, 0)  # the last token's logits are wanted
     return context.rewind_points(n)[0]

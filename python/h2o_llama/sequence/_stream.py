@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from h2o_llama._internal.lock import Lock
 from h2o_llama.errors import CancelledError, H2OError
 
-if TYPE_CHECKING:
-    from h2o_llama.sequence.sequence import Sequence
+
+class HasStream(Protocol):
+    """The `State` of a sequence."""
+
+    stream: Stream[Any] | None
+
+    @property
+    def claim(self) -> Lock: ...
+    def end_stream(self, deadline: float) -> None: ...
+
 
 T = TypeVar("T")
 
@@ -72,18 +80,18 @@ class Stream(Generic[T]):
             self.compute()
 
 
-def stream(sequence: Sequence, pieces: Generator[T, None, None]) -> Iterator[T]:
+def stream(state: HasStream, pieces: Generator[T, None, None]) -> Iterator[T]:
     """The pieces, unchanged. Any thread may ask for the next one."""
-    lock = sequence._engine.claim
+    lock = state.claim
     own = Stream(lock, pieces)
     try:
         while True:
             while not own.is_ready:
                 with lock.held_unless(lambda: own.is_ready) as deadline:
                     if not own.is_ready:
-                        if sequence._stream is not own:
-                            sequence._end_stream(deadline)
-                            sequence._stream = own
+                        if state.stream is not own:
+                            state.end_stream(deadline)
+                            state.stream = own
                         own.compute()
             piece = own.take()
             if piece is None:
@@ -93,5 +101,5 @@ def stream(sequence: Sequence, pieces: Generator[T, None, None]) -> Iterator[T]:
         own.is_left = True
         # busy: the next call ends it; forked: it ends with the process
         with suppress(H2OError), lock.held(waits=False) as deadline:
-            if sequence._stream is own:
-                sequence._end_stream(deadline)
+            if state.stream is own:
+                state.end_stream(deadline)

@@ -6,23 +6,20 @@ import collections.abc
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._drafting import DraftLength
 from h2o_llama.sequence._evaluation import Progress
-from h2o_llama.sequence._prompt import Prompt
+from h2o_llama.sequence._prompt import Prompt, Tokens
+from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from h2o_llama.sequence.sequence import Sequence
 
 StoppingCriterion = Callable[[NDArray[np.int32], NDArray[np.float32]], bool]
 Stopping = StoppingCriterion | collections.abc.Sequence[StoppingCriterion] | None
@@ -31,16 +28,8 @@ DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
 
-class Drawn(NamedTuple):
-    """A token that has come out and is not computed yet, and how many tokens to draft with it."""
-
-    token: int
-    shortest_draft: int
-    longest_draft: int
-
-
 def generate(
-    sequence: Sequence,
+    sequence: HasState,
     tokens: Tokens,
     *,
     progress: Progress | None = None,
@@ -92,12 +81,13 @@ def generate(
     >>> llm.detokenize(tokens)
     b'4829;'
     """
-    options = Sampling.of(f"{sequence._owner}.generate", sampling)
-    return generate_by(sequence, options, tokens, progress, dense_tail, draft, stopping_criteria)
+    state = sequence._state
+    options = Sampling.of(f"{state.owner}.generate", sampling)
+    return generate_by(state, options, tokens, progress, dense_tail, draft, stopping_criteria)
 
 
 def generate_by(
-    sequence: Sequence,
+    state: State,
     sampling: Sampling,
     tokens: Tokens,
     progress: Progress | None,
@@ -105,28 +95,23 @@ def generate_by(
     draft: int,
     stopping_criteria: Stopping,
     max_tokens: int | None = None,
+    history: NDArray[np.int32] | None = None,
 ) -> Generator[int, None, None]:
-    """`generate` of `max_tokens` at most, with the sampling in one piece."""
-    owner = f"{sequence._owner}.generate"
-    progress = sequence._check_progress(owner, progress)
-    prompt, tail = check_prompt(sequence, owner, tokens, dense_tail)
-    n_draft = sequence._check_draft(owner, draft)
+    """`generate` of `max_tokens` at most, with the sampling in one piece. Penalties count the tokens of `history`."""
+    owner = f"{state.owner}.generate"
+    progress = check_progress(owner, progress)
+    prompt, tail = state.check_addition(owner, tokens, dense_tail)
+    n_draft = state.check_draft(owner, draft)
     if sampling.seed is None:
-        sampling = replace(sampling, seed=sequence._engine.seed)
+        sampling = replace(sampling, seed=state.engine.seed)
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
-    sampler = sampling.make_sampler(sequence._engine.core)
-    return _generate(sequence, prompt, sampler, progress, tail, n_draft, stops, max_tokens)
-
-
-def check_prompt(sequence: Sequence, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
-    """`tokens` and `dense_tail` of a call that appends a prompt, perhaps an empty one, checked."""
-    with sequence._use_context() as context:
-        prompt = sequence._check_prompt(owner, tokens, context.n_tokens)
-        return prompt, sequence._check_tail(owner, dense_tail, context.n_tokens + len(prompt))
+    sampler = sampling.make_sampler(state.engine.core)
+    sampler.accept(prompt.tokens if history is None else history)
+    return _generate(state, prompt, sampler, progress, tail, n_draft, stops, max_tokens)
 
 
 def _generate(
-    sequence: Sequence,
+    state: State,
     prompt: Prompt,
     sampler: Sampler,
     progress: Progress | None,
@@ -135,54 +120,38 @@ def _generate(
     stops: list[StoppingCriterion],
     max_tokens: int | None,
 ) -> Generator[int, None, None]:
-    sampler.accept(prompt.tokens)
     if len(prompt) > 0:
-        with sequence._change_context() as context:
-            sequence._read(context, prompt, progress, dense_tail)
+        with state.changed() as context:
+            state.read(context, prompt, progress, dense_tail)
     try:
-        yield from islice(_draw(sequence, sampler, draft, stops), max_tokens)
+        yield from islice(_draw(state, sampler, draft, stops), max_tokens)
     finally:
-        sequence._give()
+        state.give_away()
 
 
-def _draw(sequence: Sequence, sampler: Sampler, draft: int, stops: list[StoppingCriterion]) -> Iterator[int]:
+def _draw(state: State, sampler: Sampler, draft: int, stops: list[StoppingCriterion]) -> Iterator[int]:
     """The tokens, until the text ends."""
-    n_texts = sequence._n_texts
+    n_texts = state.n_texts
     length = DraftLength(draft)
-    sequence._n_drafted = n_accepted = 0
+    state.n_drafted = n_accepted = 0
     while True:
-        with sequence._change_context() as context:
-            sequence._check_text(f"{sequence._owner}.generate", n_texts)
-            n_left = sequence._engine.n_ctx - context.n_tokens
+        with state.changed() as context:
+            state.check_text(f"{state.owner}.generate", n_texts)
+            n_left = state.engine.n_ctx - context.n_tokens
             if n_left <= 0:
                 return
-            sequence._warn_of_length(context.n_tokens + 1)
+            state.warn_of_length(context.n_tokens + 1)
             if stops and any(stop(context.tokens, context.last_logits) for stop in stops):
                 return
             token = sampler.sample(context)
-            if sequence._engine.core.is_eog(token):
+            if state.engine.core.is_eog(token):
                 return
             if context.accept_draft(token):
                 n_accepted += 1
-                sequence._logits = sequence._draft_logits[context.logits_index :][:1]
+                state.logits = state.draft_logits[context.logits_index :][:1]
             else:
-                length.report(sequence._n_drafted, n_accepted)
+                length.report(state.n_drafted, n_accepted)
                 n_accepted = 0
                 shortest, longest = length.limits
-                sequence._waiting = Drawn(token, shortest, min(longest, n_left - 1))
+                state.waiting = Drawn(token, shortest, min(longest, n_left - 1))
         yield token
-
-
-def eval_with_draft(sequence: Sequence, context: _core.Context, drawn: Drawn) -> int:
-    """Append a generated token, and compute a draft of what follows. Returns the number of tokens in the draft."""
-    ids = np.array([drawn.token], dtype=np.int32)
-    if drawn.longest_draft > 0:
-        ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
-    if len(ids) == 1:
-        sequence._eval(context, Prompt.of_tokens(ids), False, None, 0, True)
-    else:
-        rows = np.empty((len(ids), sequence._engine.core.n_vocab), dtype=np.float32)
-        sequence._logits = None
-        context.decode_draft(ids, rows)
-        sequence._draft_logits, sequence._logits = rows, rows[:1]
-    return len(ids) - 1

@@ -11,17 +11,15 @@ import numpy as np
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
-from h2o_llama.model import Tokens
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._prompt import Prompt
-from h2o_llama.sequence.generating import DENSE_TAIL, check_prompt
+from h2o_llama.sequence._prompt import Prompt, Tokens
+from h2o_llama.sequence._state import HasState
+from h2o_llama.sequence.generating import DENSE_TAIL
 from h2o_llama.sequence.sequence import Sequence
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from h2o_llama.llama import Llama
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,17 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def __next__(self) -> dict[Sequence, int]:
         while self._starts:
             start = self._starts[0]
-            with start.sequence._change_context() as context:
-                start.sequence._read(context, start.prompt, None, start.dense_tail)
-            self._n_texts[start.sequence] = start.sequence._n_texts
+            state = start.sequence._state
+            with state.changed() as context:
+                state.read(context, start.prompt, None, start.dense_tail)
+            self._n_texts[start.sequence] = state.n_texts
             self._samplers[start.sequence] = start.sampler
             self._starts.pop(0)
         if self._n_left == 0:
             raise StopIteration
         with self._engine.claim.held() as deadline:
             for sequence in self._samplers:
-                sequence._end_stream(deadline)
+                sequence._state.end_stream(deadline)
             with self._engine.claim, core_errors():
                 self._draw()
                 if not self._drawn:
@@ -77,10 +76,10 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def _draw(self) -> None:
         """The next token of each sequence. Those that have none have ended."""
         for sequence, sampler in list(self._samplers.items()):
-            sequence._check_text("Llama.generate_many", self._n_texts[sequence])
+            sequence._state.check_text("Llama.generate_many", self._n_texts[sequence])
             if sequence in self._drawn:
                 continue
-            context = sequence._open_context()
+            context = sequence._state.context
             token = sampler.sample(context) if context.n_tokens < self._engine.n_ctx else None
             if token is None or self._engine.core.is_eog(token):
                 del self._samplers[sequence]
@@ -90,15 +89,15 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def _append(self, tokens: dict[Sequence, int]) -> None:
         rows = np.empty((len(tokens), self._engine.core.n_vocab), dtype=np.float32)
         for sequence in tokens:
-            sequence._logits = None
-        contexts = [sequence._open_context() for sequence in tokens]
+            sequence._state.logits = None
+        contexts = [sequence._state.context for sequence in tokens]
         _core.Context.decode_each(contexts, np.array(list(tokens.values()), dtype=np.int32), rows)
         for sequence, row in zip(tokens, rows, strict=True):
-            sequence._logits = row[np.newaxis]
+            sequence._state.logits = row[np.newaxis]
 
 
 def generate_many(
-    llama: Llama,
+    llama: HasState,
     prompts: Mapping[Sequence, Tokens],
     *,
     max_tokens: int | None = None,
@@ -150,15 +149,15 @@ def generate_many(
         max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     if not isinstance(prompts, Mapping) or not prompts:
         raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
-    options = Sampling.of(owner, sampling)
-    first_seed = llama._engine.seed if options.seed is None else options.seed
+    options, engine = Sampling.of(owner, sampling), llama._state.engine
+    first_seed = engine.seed if options.seed is None else options.seed
     starts = []
     for i, (sequence, tokens) in enumerate(prompts.items()):
-        if not isinstance(sequence, Sequence) or sequence._engine is not llama._engine:
+        if not isinstance(sequence, Sequence) or sequence._state.engine is not engine:
             raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
-        prompt, tail = check_prompt(sequence, owner, tokens, dense_tail)
+        prompt, tail = sequence._state.check_addition(owner, tokens, dense_tail)
         seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
-        sampler = replace(options, seed=seed).make_sampler(llama._engine.core)
+        sampler = replace(options, seed=seed).make_sampler(engine.core)
         sampler.accept(prompt.tokens)
         starts.append(Start(sequence, prompt, tail, sampler))
-    return ManyGenerations(llama._engine, starts, max_tokens)
+    return ManyGenerations(engine, starts, max_tokens)

@@ -1,0 +1,306 @@
+"""Speed and memory of dense attention and of H2O: `h2o-llama bench`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from h2o_llama._internal import check
+from h2o_llama._internal.apart import call_apart, resident_bytes
+from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.terminal import plain
+from h2o_llama.config import H2OConfig
+from h2o_llama.errors import H2OError
+from h2o_llama.eval import Setting
+from h2o_llama.eval._text import default_text
+from h2o_llama.llama import Llama
+from h2o_llama.model import Model
+
+_OWNER = "bench"
+
+# A case whose prefill takes longer, in seconds, is measured once.
+ONCE_ABOVE = 20.0
+
+Tokens = NDArray[np.int32]
+Row = dict[str, Any]
+Progress = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to compute. Without `h2o` attention is dense; `flash_attn` and `products` as in `Llama`.
+
+    Of several modes with one name, the fastest counts.
+    """
+
+    name: str
+    h2o: H2OConfig | None
+    flash_attn: str = "auto"
+    products: str = "auto"
+
+
+LLAMA_CPP = "llama.cpp"
+DENSE = tuple(
+    Mode(name, None, flash_attn, products)
+    for name, products in ((LLAMA_CPP, "upstream"), ("dense, our kernels", "own"))
+    for flash_attn in ("on", "off")
+)
+"""The second name has H2O's kernels for weights: the difference between it and H2O is attention."""
+
+
+def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
+    """Dense attention, then H2O with these settings."""
+    return [*DENSE, *(Mode(setting.name, setting.h2o) for setting in settings)]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds of a prefill and of the tokens generated after it, and bytes held by the process and its context.
+
+    `cpu_share` is the prefill's CPU time over wall time and the threads that can run at once. Clearly below 1,
+    something else was running too. `peak_rss` is None where the system does not tell. It includes the weights that were
+    read: they are pages of the model's file.
+    """
+
+    prefill_s: float
+    generation_s: float | None
+    cpu_share: float
+    peak_rss: int | None
+    kv_bytes: int
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt of `n_tokens` in one mode, then `n_gen` generated tokens, which may be none.
+
+    `chunk_size` is S with H2O, and llama.cpp's n_ubatch.
+    """
+
+    mode: Mode
+    n_tokens: int
+    n_gen: int
+    chunk_size: int
+    n_threads: int
+    n_gpu_layers: int
+
+    @property
+    def n_used(self) -> int:
+        """Tokens that a sample needs: the prompt, a generated token that is not timed, and the timed ones."""
+        return self.n_tokens + (self.n_gen + 1 if self.n_gen > 0 else 0)
+
+    def open(self, model: str | Model, **changes: Any) -> Llama:
+        """A context of a whole chunk at least."""
+        h2o = self.mode.h2o
+        return Llama(
+            model,
+            n_ctx=max(self.n_used, self.chunk_size),
+            n_batch=max(4096, self.chunk_size),
+            n_ubatch=self.chunk_size,
+            n_threads=self.n_threads,
+            n_gpu_layers=self.n_gpu_layers,
+            flash_attn=self.mode.flash_attn,
+            products=self.mode.products,
+            h2o=None if h2o is None else h2o.in_chunks_of(self.chunk_size),
+            **changes,
+        )
+
+    def sample(self, model: str, tokens: Tokens, changes: Mapping[str, Any]) -> Sample:
+        """Measure once, in this process, which should have done nothing else."""
+        with self.open(model, **changes) as llm:
+            llm.eval(tokens[: min(2 * self.chunk_size, self.n_tokens)])  # the first calls allocate memory and touch it
+            llm.reset()
+            cpu, wall = time.process_time(), time.perf_counter()
+            llm.eval(tokens[: self.n_tokens])
+            prefill_s = time.perf_counter() - wall
+            cpu_share = (time.process_time() - cpu) / prefill_s / min(self.n_threads, available_cpus())
+            generation_s = None
+            if self.n_gen > 0:
+                # The first one makes a graph, and memory sets if a chunk has just ended: once in S tokens.
+                llm.eval(tokens[self.n_tokens : self.n_tokens + 1], decode=True)
+                start = time.perf_counter()
+                for i in range(self.n_tokens + 1, self.n_used):
+                    llm.eval(tokens[i : i + 1], decode=True)
+                generation_s = time.perf_counter() - start
+            stats = llm.kv.stats
+            return Sample(
+                prefill_s, generation_s, cpu_share, resident_bytes(peak=True), stats.kv_bytes, stats.state_bytes
+            )
+
+
+class Bench:
+    """Measures modes of one model: every mode reads the same tokens.
+
+    Prompts of the lengths `n_prompt` and `depths` are read, and `n_gen` tokens generated after the latter. Dense modes
+    are left out of prompts longer than `dense_max`. `chunk_size` is S. `changes` are arguments of `Model`: adapters,
+    RoPE options. An interrupted run keeps its `samples`.
+
+    Raises ValueError if an argument is bad or the text is too short; H2OError if a mode cannot work with the model.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        modes: Sequence[Mode],
+        n_prompt: Sequence[int],
+        depths: Sequence[int] = (),
+        *,
+        n_gen: int = 32,
+        repetitions: int = 3,
+        dense_max: int | None = None,
+        chunk_size: int = H2OConfig.chunk_size,
+        n_threads: int | None = None,
+        n_gpu_layers: int = 0,
+        text: bytes | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, n in (*(("n_prompt", n) for n in n_prompt), *(("depths", n) for n in depths)):
+            check.integer(_OWNER, name, n, 1)
+        self.repetitions = check.integer(_OWNER, "repetitions", repetitions, 1)
+        self.n_threads = n_threads or available_cpus()
+        self.chunk_size, self.n_gpu_layers, self._changes = chunk_size, n_gpu_layers, dict(changes or {})
+        self.cases = [
+            Case(mode, n, n_gen if n in depths else 0, chunk_size, self.n_threads, n_gpu_layers)
+            for n in sorted({*n_prompt, *depths})
+            for mode in modes
+            if mode.h2o is not None or dense_max is None or n <= dense_max
+        ]
+        if not self.cases:
+            raise ValueError(f"[{_OWNER}] there is nothing to measure: give a prompt length or a depth")
+        self.samples: dict[Case, list[Sample]] = {case: [] for case in self.cases}
+        with Model(model, n_gpu_layers=n_gpu_layers, products="own", **self._changes) as weights:
+            self.model_path, self.desc = weights.model_path, weights.desc
+            self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.cases))
+            for case in {case.mode: case for case in self.cases if case.mode.products != "upstream"}.values():
+                case.open(weights).close()  # of each mode the longest: what cannot be is refused now
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Measure everything: every sample in a process of its own, so that its peak memory is that of one mode.
+
+        The modes of a length take turns: a slow minute hits all of them. `progress` is called as
+        progress(name, n_done, n), with a name for each length, and never while something is measured.
+        """
+        for n_tokens in dict.fromkeys(case.n_tokens for case in self.cases):
+            cases = [case for case in self.cases if case.n_tokens == n_tokens]
+            for i in range(self.repetitions * len(cases)):
+                case = cases[i % len(cases)]
+                if progress is not None:
+                    progress(f"{n_tokens:,} tokens", i, self.repetitions * len(cases))
+                if not (found := self.samples[case]) or found[0].prefill_s < ONCE_ABOVE:
+                    name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
+                    tokens = self._tokens[: case.n_used]
+                    found.append(call_apart(name, case.sample, self.model_path, tokens, self._changes))
+
+    def rows(self) -> list[Row]:
+        """A row for each length and name of a mode that has samples; speeds are of medians, in tokens per second.
+
+        "mode", "n_tokens" (of the prompt), "prefill", "generation" (None if nothing was generated), both with
+        "_over_dense" (over llama.cpp's of that length, or None), "peak_rss", "kv_bytes" (as allocated), "state_bytes"
+        (index of keys, scores, memory sets, phase 1's results), "samples".
+        """
+        variants: dict[tuple[int, str], list[Row]] = {}
+        for case, samples in self.samples.items():
+            if samples:
+                variants.setdefault((case.n_tokens, case.mode.name), []).append(_row(case, samples))
+        rows = []
+        for group in variants.values():
+            best = max(group, key=lambda row: row["prefill"])
+            generation = max((row["generation"] for row in group if row["generation"] is not None), default=None)
+            rows.append({**best, "generation": generation, "samples": [s for row in group for s in row["samples"]]})
+        dense = {row["n_tokens"]: row for row in rows if row["mode"] == LLAMA_CPP}
+        for row in rows:
+            for test in ("prefill", "generation"):
+                speed, of_dense = row[test], dense.get(row["n_tokens"], {}).get(test)
+                row[f"{test}_over_dense"] = None if speed is None or of_dense is None else speed / of_dense
+        return rows
+
+    def facts(self, machine: Mapping[str, Any]) -> str:
+        """The machine, the model and the settings, in a sentence or two."""
+        threads = f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}"
+        gpu = f", {self.n_gpu_layers} layers on the GPU" if self.n_gpu_layers else ""
+        text = (
+            f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), K "
+            f"and V in F16, chunks of {self.chunk_size:,} tokens. Medians of up to {self.repetitions}."
+        )
+        least = min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
+        if least < 0.9 and self.n_gpu_layers == 0:
+            text += f" Doubtful: other processes left as little as {least:.0%} of its CPU time to a prefill."
+        return text
+
+
+def _row(case: Case, samples: Sequence[Sample]) -> Row:
+    seconds = [sample.generation_s for sample in samples if sample.generation_s is not None]
+    return {
+        "mode": case.mode.name,
+        "n_tokens": case.n_tokens,
+        "prefill": case.n_tokens / median(sample.prefill_s for sample in samples),
+        "generation": case.n_gen / median(seconds) if seconds else None,
+        "peak_rss": max((sample.peak_rss for sample in samples if sample.peak_rss is not None), default=None),
+        "kv_bytes": samples[0].kv_bytes,
+        "state_bytes": samples[0].state_bytes,
+        "samples": [{"flash_attn": case.mode.flash_attn, **asdict(sample)} for sample in samples],
+    }
+
+
+NOTE = (
+    "Tokens per second, in brackets over llama.cpp; of dense attention with and without flash attention, the faster. "
+    "Peak memory is that of a process with nothing else, including the weights that were read. K and V are as "
+    "allocated; H2O's are its index, scores and memory sets."
+)
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """One for each length, of at most 80 columns."""
+    for n_tokens in dict.fromkeys(row["n_tokens"] for row in rows):
+        table = Table(f"{n_tokens:,} tokens")
+        for name in ("prefill", "generation", "peak MB", "K, V MB", "H2O MB"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in (row for row in rows if row["n_tokens"] == n_tokens):
+            speeds = (_speed(row[test], row[f"{test}_over_dense"]) for test in ("prefill", "generation"))
+            sizes = (_megabytes(row[name]) for name in ("peak_rss", "kv_bytes", "state_bytes"))
+            table.add_row(plain(row["mode"]), *speeds, *sizes)
+        yield table
+
+
+def _speed(tokens_per_s: float | None, over_dense: float | None) -> str:
+    if tokens_per_s is None:
+        return "–"
+    number = f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
+    return number if over_dense is None else f"{number} ({over_dense:.2f})"
+
+
+def _megabytes(n_bytes: int | None) -> str:
+    return "–" if n_bytes is None else f"{n_bytes / 1e6:,.0f}"
+
+
+def prompt_tokens(model: Model | Llama, text: bytes | None, n_tokens: int) -> Tokens:
+    """The first n_tokens of a text, int32 [n_tokens]. A short prompt is the beginning of a longer one.
+
+    Without a text: source of this Python's standard library, or, if the model has no tokenizer, ids drawn by Zipf's
+    law, the same every time.
+
+    Raises ValueError if the text has fewer tokens; H2OError if there is a text, and the model has no tokenizer.
+    """
+    try:
+        found = model.tokenize(default_text() if text is None else text)
+    except H2OError:
+        if text is not None:
+            raise
+        weights = 1 / np.arange(1, model.n_vocab + 1)
+        drawn = np.random.default_rng(0).choice(model.n_vocab, n_tokens, p=weights / weights.sum())
+        return drawn.astype(np.int32)
+    if len(found) < n_tokens:
+        raise ValueError(
+            f"[{_OWNER}] the text has {len(found):,} tokens, but {n_tokens:,} are needed: give a longer text or "
+            "smaller lengths"
+        )
+    return np.array(found[:n_tokens], dtype=np.int32)

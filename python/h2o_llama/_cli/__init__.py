@@ -1,0 +1,72 @@
+"""The command `h2o-llama`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from h2o_llama import UPSTREAM_COMMIT, __version__
+from h2o_llama._cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve
+from h2o_llama._cli.errors import Commands, with_debug
+from h2o_llama._cli.eval import eval_model
+from h2o_llama._cli.library import library
+from h2o_llama._internal.terminal import echo
+
+app = typer.Typer(
+    name="h2o-llama",
+    cls=Commands,
+    help="llama.cpp with H2O sparse attention, and a look at which tokens attention kept.",
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_FIRST_STEPS = """\
+Three things to try:
+
+  h2o-llama demo                                              keys in a document, found densely and with H2O
+  h2o-llama pull qwen2.5-coder-0.5b                           a chat model, 0.5 GB; then
+  h2o-llama chat qwen2.5-coder-0.5b --file document.txt       a chat about a document
+
+h2o-llama --help lists all commands."""
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        echo(f"h2o-llama {__version__} (llama.cpp {UPSTREAM_COMMIT})")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What there is to do without a command."""
+    if context.invoked_subcommand is None:
+        echo(_FIRST_STEPS)
+
+
+_GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "Use": {
+        "demo": demo.demo,
+        "chat": chat.chat,
+        "run": run.run,
+        "batch": batch.batch,
+        "serve": serve.serve,
+        "rpc-server": rpc_server.rpc_server,
+    },
+    "Look inside": {"inspect": inspect.inspect, "info": info.info},
+    "Measure": {"bench": bench.bench, "eval": eval_model},
+    "Model files": {"pull": pull.pull, "quantize": quantize.quantize},
+}
+
+for panel, commands in _GROUPS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(with_debug(command))
+
+app.add_typer(library, name="library", rich_help_panel="Use")

@@ -1,0 +1,118 @@
+"""`h2o-llama batch`: the same questions about many documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from h2o_llama import H2OConfig
+from h2o_llama._cli import options
+from h2o_llama._cli.progress import progress_bars
+from h2o_llama._cli.prompt import has_library, model_file
+from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._internal.terminal import echo
+from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
+from h2o_llama.batch._answers import Answer
+from h2o_llama.batch._documents import SUFFIXES
+from h2o_llama.batch._local_workers import answer_locally
+from h2o_llama.model import fingerprint_of
+from h2o_llama.models._files import check_model_file
+from h2o_llama.sequence._evaluation import Progress
+
+
+@with_changes
+@options.with_h2o
+def batch(
+    model: options.Model,
+    documents: Annotated[
+        Path, typer.Option(metavar="DIR", help=f"The text files in it, and in its folders: {', '.join(SUFFIXES)}.")
+    ],
+    questions: Annotated[
+        Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. What is answered there is not asked again.")],
+    max_tokens: Annotated[int, options.max_tokens()] = 128,
+    parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
+    library: options.Library = True,
+    h2o: H2OConfig | None = None,
+    n_ctx: Annotated[
+        int,
+        typer.Option(min=0, help="Tokens of a document, a question and its answer at most; 0 is the model's limit."),
+    ] = 0,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that share the documents; --threads is of each. 0: none.")
+    ] = 0,
+    temp: options.Temp = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    changes: Changes = NONE,
+) -> None:
+    """Ask the same questions about many documents. Each document is read once.
+
+    Answers are added to --out as they come. A run that was cut off goes on when it is started again. A document that
+    cannot be read or is too long is a line with an "error" there, and the exit code is 1.
+    """
+    settings = BatchSettings(h2o, max_tokens, temp, seed)
+    asked = read_questions(questions)
+    others = [path for path in (questions, out) if path.exists()]
+    files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}
+    path = check_model_file("batch", model_file(model)).absolute()
+    n_total, n_added, n_errors = len(files) * len(asked), 0, 0
+    with AnswersFile(out, fingerprint_of(path, **changes), settings.to_json()) as answers:
+        missing = answers.missing(files, asked)
+        n_known = n_total - sum(map(len, missing.values()))
+        answer_all: Callable[..., Generator[Answer, None, None]] = _answer_here
+        if workers > 0:
+            answer_all = partial(answer_locally, workers=workers)
+        try:
+            with (
+                progress_bars() as update,
+                closing(
+                    answer_all(
+                        {name: files[name] for name in missing},
+                        missing,
+                        progress=lambda n, total: update("reading", n, total),
+                        model=path,
+                        settings=settings,
+                        n_ctx=n_ctx,
+                        n_threads=threads,
+                        n_gpu_layers=gpu_layers,
+                        parallel=parallel,
+                        library=has_library(library),
+                        **changes,
+                    )
+                ) as new,
+            ):
+                update("answers", n_known, n_total)
+                for answer in new:
+                    answers.add(answer)
+                    if answer["error"] is None:
+                        n_added += 1
+                    else:
+                        n_errors += 1
+                        echo(f"{answer['document']}: {answer['error']}", err=True)
+                    update("answers", n_known + n_added, n_total)
+        finally:
+            echo(
+                f"{n_added:,} answers added to {out}, {n_known:,} were there"
+                + (f", {n_errors:,} errors" if n_errors else ""),
+                err=True,
+            )
+    if n_errors:
+        raise typer.Exit(1)
+
+
+def _answer_here(
+    files: dict[str, Path], questions: dict[str, list[Question]], *, progress: Progress, **options: Any
+) -> Generator[Answer, None, None]:
+    """By this process, one document after another."""
+    if files:
+        with Answerer(**options) as answerer:
+            for name, path in files.items():
+                yield from answerer.answer_file(name, path, questions[name], progress)

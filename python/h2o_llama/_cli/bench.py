@@ -1,0 +1,88 @@
+"""`h2o-llama bench`: how fast a model reads and generates, dense and with H2O, and in how much memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from h2o_llama._bench import NOTE, Bench, beside_dense, tables
+from h2o_llama._cli import options, sweeps
+from h2o_llama._cli.progress import progress_bars
+from h2o_llama._cli.prompt import model_file, read_text
+from h2o_llama._cli.sweeps import values
+from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._internal import terminal
+from h2o_llama._internal.atomic import check_target
+from h2o_llama._internal.machine import describe
+from h2o_llama.eval import Setting
+
+_STDOUT = Path("-")
+
+
+@with_changes
+@sweeps.with_settings(decode="full,memory")
+def bench(
+    model: options.Model,
+    n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
+    n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after a prompt.")] = 32,
+    depth: Annotated[str, typer.Option(help="Prompt lengths to generate after.")] = "4096,8192",
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples of each figure.")] = 3,
+    dense_max: Annotated[
+        int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
+    ] = None,
+    text: sweeps.Text = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
+    ] = None,
+    settings: Sequence[Setting] = (),
+    chunk: options.Chunk = options.DEFAULTS.chunk_size,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+    changes: Changes = NONE,
+) -> None:
+    """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
+
+    Dense attention is measured twice: as llama.cpp computes it, and with our own kernels for weights, as H2O has
+    them. So the table separates attention from the rest.
+
+    All modes read the same tokens, in turns, each in a process of its own; figures are medians. A prefill of more than
+    20 seconds is measured once. Options that take several values give all combinations. After Ctrl-C the figures so far
+    are printed.
+    """
+    if json_file not in (None, _STDOUT):
+        check_target(json_file)
+    machine = describe()
+    measured = Bench(
+        model_file(model),
+        beside_dense(settings),
+        values("--n-prompt", n_prompt, int),
+        values("--depth", depth, int),
+        n_gen=n_gen,
+        repetitions=repetitions,
+        dense_max=dense_max,
+        chunk_size=chunk,
+        n_threads=threads,
+        n_gpu_layers=gpu_layers,
+        text=None if text is None else read_text(text),
+        changes=changes,
+    )
+    try:
+        with progress_bars(auto_refresh=False) as update:
+            measured.run(update)
+    finally:  # figures before Ctrl-C or an error count too
+        if rows := measured.rows():
+            facts = measured.facts(machine)
+            content = json.dumps({"machine": machine, "facts": facts, "rows": rows}, indent=1) + "\n"
+            if json_file == _STDOUT:
+                terminal.write(content)
+            else:
+                console = Console()
+                console.print(terminal.plain(facts), *tables(rows), NOTE, sep="\n\n")
+                if json_file is not None:
+                    json_file.write_text(content, encoding="utf-8")
+                    terminal.echo(f"Written: {json_file}")

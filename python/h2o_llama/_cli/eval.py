@@ -1,0 +1,108 @@
+"""`h2o-llama eval`: what sparse attention costs on a model and a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from h2o_llama._cli import options, sweeps
+from h2o_llama._cli.progress import progress_bars
+from h2o_llama._cli.prompt import open_model, read_text
+from h2o_llama._cli.sweeps import values
+from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._internal.terminal import plain
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
+from h2o_llama.eval._ruler import KINDS
+from h2o_llama.eval._tables import tables
+from h2o_llama.eval._task import Task
+from h2o_llama.eval._text import halves
+from h2o_llama.sequence.generating import DENSE_TAIL
+
+_TEXT = "Perplexity and continuation"
+_RULER = "RULER"
+
+
+@with_changes
+@sweeps.with_settings("decode")
+def eval_model(
+    model: options.Model,
+    text: sweeps.Text = None,
+    n_tokens: Annotated[str, typer.Option(help="Lengths N, such as 2048,8192; by default four chunks.")] = "",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
+    ] = None,
+    settings: Sequence[Setting] = (),
+    chunk: options.Chunk = options.DEFAULTS.chunk_size,
+    beside_window: Annotated[
+        bool,
+        typer.Option(
+            "--window", rich_help_panel=options.PANEL, help="Measure a window of the first setting's size, too."
+        ),
+    ] = False,
+    half: Annotated[
+        Literal["both", "first", "second"],
+        typer.Option(
+            rich_help_panel=_TEXT, help="Of the text: settings are chosen on the first, judged on the second."
+        ),
+    ] = "both",
+    windows: Annotated[
+        int, typer.Option(rich_help_panel=_TEXT, min=1, help="Pieces at most, evenly from the whole text.")
+    ] = 4,
+    continuation: Annotated[
+        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Tokens after the prompt; 0: leave it out.")
+    ] = 256,
+    ruler: Annotated[
+        bool,
+        typer.Option("--ruler", rich_help_panel=_RULER, help="Measure its eleven tasks that need no data set instead."),
+    ] = False,
+    ruler_task: Annotated[
+        str, typer.Option(rich_help_panel=_RULER, help=f"Some of them only: {', '.join(KINDS)}.")
+    ] = "",
+    samples: Annotated[int, typer.Option(rich_help_panel=_RULER, min=1, help="Prompts for each task and length.")] = 5,
+    dense_tail: Annotated[
+        int,
+        typer.Option(rich_help_panel=_RULER, min=0, help="Last tokens of a prompt that attend to everything kept."),
+    ] = DENSE_TAIL,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    threads: options.Threads = None,
+    gpu_layers: options.GpuLayers = 0,
+    changes: Changes = NONE,
+) -> None:
+    """Measure what sparse attention costs: perplexity, KL divergence, continuation, or the benchmark RULER.
+
+    Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
+    """
+    tasks: list[Task] = []
+    if ruler or ruler_task:
+        tasks += [Ruler(kind, samples, dense_tail) for kind in values("--ruler-task", ruler_task, str) or KINDS]
+    else:
+        tasks.append(Perplexity(windows))
+        if continuation > 0:
+            tasks.append(Continuation(continuation, windows))
+
+    with open_model(model, gpu_layers, changes=changes) as weights, progress_bars() as update:
+        rows = evaluate(
+            weights,
+            list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
+            text=None if text is None else _half(read_text(text), half),
+            text_name=None if text is None else str(text) + ("" if half == "both" else f", {half} half"),
+            n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
+            tasks=tasks,
+            chunk_size=chunk,
+            n_threads=threads,
+            n_gpu_layers=gpu_layers,
+            seed=seed,
+            json_file=json_file,
+            progress=update,
+        )
+    console = Console()
+    for table in tables(rows):
+        console.print(plain(table) if isinstance(table, str) else table)
+
+
+def _half(text: bytes, half: str) -> bytes:
+    return {"both": text, **dict(zip(("first", "second"), halves(text), strict=True))}[half]

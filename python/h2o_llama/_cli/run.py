@@ -1,0 +1,167 @@
+"""`h2o-llama run`: read a long prompt, then generate."""
+
+from __future__ import annotations
+
+import codecs
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+
+from h2o_llama import H2OConfig, Llama, Model, Snapshot, shared_prefix
+from h2o_llama._cli import options
+from h2o_llama._cli.progress import progress_bars
+from h2o_llama._cli.prompt import open_context, open_model, read_prompt, said, tokenize
+from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._internal.terminal import echo, write
+from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence._prompt import Tokens
+from h2o_llama.sequence.generating import DENSE_TAIL
+
+_ROOM = 2048
+"""Tokens that a text of the library may have after what it has in common with this one."""
+
+
+@with_changes
+@options.with_h2o
+def run(
+    model: options.Model,
+    file: options.File = None,
+    prompt: options.Prompt = "",
+    mmproj: options.Mmproj = None,
+    image: options.Images = None,
+    max_tokens: Annotated[int, options.max_tokens(least=0)] = 128,
+    h2o: H2OConfig | None = None,
+    dense_tail: options.DenseTail = None,
+    n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
+    threads: options.Threads = None,
+    threads_batch: options.ThreadsBatch = None,
+    products: options.Products = PRODUCTS[0],
+    gpu_layers: options.RpcGpuLayers = None,
+    rpc: options.Rpc = None,
+    mlock: options.Mlock = False,
+    no_mmap: options.NoMmap = False,
+    changes: Changes = NONE,
+    temp: options.Temp = 0.8,
+    seed: options.Seed = None,
+    draft: Annotated[
+        int, typer.Option(min=0, help="Tokens to try at once where the text quotes itself, 15 say; 0 is none.")
+    ] = 0,
+    load: Annotated[
+        Path | None,
+        typer.Option(
+            help="Continue the text that --save has written, with its chunks and H2O options, but for where "
+            "--cold-store is: memory by default."
+        ),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Save what has been read, before text is generated.")] = None,
+    special: Annotated[
+        bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The text as it is: not as a chat message, where the model has a template.")
+    ] = False,
+    library: options.Library = True,
+) -> None:
+    """Read a prompt with H2O and generate text after it.
+
+    A model with a chat template is asked the text as a user's message, unless --raw, --load or --save is given.
+
+    The text goes to standard output, progress and a line of measurements to standard error.
+    """
+    before = None if load is None else Snapshot.load(load)
+    text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
+    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap, changes, mmproj) as weights:
+        tokens: Tokens
+        if not (raw or before or save) and weights.chat_template:
+            tokens, n_asked = _asked_by_the_template(weights, text, prompt, special, image)
+        else:
+            if image:
+                raise typer.BadParameter("--image needs a chat template, and neither --raw, --load nor --save")
+            if before is None:
+                tokens = tokenize(weights, text, special)
+            else:
+                tokens = weights.tokenize(text, add_special=False, parse_special=special)
+                h2o = _as_saved(before.origin.h2o, h2o)
+            n_asked = len(weights.tokenize(prompt, add_special=False, parse_special=special))
+        if dense_tail is None:
+            dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
+        n_before = before.n_tokens if before else 0
+        n_ctx = n_ctx or n_before + len(tokens) + max_tokens + (_ROOM if library else 0)
+        llm = open_context(
+            weights, n_ctx, threads, h2o, products=products, threads_batch=threads_batch, library=library
+        )
+    with llm:
+        if before is not None:
+            llm.restore(before)
+        llm.text_name = "" if file is None else file.name
+        start = time.perf_counter()
+        if len(tokens) > 0:
+            with progress_bars() as update:
+                llm.eval(tokens, progress=lambda done, total: update("prompt", done, total), dense_tail=dense_tail)
+        prefilled = time.perf_counter()
+        if save is not None:
+            llm.save(save)
+        saved = time.perf_counter()
+        n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), max_tokens))
+        generated = time.perf_counter()
+        echo(
+            f"{f'loaded {n_before:,} tokens, ' if before else ''}"
+            f"prompt {len(tokens):,} tokens, {_known(llm)}"
+            f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
+            f"generated {n_generated:,} tokens, {n_generated / (generated - saved):,.1f} tokens/s{_drafts(llm)} | "
+            f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
+            err=True,
+        )
+
+
+def _as_saved(saved: H2OConfig | None, given: H2OConfig | None) -> H2OConfig | None:
+    """A file does not say where to write: the command line does."""
+    if saved is None or saved.cold_store is None or given is None or given.cold_store is None:
+        return saved
+    return replace(saved, cold_store=given.cold_store)
+
+
+def _asked_by_the_template(
+    model: Model, text: bytes, prompt: str, special: bool, images: list[Path] | None
+) -> tuple[Tokens, int]:
+    """A user's message that ends with the prompt, and how many tokens there are from the prompt's first on."""
+
+    def ask(asked: bytes) -> Sequence[int]:
+        return model.chat_tokens([said(asked.decode(errors="replace"), images)], parse_special=special)
+
+    tokens = ask(text)
+    n_asked = len(tokens) - shared_prefix(tokens, ask(text.removesuffix(prompt.encode()))) if prompt else 0
+    return tokens, n_asked
+
+
+def _stream(llm: Llama, tokens: Iterable[int]) -> int:
+    """Write tokens to standard output as they come, whole characters at a time. Returns how many there were."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    n = 0
+    for token in tokens:
+        n += 1
+        write(decoder.decode(llm.detokenize([token])))
+    write(decoder.decode(b"", final=True) + "\n")
+    return n
+
+
+def _known(llm: Llama) -> str:
+    """How many of the prompt's tokens came from the library."""
+    return f"{llm.n_cached:,} of them from the library, " if llm.n_cached else ""
+
+
+def _drafts(llm: Llama) -> str:
+    """How many of the tokens came from drafts, if there were any."""
+    stats = llm.kv.stats
+    return f" ({stats.accepted_tokens:,} of {stats.drafted_tokens:,} drafted)" if stats.drafted_tokens else ""
+
+
+def _chunks(llm: Llama) -> str:
+    """How the prompt was cut."""
+    return "H2O off" if llm.h2o is None else f"{llm.kv.chunk_index} chunks of {llm.kv.chunk_size:,}"

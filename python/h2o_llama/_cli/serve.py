@@ -1,0 +1,197 @@
+"""`h2o-llama serve`: llama.cpp's server, with H2O."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama._cli import options
+from h2o_llama._cli.errors import describe
+from h2o_llama._cli.programs import become, program
+from h2o_llama._cli.prompt import has_library, open_model
+from h2o_llama._cli.upstream import upstream_options
+from h2o_llama._cli.weights import NONE, Changes, upstream_arguments, with_changes
+from h2o_llama._internal import check, log
+from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.terminal import echo
+from h2o_llama.library import default_folder
+from h2o_llama.library._librarian import start_librarian
+from h2o_llama.models._files import check_rpc_servers
+from h2o_llama.models._fingerprint import changed_fingerprint
+from h2o_llama.models._projector import open_projector
+from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence.snapshot import SnapshotOrigin
+
+_PAGE = Path(__file__).parent.parent / "page"
+"""What a browser is shown."""
+
+_MOST_ROOM = 32768
+"""Tokens that a slot holds at most, unless told."""
+
+_ROOM_STEP = 256
+"""llama.cpp makes a slot's room a multiple of it."""
+
+_LONGEST_EMBEDDED = 4096
+"""Tokens of a text whose embedding is asked for."""
+
+
+def _possible(weights: Model, h2o: H2OConfig, gpu_layers: int) -> H2OConfig:
+    """With n-grams or positions of the text where the model can have no index or no positions in the cache."""
+    is_open = h2o.has_key_index and not h2o.was_given("retrieval")
+    if is_open and gpu_layers != 0:
+        h2o, is_open = replace(h2o, retrieval="ngrams"), False
+    if not is_open and (h2o.positions == "text" or h2o.was_given("positions")):
+        return h2o
+    with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
+        assert llm.h2o is not None  # it was asked for
+        return llm.h2o
+
+
+def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str]) -> int:
+    """Tokens of a slot, and says so if that is another number than was asked for."""
+    if n_ctx == 0:
+        return min(weights.n_ctx_train, _MOST_ROOM)
+    if h2o is not None and h2o.has_bounded_memory:
+        return n_ctx  # a slot is never full
+    if any("context_length=" in argument for argument in further):
+        return n_ctx  # --override-kv gives the server another trained length
+    room = min(-(-n_ctx // _ROOM_STEP) * _ROOM_STEP, weights.n_ctx_train)
+    if room != n_ctx:
+        reason = f"a multiple of {_ROOM_STEP}, and at most the {weights.n_ctx_train:,} that the model was trained for"
+        echo(f"h2o-llama: a slot holds {room:,} tokens, not {n_ctx:,}: {reason}", err=True)
+    return min(n_ctx, room)
+
+
+def _stretched(weights: Model) -> list[str]:
+    """llama-server cuts a slot's room to the trained length; only of YaRN does it know that it makes that longer."""
+    if weights.n_ctx_train == weights._handle.n_ctx_train or weights._rope.get("rope_scaling_type") == "yarn":
+        return []
+    return ["--override-kv", f"{weights.metadata['general.architecture']}.context_length=int:{weights.n_ctx_train}"]
+
+
+def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str]) -> SnapshotOrigin:
+    """What the slots' states are of. Options that are passed on may change it, so with others it is another one."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith("LLAMA_ARG_")}
+    return SnapshotOrigin(
+        model=os.path.basename(weights.model_path),
+        fingerprint=changed_fingerprint(weights.fingerprint, further, environment),
+        n_vocab=weights.n_vocab,
+        type_k="f16",
+        type_v="f16",
+        flash_attn="auto",
+        h2o=None if h2o is None else h2o.for_context(n_ctx),
+    )
+
+
+@with_changes
+@options.with_h2o
+def serve(
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="A GGUF file, a name that `pull` lists, or 'demo'.")
+    ] = "demo",
+    passed_on: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Further options of llama-server.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots: requests that are computed at the same time.")] = 1,
+    n_ctx: Annotated[
+        int, typer.Option(min=0, help=f"Tokens of a slot; 0 is what the model was trained for, up to {_MOST_ROOM:,}.")
+    ] = 0,
+    mmproj: options.Mmproj = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LLAMA_API_KEY",
+            help="Key that requests must have. Other users of this machine can see it here, but not in the variable.",
+        ),
+    ] = None,
+    slot_save_path: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
+    ] = None,
+    library: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|off",
+            show_default="the user's library",
+            help="Keep what is read in this folder, and go on from a text there that begins alike.",
+        ),
+    ] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Serve embeddings of texts instead of answers. H2O is off then.")
+    ] = False,
+    h2o: H2OConfig | None = None,
+    threads: options.Threads = None,
+    products: options.Products = PRODUCTS[0],
+    gpu_layers: options.RpcGpuLayers = None,
+    rpc: options.Rpc = None,
+    changes: Changes = NONE,
+) -> None:
+    """Serve a model over HTTP: llama.cpp's server (OpenAI's interface and its own), with H2O for every slot.
+
+    A browser finds a page there, to ask about a document. A second question about the same document costs the question.
+    What follows -- goes to llama-server as it is.
+    """
+    if api_key is not None and not api_key.strip(", "):
+        raise typer.BadParameter("there is no key in it", param_hint="--api-key")
+    further = passed_on or []
+    if model.startswith("-"):  # what follows -- comes here where no model is named
+        model, further = "demo", [model, *further]
+    with open_model(model, 0, changes=changes) as weights:
+        path = weights.model_path
+        try:
+            weights.tokenize("")
+        except H2OError as error:
+            raise H2OError(
+                f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
+            ) from error
+        if mmproj is not None:  # llama-server itself would serve with a file that is cut off
+            open_projector(weights._handle, mmproj, 1, use_gpu=False, verbose=log.is_printed)
+        stretched = _stretched(weights)
+        gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
+        if embeddings:
+            h2o = None
+        if h2o is not None:
+            h2o = _possible(weights, h2o, gpu_layers)
+        n_ctx = _room(weights, h2o, n_ctx, further)
+        origin = _origin(weights, h2o, n_ctx, further)
+    arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
+    arguments += [*upstream_arguments(changes), *stretched]
+    arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
+    arguments += ["--gpu-layers", gpu_layers]
+    arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
+    arguments += ["--threads", available_cpus() if threads is None else threads]
+    if check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
+        arguments += ["--h2o-products", products]
+    arguments += [] if mmproj is None else ["--mmproj", mmproj]
+    arguments += ["--path", _PAGE]
+    arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
+    if embeddings:  # a text is read in one step
+        n_step = min(n_ctx, _LONGEST_EMBEDDED)
+        arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step]
+    if h2o is not None:
+        # One chunk at a time: others' tokens come, and requests are cancelled, in between.
+        arguments += [
+            "--ubatch-size",
+            h2o.chunk_size,
+            "--batch-size",
+            h2o.chunk_size,
+            "--no-kv-unified",
+            *upstream_options(h2o),
+        ]
+    llama_server = program("serve", "llama-server", "install h2o-llama again")
+    folder = default_folder() if library is None else Path(library)
+    if has_library(library != "off" and not embeddings, folder, "--library off"):
+        try:
+            start_librarian(folder, origin)
+        except OSError as error:
+            echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+    if api_key is not None:
+        os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
+    become(llama_server, [*map(str, arguments), *further])

@@ -1,0 +1,286 @@
+"""A document is read once; every question is a fork of it."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.batch._answers import ANSWER_TYPES, Answer
+from h2o_llama.batch._documents import Document, read_document
+from h2o_llama.batch._prompts import Asked, Prompts
+from h2o_llama.batch._questions import Question
+from h2o_llama.batch._settings import BatchSettings
+from h2o_llama.chat._template import LONGEST_TAIL
+from h2o_llama.chat._text_buffer import TextBuffer
+from h2o_llama.errors import H2OError
+from h2o_llama.library._library import Library
+from h2o_llama.library._using import open_library
+from h2o_llama.llama import Llama
+from h2o_llama.model import Model
+from h2o_llama.models._adapters import Lora
+from h2o_llama.models.rope import RopeOptions
+from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._params import resolved_products
+from h2o_llama.sequence.sequence import Sequence
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_OWNER = "batch"
+_ROOM = 4096
+"""A context has room for a multiple of so many tokens: it is made anew for a longer document."""
+
+
+class Answerer:
+    """A model that answers questions about documents, one document at a time.
+
+    Parameters
+    ----------
+    model : str or os.PathLike
+        As in `Llama`.
+    settings : BatchSettings
+        How.
+    n_ctx : int, default 0
+        The most tokens of a document, a question and its answer together; 0 is what the model was trained for, and no
+        limit with eviction.
+    n_threads, n_gpu_layers
+        As in `Llama`.
+    parallel : int, default 4
+        So many questions generate at once. Each takes as much memory as the document does.
+    library : Library, str, os.PathLike, bool or None, default None
+        As in `Llama`: what was read of documents is kept there, and found again.
+    lora, **rope
+        As in `Model`.
+
+    Raises
+    ------
+    As `Llama`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        settings: BatchSettings,
+        *,
+        n_ctx: int = 0,
+        n_threads: int | None = None,
+        n_gpu_layers: int | None = None,
+        parallel: int = 4,
+        library: Library | bool | str | os.PathLike[str] | None = None,
+        lora: Lora = None,
+        **rope: Unpack[RopeOptions],
+    ) -> None:
+        self.settings = settings
+        self._n_threads = n_threads
+        self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
+        self._library = open_library(_OWNER, library)
+        products = resolved_products(settings.config, "auto")
+        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products, lora=lora, **rope)
+        self._prompts = Prompts(self._weights)
+        h2o = settings.config
+        is_bounded = h2o is not None and h2o.has_bounded_memory
+        n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
+        self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.n_ctx_train)
+        # what cannot be had fails here, before any document
+        self._llm = self._open(n_most if is_bounded else min(_ROOM, self._n_most))
+
+    def close(self) -> None:
+        """Free the model."""
+        self._llm.close()
+        self._weights.close()
+
+    def __enter__(self) -> Answerer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def fingerprint(self) -> str:
+        """The model's, see `model_fingerprint`."""
+        return self._weights.fingerprint
+
+    def answer(
+        self, document: Document, questions: list[Question], progress: Progress | None = None
+    ) -> Iterator[Answer]:
+        """Answers as they are complete; what fails is an answer with an "error".
+
+        Parameters
+        ----------
+        document : Document
+            It is read when the first answer is asked for.
+        questions : list of Question
+            At least one.
+        progress : callable, optional
+            Called as progress(n_done, n) with tokens of the document.
+        """
+        try:
+            yield from self._answer(document, questions, progress)
+        except (H2OError, MemoryError, ValueError) as error:
+            yield self._tell(document=document.name, sha256=document.sha256, error=str(error) or "not enough memory")
+
+    def answer_file(
+        self, name: str, path: str | os.PathLike[str], questions: list[Question], progress: Progress | None = None
+    ) -> Iterator[Answer]:
+        """The same for a file."""
+        try:
+            document = read_document(name, path)
+        except (OSError, ValueError) as error:
+            yield self._tell(document=name, error=str(error))
+            return
+        yield from self.answer(document, questions, progress)
+
+    def _answer(self, document: Document, questions: list[Question], progress: Progress | None) -> Iterator[Answer]:
+        shared = self._prompts.shared(document.text)
+        self._check_length(len(shared) + 1)
+        asked = []
+        for question in questions:
+            task = _Task(document, question, self._prompts.ask(document.text, question.text))
+            try:
+                self._check_length(len(task.asked.ids))
+                asked.append(task)
+            except ValueError as error:
+                yield self._tell(**task.names, error=str(error))
+        if not asked:
+            return
+        self._make_room(max(len(task.asked.ids) for task in asked) + self.settings.max_tokens)
+        start = time.perf_counter()
+        self._llm.reset()
+        self._llm.text_name = document.name
+        if len(shared) > 0:
+            self._llm.eval(shared, progress=progress)
+        read_seconds = time.perf_counter() - start
+        remaining = iter(asked)
+        while group := list(islice(remaining, self._parallel)):
+            for answer in self._generate(group):
+                yield answer | {"document_seconds": read_seconds}
+
+    def _check_length(self, n: int) -> None:
+        if n + self.settings.max_tokens > self._n_most:
+            raise ValueError(
+                f"{n} tokens of text and up to {self.settings.max_tokens} of an answer are more than the "
+                f"{self._n_most} that the context may hold: use a larger n_ctx, eviction, or a shorter text"
+            )
+
+    def _make_room(self, n: int) -> None:
+        n_now = self._llm.n_ctx
+        if n > n_now:
+            self._llm.close()
+            try:
+                self._llm = self._open(min(-(-n // _ROOM) * _ROOM, self._n_most))
+            except BaseException:
+                self._llm = self._open(n_now)  # for other documents
+                raise
+
+    def _open(self, n_ctx: int) -> Llama:
+        return Llama(
+            self._weights,
+            n_ctx=n_ctx,
+            n_threads=self._n_threads,
+            h2o=self.settings.config,
+            n_seq_max=1 + self._parallel,
+            library=self._library,
+        )
+
+    # --- the questions
+
+    def _generate(self, group: list[_Task]) -> Iterator[Answer]:
+        """Answers to a few questions, which are generated together."""
+        start = time.perf_counter()
+        with ExitStack() as forks:
+            tasks: dict[Sequence, _Task] = {}
+            prompts = {}
+            for task in group:
+                fork = forks.enter_context(self._llm.fork())
+                task.n_cached = fork.reuse(task.asked.ids)
+                prompts[fork] = task.asked.ids[task.n_cached :]
+                tasks[fork] = task
+            generation = self._llm.generate_many(
+                prompts,
+                max_tokens=self.settings.max_tokens,
+                dense_tail=LONGEST_TAIL,
+                temperature=self.settings.temperature,
+                seed=self._seed(group[0]),
+            )
+            for tokens in generation:
+                for sequence in [sequence for sequence in tasks if sequence not in tokens]:
+                    yield self._finish(tasks.pop(sequence), start)
+                for sequence, token in tokens.items():
+                    if tasks[sequence].add(self._llm, token):
+                        generation.stop(sequence)
+                        yield self._finish(tasks.pop(sequence), start)
+            for task in tasks.values():
+                yield self._finish(task, start)
+
+    def _seed(self, first: _Task) -> int:
+        """Of these questions about this document: others are drawn otherwise."""
+        names = f"{self.settings.seed} {first.document.sha256} {first.question.id}"
+        return zlib.crc32(names.encode()) % _core.RANDOM_SEED
+
+    def _finish(self, task: _Task, start: float) -> Answer:
+        text = task.text + task.buffer.finish()
+        is_cut_off = task.n_generated == self.settings.max_tokens and not task.is_stopped
+        answer, reasoning = task.asked.answer(text, is_cut_off)
+        return self._tell(
+            **task.names,
+            answer=answer,
+            reasoning=reasoning,
+            finish_reason="length" if is_cut_off else "stop",
+            cached_tokens=task.n_cached,
+            read_tokens=len(task.asked.ids) - task.n_cached,
+            generated_tokens=task.n_generated,
+            seconds=time.perf_counter() - start,
+        )
+
+    def _tell(self, **known: Any) -> Answer:
+        origin = {
+            "model": Path(self._weights.model_path).name,
+            "fingerprint": self.fingerprint,
+            "settings": self.settings.to_json(),
+        }
+        return dict.fromkeys(ANSWER_TYPES) | origin | known
+
+
+@dataclass
+class _Task:
+    """A question about a document, and how far its answer is."""
+
+    document: Document
+    question: Question
+    asked: Asked
+    n_cached: int = 0
+    n_generated: int = 0
+    text: str = ""
+    is_stopped: bool = False
+    buffer: TextBuffer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.buffer = TextBuffer(self.asked.stops)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {
+            "document": self.document.name,
+            "sha256": self.document.sha256,
+            "question_id": self.question.id,
+            "question": self.question.text,
+        }
+
+    def add(self, llm: Llama, token: int) -> bool:
+        """A token of the answer. Returns whether it ends there."""
+        self.n_generated += 1
+        if token in self.asked.ends:
+            self.is_stopped = True
+        else:
+            self.text += self.buffer.push(llm.detokenize([token], special=token in self.asked.visible))
+            self.is_stopped = self.buffer.stopped
+        return self.is_stopped

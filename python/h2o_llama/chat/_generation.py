@@ -1,0 +1,196 @@
+"""A prompt and the text after it, whatever shape it is given then."""
+
+from __future__ import annotations
+
+import collections.abc
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypedDict
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama.chat._logprobs import LogprobsRecorder, TokenLogprobs
+from h2o_llama.chat._text_buffer import TextBuffer
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._prompt import Prompt
+from h2o_llama.sequence._rewinding import as_generated
+from h2o_llama.sequence._state import State
+from h2o_llama.sequence._stream import stream
+from h2o_llama.sequence.generating import Stopping, generate_by
+
+MAX_TOKENS = 512
+"""The most tokens of an answer, by default."""
+
+
+class CompletionTokensDetails(TypedDict):
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class PromptTokensDetails(TypedDict):
+    cached_tokens: int
+
+
+class TokenCounts(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Usage(TokenCounts, total=False):
+    completion_tokens_details: CompletionTokensDetails
+    prompt_tokens_details: PromptTokensDetails
+
+
+class GenerationOptions(SamplingOptions, total=False):
+    """What completions of texts and of chats have in common."""
+
+    max_tokens: int | None
+    stop: str | collections.abc.Sequence[str] | None
+    progress: Progress | None
+    draft: int
+    dense_tail: int | None
+    reuse: bool
+    stopping_criteria: Stopping
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that is certain, and the tokens that came with it, if log-probabilities were asked for."""
+
+    text: str
+    logprobs: list[TokenLogprobs]
+
+
+@dataclass
+class Generation:
+    """Makes the sequence the prompt, generates after it, and then knows how it ended.
+
+    The prompt has at least one token. Without `max_tokens` the text ends where the model ends it or the
+    context is full. `reuse` keeps what the sequence shares with the prompt; without it, only what a library has is
+    known. `n_top_logprobs` is how many most probable tokens are named beside each one; None: no log-probabilities.
+    `is_text`: what the sequence says in other tokens than the prompt stays. `visible` special tokens are part of the
+    text, by their names.
+    """
+
+    state: State
+    prompt: Prompt
+    max_tokens: int | None
+    stop: list[str]
+    sampling: Sampling
+    progress: Progress | None
+    dense_tail: int
+    draft: int
+    reuse: bool
+    stopping_criteria: Stopping = None
+    n_top_logprobs: int | None = None
+    is_text: bool = False
+    visible: frozenset[int] = frozenset()
+    n_cached: int = 0
+    n_generated: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    finish_reason: Literal["stop", "length"] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def pieces(self) -> Iterator[Piece]:
+        """The text, each piece when it is certain. Generates it: call this or `all_pieces`, once."""
+        return stream(self.state, self._pieces()) if self.state.claim.waits else self._pieces()
+
+    def all_pieces(self) -> list[Piece]:
+        """The text, in one call."""
+        with self.state.claim.held():
+            return list(self._pieces())
+
+    def _pieces(self) -> Generator[Piece, None, None]:
+        if not self.reuse:
+            self.state.reset()
+        elif self.is_text:
+            with self.state.used() as context:
+                ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
+            self.prompt = replace(self.prompt, ids=ids)
+        self.n_cached = self.state.keep(self.prompt.ids)
+        self._counts_before = self.state.draft_counts()
+        buffer = TextBuffer(self.stop)
+        n_chars, logprobs = 0, list[TokenLogprobs]()
+        recorder, tokens = self._tokens()
+        ends = stop_tokens(self.state.engine.core, self.stop)
+        for token in tokens:
+            self.n_generated += 1
+            if token in ends:
+                self._end("stop")
+                yield Piece(buffer.finish(), logprobs)
+                return
+            if recorder is not None:
+                logprobs.append(recorder.take(token, n_chars + buffer.n_held))
+            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self.visible))
+            n_chars += len(text)
+            if buffer.stopped:
+                self._end("stop")
+                yield Piece(text, [t for t in logprobs if t.offset < n_chars])
+                return
+            if text:
+                yield Piece(text, logprobs)
+                logprobs = []
+        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
+        self._end("length" if is_full else "stop")
+        yield Piece(buffer.finish(), logprobs)
+
+    def _end(self, reason: Literal["stop", "length"]) -> None:
+        self.finish_reason = reason
+        drafted, accepted = self.state.draft_counts()
+        self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
+
+    def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
+        recorder, sampling = None, self.sampling
+        if self.n_top_logprobs is not None:
+            recorder = LogprobsRecorder(self.n_top_logprobs)
+            sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
+        new = self.prompt[self.n_cached :]
+        return recorder, generate_by(
+            self.state,
+            sampling,
+            new,
+            self.progress,
+            self.dense_tail,
+            self.draft,
+            self.stopping_criteria,
+            self.max_tokens,
+            self.prompt.tokens,
+        )
+
+    def usage(self) -> Usage:
+        """How many tokens it took."""
+        usage: Usage = {
+            "prompt_tokens": len(self.prompt),
+            "completion_tokens": self.n_generated,
+            "total_tokens": len(self.prompt) + self.n_generated,
+        }
+        if self.draft > 0:
+            usage["completion_tokens_details"] = {
+                "accepted_prediction_tokens": self.n_accepted,
+                "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
+            }
+        if self.reuse or self.n_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+        return usage
+
+
+def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> list[str]:
+    """The strings at which a text ends."""
+    if stop is None:
+        return []
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
+        raise check.bad_argument(owner, "stop", "a string or a list of strings, none of them empty", stop)
+    for text in stops:
+        check.utf8(owner, "stop", text)
+    return list(stops)
+
+
+def stop_tokens(model: _core.Model, stop: collections.abc.Sequence[str]) -> frozenset[int]:
+    """Those of the strings that are the name of a special token: it has no text in which they could be found."""
+    ids = [model.tokenize(text.encode(), False, True) for text in stop]
+    return frozenset(some[0] for some in ids if len(some) == 1 and not model.detokenize(some, False))

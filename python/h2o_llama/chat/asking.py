@@ -1,0 +1,94 @@
+"""Asking about a document."""
+
+from __future__ import annotations
+
+import collections.abc
+from typing import TYPE_CHECKING, Any, overload
+
+from h2o_llama._internal import check
+from h2o_llama.chat._chat_run import ChatCompletion
+from h2o_llama.chat._document import PLAIN_STOPS, document_messages, plain_prompt
+from h2o_llama.chat._generation import GenerationOptions
+from h2o_llama.chat.chat_completion import create_chat_completion
+from h2o_llama.chat.completion import Completion, create_completion
+from h2o_llama.sequence._state import HasState
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@overload
+def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+    sequence: HasState, document: str, questions: str, **options: Unpack[GenerationOptions]
+) -> str: ...
+
+
+@overload
+def ask(
+    sequence: HasState, document: str, questions: collections.abc.Sequence[str], **options: Unpack[GenerationOptions]
+) -> list[str]: ...
+
+
+def ask(
+    sequence: HasState,
+    document: str,
+    questions: str | collections.abc.Sequence[str],
+    **options: Unpack[GenerationOptions],
+) -> str | list[str]:
+    """Answer questions about a document, each by itself. The document is read once.
+
+    The document is the system's message and a question the user's, as in `h2o-llama chat --file` and `batch`; a model
+    without a chat template is asked in plain text. The question attends to the whole document. What the sequence shares
+    with the prompt is not read again, nor what the `library` has. The sequence becomes the last question and answer.
+
+    Parameters
+    ----------
+    document : str
+        The text.
+    questions : str or list of str
+        One question, or several.
+    **options
+        As in `create_chat_completion`: max_tokens, stop, progress, and those of sampling. The default temperature is 0:
+        always the most probable token.
+
+    Returns
+    -------
+    str, or list of str
+        The answer; of several questions a list of answers in the same order. `max_tokens` cuts answers off.
+
+    Raises
+    ------
+    ValueError
+        If document or questions are no text, there is no question, or document, question and one token of an answer
+        do not fit into n_ctx.
+    H2OError
+        If the computation fails.
+
+    Examples
+    --------
+    >>> len(llm.ask("k17=4829;", ["k17?", "Which key is there?"], max_tokens=5))
+    2
+    >>> with Llama("qwen2.5-coder-0.5b", library=True) as llm:  # doctest: +SKIP
+    ...     llm.ask(Path("contract.txt").read_text(), "Who signed it?")
+    'Ada Lovelace signed it.'
+    """
+    owner = f"{sequence._state.owner}.ask"
+    asked = [questions] if isinstance(questions, str) else questions
+    if not isinstance(document, str):
+        raise check.bad_argument(owner, "document", "a text", document)
+    if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
+        raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
+    known: dict[str, Any] = {"temperature": 0, **options}
+    answers = [_answer(sequence, document, question, known) for question in asked]
+    return answers[0] if isinstance(questions, str) else answers
+
+
+def _answer(sequence: HasState, document: str, question: str, options: dict[str, Any]) -> str:
+    model = sequence._state.engine.model
+    if model.chat_template is None:
+        stop = options.get("stop") or PLAIN_STOPS
+        prompt = model.tokenize(plain_prompt(document, question))  # names of special tokens are text
+        completion: Completion = create_completion(sequence, prompt, **{**options, "stop": stop})
+        return completion["choices"][0]["text"].strip()
+    answer: ChatCompletion = create_chat_completion(sequence, document_messages(document, question), **options)
+    return answer["choices"][0]["message"].get("content") or ""

@@ -1,0 +1,136 @@
+"""Rows as tables for the terminal, dense attention in the first line of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from h2o_llama._internal.terminal import plain
+from h2o_llama.eval._ruler import ruler_mean
+from h2o_llama.eval._task import Row
+
+_OVER = {"full": "all K/V", "memory": "memory set"}
+
+_NOTES = {
+    "perplexity": "The second half of every window is scored. Loss is the mean negative log-probability of a token in "
+    "nats, so +0.01 is 1 % of perplexity. KL is the divergence from dense attention's distribution in nats, same top "
+    "the share of tokens for which both find the same one most probable; ± is the standard error between windows. In "
+    "the first chunk H2O is dense attention: what is there is rounding. Tokens/s are those of reading, all logits "
+    "computed.",
+    "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
+    "generated tokens do, or its chunk's memory set.",
+    "ruler": "Percent of the answers that were said, as RULER scores them (arXiv:2404.06654); ± is the standard error "
+    "of the mean over prompts, paired with dense attention's.",
+}
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table | str]:
+    """For each task its tables with titles, and what explains them."""
+    for task, note in _NOTES.items():
+        groups: dict[int, list[Row]] = {}
+        for row in rows:
+            if row["task"] == task:
+                groups.setdefault(row["n_tokens"], []).append(row)
+        for group in groups.values():
+            yield from _TABLES[task](group)
+        if groups:
+            yield note + "\n"
+
+
+def _of(row: Row) -> str:
+    return f"{row['model']} ({row['file']})"
+
+
+def _table(*columns: str) -> Table:
+    table = Table("")
+    for column in columns:
+        table.add_column(plain(column), justify="right")
+    return table
+
+
+def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
+    first = rows[0]
+    yield (
+        f"Perplexity of {first['windows']} × {first['n_tokens']:,} tokens of {first['text']}, S "
+        f"{first['chunk_size']:,}, {_of(first)}"
+    )
+    table = _table(*_LOSS_COLUMNS, "loss, first chunk", "KL, first chunk", "tokens/s")
+    table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 5, f"{first['tokens_per_s_dense']:,.0f}")
+    for row in rows:
+        rounding = _loss_and_kl(row["first_chunk"])
+        table.add_row(plain(row["setting"]), *_losses(row), *rounding, f"{row['tokens_per_s']:,.0f}")
+    yield table
+
+    buckets = first["buckets"]
+    yield "Loss over dense by position"
+    by_position = _table(*(f"{b['start']:,} to {b['stop']:,}" for b in buckets))
+    by_position.add_row("dense", *(f"{np.log(b['ppl_dense']):.4f}" for b in buckets))
+    for row in rows:
+        by_position.add_row(plain(row["setting"]), *(_nats(np.log(b["ppl"] / b["ppl_dense"])) for b in row["buckets"]))
+    yield by_position
+
+
+def _continuation(rows: list[Row]) -> Iterator[Table | str]:
+    first = rows[0]
+    yield (
+        f"{first['length']:,} tokens after {first['windows']} prompts of {first['prompt_tokens']:,} from "
+        f"{first['text']}, {_of(first)}"
+    )
+    table = _table("reading", *_LOSS_COLUMNS)
+    table.add_row("dense", "all K/V", f"{first['ppl_dense']:.3f}", "", "", "")
+    for row in rows:
+        table.add_row(plain(row["setting"]), _OVER[row["over"]], *_losses(row))
+    yield table
+
+
+_LOSS_COLUMNS = ("perplexity", "loss over dense", "KL", "same top")
+
+
+def _losses(row: Row) -> list[str]:
+    """The cells of `_LOSS_COLUMNS`."""
+    return [f"{row['ppl']:.3f}", *_loss_and_kl(row["over_windows"]), f"{row['same_top']:.1%}"]
+
+
+def _loss_and_kl(means: Row) -> list[str]:
+    return [
+        _nats(means["nats_added"]) + _error(means["nats_added_se"]),
+        f"{means['kld']:.4f}" + _error(means["kld_se"]),
+    ]
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.4f}"
+
+
+def _nats(value: float) -> str:
+    """With a sign, but no negative zero."""
+    return f"{round(value, 4) + 0.0:+.4f}"
+
+
+def _ruler(rows: list[Row]) -> Iterator[Table | str]:
+    first = rows[0]
+    tail = f"dense tail {first['dense_tail']}" if first["dense_tail"] else "no dense tail"
+    yield f"RULER, {first['n_tokens']:,} tokens, {first['samples']} prompts each, {tail}, {_of(first)}"
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    found = {(row["setting"], row["kind"]): row for row in rows}
+    table = _table("dense", *settings)
+    for kind in kinds:
+        of_kind = [found[setting, kind] for setting in settings]
+        table.add_row(
+            plain(kind),
+            *(f"{100 * share:.1f}" for share in (of_kind[0]["score_dense"], *(r["score"] for r in of_kind))),
+        )
+    means = [ruler_mean([row for row in rows if row["setting"] == setting]) for setting in settings]
+    table.add_row("mean", f"{100 * means[0].dense:.1f}", *(f"{100 * m.score:.1f}" for m in means))
+    table.add_row("over dense", "", *(m.over_dense_text() for m in means))
+    yield table
+
+
+_TABLES: dict[str, Callable[[list[Row]], Iterator[Table | str]]] = {
+    "perplexity": _perplexity,
+    "continuation": _continuation,
+    "ruler": _ruler,
+}

@@ -1,0 +1,267 @@
+"""The librarian of `h2o-llama serve`: a process beside llama-server which keeps the texts that its slots have read.
+
+It answers HTTP at a Unix-domain socket. A message either way is a line of JSON, then bytes: src/server/librarian.h. It
+ends with the server, when all that it was given is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama._internal.apart import python_command, python_environment
+from h2o_llama._internal.check import INT32_MAX
+from h2o_llama._internal.terminal import echo
+from h2o_llama._internal.warn import warn
+from h2o_llama.errors import BusyError, H2OError, H2OWarning
+from h2o_llama.library._cutting import Rows, layout_of
+from h2o_llama.library._library import Library
+from h2o_llama.library._texts import name_of
+from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
+
+_SOCKET = "H2O_LLAMA_LIBRARIAN"
+"""What names the socket in llama-server's environment."""
+
+_ID = re.compile("[0-9a-f]{24}")
+_SETTINGS = {"n_least": LEAST_TOKENS, "n_new": LEAST_NEW, "n_name": NAME_TOKENS, "marks": MARKS}
+_PREFIX, _NAME = "h2o-llama-", "librarian"
+"""Of the folder of a librarian among temporary files, and of the socket in it."""
+
+_WAITING = 64
+"""Requests that wait until they are accepted."""
+
+
+def start_librarian(folder: Path, origin: SnapshotOrigin) -> None:
+    """Start one for this process, or for what it becomes by `exec`. Its library is in `folder`.
+
+    Raises OSError if there can be none.
+    """
+    _remove_dead()
+    work = Path(tempfile.mkdtemp(prefix=_PREFIX))  # for this user alone
+    try:
+        path = work / _NAME
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{path}.new")
+            listener.listen(_WAITING)
+            os.rename(f"{path}.new", path)  # under this name it refuses only when it is dead
+            given = {
+                "folder": str(folder.absolute()),
+                "origin": origin.to_json(),
+                "parent": os.getpid(),
+                "fd": listener.fileno(),
+            }
+            process = subprocess.Popen(
+                python_command(__name__, str(work)),
+                env=python_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,  # Ctrl-C is for the server
+            )
+        assert process.stdin is not None
+        with process.stdin as pipe:
+            pipe.write(json.dumps(given).encode())
+    except BaseException:
+        shutil.rmtree(work)
+        raise
+    process.returncode = 0  # it outlives this object
+    os.environ[_SOCKET] = str(path)
+
+
+def _remove_dead() -> None:
+    """What librarians of this user have left that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_NAME}"):
+        try:
+            if path.parent.is_symlink() or not path.is_socket():
+                continue
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1)
+                connection.connect(str(path))
+        except ConnectionRefusedError:
+            with suppress(OSError):
+                path.unlink()
+                path.parent.rmdir()
+        except OSError:  # busy, or somebody else's
+            continue
+
+
+class Librarian:
+    """Libraries of one model and its settings, one for each API key: nobody is given the text of another one."""
+
+    def __init__(self, folder: Path, origin: SnapshotOrigin) -> None:
+        self._folder = folder
+        self._origin = origin
+        self._libraries: dict[str, Library] = {}
+        self._opening = threading.Lock()
+
+    def library(self, key: str) -> Library:
+        """That of a key. Without one it is what the user's other programs have."""
+        with self._opening:
+            if key not in self._libraries:
+                name = hashlib.sha256(key.encode()).hexdigest()[:32]
+                self._libraries[key] = Library(self._folder / "keys" / name if key else self._folder)
+            return self._libraries[key]
+
+    def take(self, key: str, prompt: NDArray[np.int32], n_least: int, n_ctx: int) -> Snapshot | None:
+        """The text with which a prompt has most tokens in common, at least n_least, if a slot has room for it."""
+        return self.library(key).take(self._origin, prompt, n_ctx, n_least)
+
+    def is_new(self, key: str, tokens: NDArray[np.int32]) -> bool:
+        """Whether there is enough in a text that could not be taken."""
+        found = self.library(key).find(self._origin, tokens, INT32_MAX)
+        return found is None or found.n_tokens + LEAST_NEW <= len(tokens)
+
+    def give(self, about: dict[str, Any], tokens: NDArray[np.int32], state: bytes) -> None:
+        """Write a text, and wait until that is done."""
+        points = [(int(first), int(last)) for first, last in about["points"]]
+        h2o = self._origin.h2o
+        rows = [Rows(*row) for row in about["rows"]]
+        layout = layout_of(len(state), rows, len(tokens), h2o.chunk_size if h2o else None, points)
+        library = self.library(about["key"])
+        library.add(Snapshot(self._origin, tokens, None, state), layout, points, name_of(about["begin"]))
+        library.flush()
+
+    def listing(self, key: str) -> dict[str, Any]:
+        """What GET /h2o/library answers."""
+        library = self.library(key)
+        texts = [
+            {
+                "id": text.id,
+                "name": text.name,
+                "n_tokens": text.n_tokens,
+                "n_bytes": text.n_bytes,
+                "used": text.used.astimezone().isoformat(timespec="seconds"),
+            }
+            for text in library.texts()
+        ]
+        return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
+
+    def remove(self, key: str, name: str) -> bool:
+        """Remove a text by its whole id. False if there is none."""
+        library = self.library(key)
+        if not _ID.fullmatch(name):
+            return False
+        try:
+            return library.remove(name) > 0
+        except ValueError:
+            return False
+
+
+class _Requests(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        line = self.rfile.readline()
+        n_bytes = int(self.headers["Content-Length"]) - len(line)
+        try:
+            status, answer, content = self._answer(json.loads(line), n_bytes)
+        except EOFError:
+            return  # the server was killed
+        except BusyError as error:
+            status, answer, content = _error(503, "unavailable_error", error)
+        except (H2OError, OSError, ValueError, MemoryError) as error:
+            warn(f"{error}")
+            status, answer, content = _error(500, "server_error", error)
+        head = json.dumps(answer).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(head) + sum(map(len, content))))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for part in (head, *content):
+            self.wfile.write(part)
+
+    def _answer(self, about: Any, n_bytes: int) -> tuple[int, Any, list[bytes]]:
+        if self.path == "/settings":
+            return 200, _SETTINGS, []
+        librarian, key = self.server.librarian, about["key"]
+        if self.path == "/list":
+            return 200, librarian.listing(key), []
+        if self.path == "/remove":
+            if librarian.remove(key, about["id"]):
+                return 200, {"success": True}, []
+            return _error(404, "not_found_error", f"there is no text {about['id']!r:.40}: GET /h2o/library lists them")
+        if self.path == "/is-new":
+            return 200, {"is_new": librarian.is_new(key, _tokens(self.rfile, n_bytes))}, []
+        if self.path == "/take":
+            snapshot = librarian.take(key, _tokens(self.rfile, n_bytes), about["n_least"], about["n_ctx"])
+            if snapshot is None:
+                return 200, {"n_tokens": 0}, []
+            tokens = snapshot.tokens.astype("<i4").tobytes()
+            return 200, {"n_tokens": snapshot.n_tokens}, [tokens, snapshot.state]
+        n = 4 * about["n_tokens"]
+        librarian.give(about, _tokens(self.rfile, n), _read(self.rfile, n_bytes - n))
+        return 200, {}, []
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing is logged but problems."""
+
+
+def _error(status: int, kind: str, message: object) -> tuple[int, Any, list[bytes]]:
+    text = str(message) or "there is not enough memory"
+    return status, {"error": {"code": status, "message": text, "type": kind}}, []
+
+
+def _read(file: BufferedIOBase, n: int) -> bytes:
+    content = file.read(n)
+    if len(content) < n:
+        raise EOFError
+    return content
+
+
+def _tokens(file: BufferedIOBase, n: int) -> NDArray[np.int32]:
+    return np.frombuffer(_read(file, n), dtype="<i4").astype(np.int32)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    timeout = 0.5
+
+    def __init__(self, listener: socket.socket, librarian: Librarian) -> None:
+        super().__init__(listener.getsockname(), _Requests, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.librarian = librarian
+
+    def handle_error(self, *request: Any) -> None:
+        """Not where llama-server was killed and waits for no answer."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(*request)
+
+
+def main() -> None:
+    """What the process does: its only argument is its folder, the rest is in standard input."""
+    warnings.showwarning = lambda message, *_: echo(f"h2o-llama: {message}", err=True)
+    warnings.simplefilter("always", H2OWarning)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # when all that it was given is written
+    try:
+        given = json.load(sys.stdin)
+        librarian = Librarian(Path(given["folder"]), SnapshotOrigin.from_json(given["origin"]))
+        with _Server(socket.socket(fileno=given["fd"]), librarian) as server:
+            while os.getppid() == given["parent"]:  # llama-server may be killed
+                server.handle_request()
+    finally:
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

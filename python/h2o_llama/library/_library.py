@@ -1,0 +1,362 @@
+"""A folder of texts that were read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama._internal import check
+from h2o_llama._internal.warn import warn
+from h2o_llama.errors import BusyError, DamagedFileError, H2OError
+from h2o_llama.library._blocks import BlockFiles
+from h2o_llama.library._cutting import Layout
+from h2o_llama.library._keeping import described, make_room, n_bytes, remove
+from h2o_llama.library._texts import Contents, Stored, Text, TextFiles, key_of, write_text
+from h2o_llama.models._named import cache_folder
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
+
+_OWNER = "Library"
+
+_MOST_BYTES = 8_000_000_000
+_LOCK_SECONDS = 60
+_READERS = 4
+"""Threads that read blocks: they are checked and decompressed meanwhile."""
+
+_LEAST_SHARE = 1 / 16
+"""Of a text, to be worth loading all of it."""
+
+_LEAST_DIGITS = 6
+"""Of an id, to name a text."""
+
+
+def default_folder() -> Path:
+    """Where the library of this user is: the environment's H2O_LLAMA_LIBRARY, or in the cache folder."""
+    named = os.environ.get("H2O_LLAMA_LIBRARY")
+    return Path(named) if named else cache_folder() / "library"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A text that begins as another one does, and to how many tokens of it one can go back."""
+
+    text: Stored
+    n_tokens: int
+
+
+class Library:
+    """A folder of texts that were read, for any number of programs at the same time.
+
+    `Llama(…, library=Library(…))` takes from it what a prompt begins with, and adds what it has read. What texts have
+    in common is stored once. If they take more than `limit_bytes`, those that were not used for longest go.
+
+    Parameters
+    ----------
+    folder : str or os.PathLike, optional
+        It is made if it is missing. Only this user can read its files. By default `default_folder()`.
+    limit_bytes : int, optional
+        By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but no more than a tenth of what is free on the
+        disk and used by the library.
+
+    Raises
+    ------
+    ValueError
+        If an argument is bad, or `folder` is a file.
+    OSError
+        If the folder cannot be made.
+
+    Examples
+    --------
+    >>> with Llama("qwen2.5-coder-0.5b", library=True) as llm:  # doctest: +SKIP
+    ...     llm(document + question)["usage"]["prompt_tokens_details"]
+    {'cached_tokens': 29952}
+    >>> [text.name for text in Library().texts()]  # doctest: +SKIP
+    ['document.txt']
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, limit_bytes: int | None = None) -> None:
+        if folder is not None and not isinstance(folder, str | os.PathLike):
+            raise check.bad_argument(_OWNER, "folder", "the path of a folder", folder)
+        self.folder = default_folder() if folder is None else Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"[{_OWNER}] {self.folder} is a file, expected a folder")
+        if limit_bytes is None:
+            limit_bytes = _limit_of_environment()
+        self._limit = None if limit_bytes is None else check.integer(_OWNER, "limit_bytes", limit_bytes, 0, 1 << 62)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._blocks = BlockFiles(self.folder / "blocks")
+        self._texts = TextFiles(self.folder / "texts")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
+        self._waiting: Future[str | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Library({str(self.folder)!r}, limit_bytes={self.limit_bytes})"
+
+    @property
+    def limit_bytes(self) -> int:
+        """How much it may take."""
+        if self._limit is not None:
+            return self._limit
+        free = shutil.disk_usage(self.folder).free
+        return min(_MOST_BYTES, (free + self.n_bytes) // 10)
+
+    @property
+    def n_bytes(self) -> int:
+        """How much it takes."""
+        return n_bytes(self._texts, self._blocks)
+
+    # --- what is in it
+
+    def texts(self) -> list[Text]:
+        """What is in it, last used first. Files that cannot be read are left out: `verify` names them."""
+        self.flush()
+        return described(self._texts, self._blocks)
+
+    def remove(self, *names: str) -> int:
+        """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
+
+        Raises
+        ------
+        ValueError
+            If a name means no text, or several. Nothing is removed then.
+        BusyError
+            If another program does not let go of the library.
+        """
+        self.flush()
+        with self._alone():
+            chosen = {text.path: text for text in (self._named("remove", name) for name in names)}
+            remove(self._texts, self._blocks, list(chosen.values()))
+        return len(chosen)
+
+    def clear(self) -> int:
+        """Remove all texts, and whatever else was left. Returns how many there were."""
+        self.flush()
+        with self._alone():
+            n = len(self._texts.paths())
+            make_room(self._texts, self._blocks, 0)
+        return n
+
+    def verify(self, *, repair: bool = False) -> list[str]:
+        """Read every file. Returns a line about each that is damaged, and each text that lacks one.
+
+        With `repair` these are removed, and blocks that no text has. A file that cannot be read at all stays.
+
+        Raises
+        ------
+        BusyError
+            If another program does not let go of the library.
+        """
+        check.flag(f"{_OWNER}.verify", "repair", repair)
+        self.flush()
+        self._texts.forget()
+        with self._alone():
+            texts, problems = self._texts.read()
+            lines = [str(problem) for problem in problems.values()]
+            there = set(self._blocks.digests())
+            for digest in sorted(there):
+                try:
+                    self._blocks.read(digest, is_verified=True)
+                except (OSError, ValueError) as error:
+                    there.remove(digest)
+                    lines.append(str(error))
+                    if repair and not isinstance(error, OSError):
+                        self._blocks.remove(digest)
+            for text in texts:
+                n_missing = len(set(text.contents.blocks) - there)
+                if n_missing:
+                    lines.append(f"text {text.path.name} ({text.contents.name}) lacks {n_missing} of its blocks")
+            if repair:
+                make_room(self._texts, self._blocks, sys.maxsize)
+        return lines
+
+    # --- for Llama
+
+    def find(self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int) -> Found | None:
+        """The text with which a prompt, int32 [n], has most tokens in common, of this origin; None if none is worth it.
+
+        What is still being written is not found.
+        """
+        texts, _ = self._texts.read(key_of(origin))
+        best = None
+        for text in texts:
+            n, n_all = text.contents.n_usable(ids), len(text.contents.tokens)
+            is_better = best is None or (n, -n_all) > (best.n_tokens, -len(best.text.contents.tokens))
+            if is_better and n_all <= n_ctx and n > n_all * _LEAST_SHARE:
+                best = Found(text, n)
+        return best
+
+    def load(self, found: Found) -> Snapshot:
+        """The text's state, as it was read. Its last use is now.
+
+        Raises
+        ------
+        DamagedFileError, OSError
+            If a file is damaged or gone. What is damaged is removed, so that it can be written again.
+        """
+        contents = found.text.contents
+        with ThreadPoolExecutor(_READERS) as readers:
+            reading = [readers.submit(self._read_block, digest) for digest in contents.blocks]
+        blocks = [block.result() for block in reading]  # all are read by now, and all that are damaged removed
+        n_logits = 4 * contents.origin.n_vocab if contents.has_logits else 0
+        logits, blocks[-1] = blocks[-1][:n_logits], blocks[-1][n_logits:]
+        try:
+            state = contents.layout.join(blocks)
+        except ValueError as error:
+            raise DamagedFileError(f"[{_OWNER}] {found.text.path} does not fit its blocks: {error}") from error
+        os.utime(found.text.path)
+        known = np.frombuffer(logits, dtype="<f4").astype(np.float32) if contents.has_logits else None
+        return Snapshot(contents.origin, contents.tokens, known, state)
+
+    def take(
+        self,
+        origin: SnapshotOrigin,
+        ids: NDArray[np.int32],
+        n_ctx: int,
+        n_least: int,
+        use: Callable[[Snapshot], object] = lambda snapshot: None,
+    ) -> Snapshot | None:
+        """Load what `find` finds, if a prompt has at least n_least tokens of it, and call `use` with it.
+
+        A text that cannot be read or used is removed, with a warning.
+        """
+        while True:
+            found = self.find(origin, ids, n_ctx)
+            if found is None or found.n_tokens < n_least:
+                return None
+            try:
+                snapshot = self.load(found)
+                use(snapshot)
+                return snapshot
+            except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
+                found.text.path.unlink(missing_ok=True)
+            except (OSError, ValueError, H2OError, MemoryError) as error:
+                found.text.path.unlink(missing_ok=True)
+                warn(f"{error}: the text is read again")
+                return None
+
+    def add(self, snapshot: Snapshot, layout: Layout, points: Sequence[tuple[int, int]], name: str) -> None:
+        """Write a text, by a thread of its own. `flush` waits for it."""
+        self.flush()
+        self._waiting = self._writer.submit(self._write, snapshot, layout, tuple(points), name)
+
+    def flush(self) -> None:
+        """Wait until everything is written.
+
+        Warns
+        -----
+        H2OWarning
+            If a text could not be.
+        """
+        waiting, self._waiting = self._waiting, None
+        problem = None if waiting is None else waiting.result()
+        if problem is not None:
+            warn(f"{problem}: this text is not kept")
+
+    # --- writing, one program at a time
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            with filelock.FileLock(self.folder / "lock", timeout=_LOCK_SECONDS):
+                self._make_private()
+                yield
+        except filelock.Timeout as error:
+            raise BusyError(
+                f"[{_OWNER}] another program has been writing to {self.folder} for {_LOCK_SECONDS} seconds: try again"
+            ) from error
+
+    def _make_private(self) -> None:
+        """The folder itself may have been there, and be open to others."""
+        for name in ("blocks", "texts"):
+            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+            if (self.folder / name).stat().st_mode & 0o077:
+                (self.folder / name).chmod(0o700)
+
+    def _write(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> str | None:
+        """Returns why it could not be written."""
+        limit = self.limit_bytes
+        if layout.size > limit:
+            return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={limit:,}"
+        new: list[str] = []
+        try:
+            with self._alone():
+                try:
+                    contents = self._write_blocks(snapshot, layout, points, name, new)
+                    path = self._texts.path(contents)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(path, contents)
+                except BaseException:
+                    for digest in new:
+                        self._blocks.remove(digest)
+                    raise
+                others, _ = self._texts.read(key_of(contents.origin))
+                remove(self._texts, self._blocks, [text for text in others if contents.covers(text.contents)])
+                if self.n_bytes > limit:
+                    make_room(self._texts, self._blocks, limit * 9 // 10)
+        except (OSError, ValueError, H2OError, MemoryError) as error:
+            return str(error) or "there is not enough memory"
+        return None
+
+    def _write_blocks(
+        self,
+        snapshot: Snapshot,
+        layout: Layout,
+        points: tuple[tuple[int, int], ...],
+        name: str,
+        new: list[str],
+    ) -> Contents:
+        """Those that are not there yet, which are added to `new`."""
+        logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
+        digests = []
+        for i, content in enumerate(layout.split(snapshot.state)):
+            digest, is_new = self._blocks.add(
+                logits + content if i == len(layout.cuts) else content, snapshot.origin.number_bytes
+            )
+            digests.append(digest)
+            if is_new:
+                new.append(digest)
+        has_logits = snapshot.logits is not None
+        return Contents(snapshot.origin, name, snapshot.tokens, points, has_logits, layout, tuple(digests))
+
+    def _read_block(self, digest: str) -> bytes:
+        try:
+            return self._blocks.read(digest)
+        except DamagedFileError:
+            self._blocks.remove(digest)
+            raise
+
+    def _named(self, method: str, name: str) -> Stored:
+        """The text of this id, or the only one whose name this is or whose id begins so."""
+        texts, _ = self._texts.read()
+        found = [text for text in texts if text.path.name == name] or [
+            text
+            for text in texts
+            if text.contents.name == name or (len(name) >= _LEAST_DIGITS and text.path.name.startswith(name))
+        ]
+        if len(found) > 1:
+            ids = ", ".join(text.path.name[:8] for text in found)
+            raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} texts: choose by id: {ids}")
+        if not found:
+            raise ValueError(
+                f"[{_OWNER}.{method}] there is no text {name!r} in {self.folder}, expected a name or {_LEAST_DIGITS} "
+                "digits of an id or more: `h2o-llama library list` lists them"
+            )
+        return found[0]
+
+
+def _limit_of_environment() -> int | None:
+    text = os.environ.get("H2O_LLAMA_LIBRARY_BYTES")
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"[{_OWNER}] H2O_LLAMA_LIBRARY_BYTES must be a number of bytes, got {text!r:.40}")
+    return int(text)

@@ -1,0 +1,72 @@
+"""Models with weights of another type."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.cpus import available_cpus
+from h2o_llama.models._files import check_model_file, reading_a_model
+
+
+def quantize_types() -> list[str]:
+    """The types that `quantize_model` takes, in llama.cpp's names, larger ones first."""
+    return _core.quantize_types()
+
+
+def quantize_model(
+    model_path: str | os.PathLike[str], out: str | os.PathLike[str], type: str, n_threads: int | None = None
+) -> None:
+    """Write a model with weights of another type, by llama.cpp's own quantiser.
+
+    Weights that are quantised already are quantised again from what is left of them. Those whose rows do not fit the
+    type get another one, as in llama.cpp. The file gets its name when it is complete, and replaces one that is there.
+
+    Parameters
+    ----------
+    model_path : str or os.PathLike
+        A GGUF file, or the name of a model that has been fetched.
+    out : str or os.PathLike
+        The file to write.
+    type : str
+        One of `quantize_types()`, in any case: "Q8_0", "q4_k_m".
+    n_threads : int, optional
+        Threads to compute with; by default one for each CPU this process may use.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such model.
+    ValueError
+        If `out` is the same file, or there is no such type; the message lists them.
+    DamagedFileError
+        If it is no valid GGUF model file.
+    H2OError
+        If llama.cpp refuses it; the message has its reason.
+    OSError
+        If `out` cannot be written, such as on a full disk.
+    """
+    owner = "quantize"
+    wanted = type.upper() if isinstance(type, str) else type
+    check.choice(owner, "type", wanted, quantize_types())
+    n_threads = available_cpus() if n_threads is None else check.integer(owner, "n_threads", n_threads, 1, 512)
+    for name, path in (("model_path", model_path), ("out", out)):
+        if not isinstance(path, str | os.PathLike):
+            raise check.bad_argument(owner, name, "the path of a GGUF file", path)
+    source, target = check_model_file(owner, model_path), Path(out)
+    if target.exists() and target.samefile(source):
+        raise ValueError(f"[{owner}] {target} is the model itself: give another file to write")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        try:
+            with reading_a_model():
+                _core.quantize(os.fsencode(source), os.fsencode(made), wanted, n_threads)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        os.replace(made, target)

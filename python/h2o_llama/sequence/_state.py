@@ -1,0 +1,261 @@
+"""The state of one sequence: its place in the context, its logits, and what is still to be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from h2o_llama import _core
+from h2o_llama._internal import check
+from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.lock import Lock
+from h2o_llama._internal.warn import warn
+from h2o_llama.errors import CancelledError, H2OError
+from h2o_llama.library import _using as shelf
+from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._evaluation import Progress, evaluate, split_calls
+from h2o_llama.sequence._prompt import Prompt, Tokens, make_prompt
+from h2o_llama.sequence._rewinding import keep_prefix
+from h2o_llama.sequence._stream import Stream
+
+
+class Drawn(NamedTuple):
+    """A token that has come out and is not computed yet, and how many tokens to draft with it."""
+
+    token: int
+    shortest_draft: int
+    longest_draft: int
+
+
+class State:
+    """What the methods of a `Sequence`, which `owner` names in messages, read and change.
+
+    `waiting` is computed when somebody looks; `stream` is an answer whose end is not computed yet. `n_texts` counts how
+    often the text was replaced or cut, `n_kept` how many of its first tokens are in the library. `n_drafted` tokens
+    were drafted with the last token that was drawn, and `draft_logits` has a row for each and one before them.
+    """
+
+    def __init__(self, engine: Engine, owner: str) -> None:
+        self.engine = engine
+        self.owner = owner
+        self.logits: NDArray[np.float32] | None = None
+        self.draft_logits = np.empty((0, 0), dtype=np.float32)
+        self.waiting: Drawn | None = None
+        self.stream: Stream[Any] | None = None
+        self.n_drafted = self.n_texts = self.n_kept = self.n_cached = 0
+        self.text_name = ""
+        self._place: _core.Context | None = engine.take(self)
+
+    # --- one call at a time
+
+    @property
+    def claim(self) -> Lock:
+        return self.engine.claim
+
+    @contextmanager
+    def used(self) -> Iterator[_core.Context]:
+        """The core's context, for one call that leaves the text as it is."""
+        with self.claim, core_errors():
+            yield self.context
+
+    @contextmanager
+    def changed(self) -> Iterator[_core.Context]:
+        """The same for a call that changes the text. An answer that is being streamed comes to its end before."""
+        with self.changed_unseen():
+            yield self.context
+
+    @contextmanager
+    def changed_unseen(self) -> Iterator[None]:
+        """The same where a token that waits need not be computed."""
+        with self.claim.held() as deadline:
+            self.end_stream(deadline)
+            with self.claim, core_errors():
+                yield
+
+    @property
+    def context(self) -> _core.Context:
+        """The core's context, for callers that have claimed it, with all that has come out."""
+        self.engine.core  # noqa: B018 (raises if closed)
+        if self._place is None:
+            raise ValueError(f"[{self.owner}] this sequence is closed")
+        if self.waiting is not None:
+            drawn, self.waiting = self.waiting, self.waiting._replace(longest_draft=0)  # if this fails, alone
+            self._append(self._place, drawn)
+            self.waiting = None
+        return self._place
+
+    def end_stream(self, deadline: float) -> None:
+        """Compute the rest of an answer that is being streamed, for callers that have the lock."""
+        if self.stream is not None:
+            self.stream.finish(deadline)
+            if self.stream.has_ended:
+                self.stream = None
+
+    def drop_stream(self, deadline: float) -> None:
+        """The same before the sequence is closed: an answer that has a reader is not computed any further."""
+        if self.stream is not None and self.stream.is_left:
+            self.end_stream(deadline)
+        self.stream = None
+
+    def close(self) -> None:
+        with self.claim.held() as deadline:
+            self.drop_stream(deadline)
+            self.waiting = self.logits = None
+            if self._place is not None:
+                self.engine.give_back(self._place)
+            self._place = None
+
+    def draft_counts(self) -> tuple[int, int]:
+        """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
+        with self.claim:
+            return (0, 0) if self._place is None else (self._place.n_drafted, self._place.n_accepted)
+
+    # --- the text
+
+    def reset(self) -> None:
+        """Forget it."""
+        with self.changed_unseen():
+            self.waiting = None
+            self.context.clear()
+            self.logits = None
+            self.n_texts += 1
+            self.n_kept = self.n_cached = 0
+
+    def keep(self, ids: NDArray[np.int32]) -> int:
+        """Make it as much of a text as is known, of its own tokens or of the library, and say how much."""
+        with self.changed() as context:
+            return self._take_or_keep(context, ids)
+
+    def read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
+        """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
+        if self.engine.library is not None and context.n_tokens == 0:
+            prompt = prompt[self._take_or_keep(context, prompt.ids) :]
+        if len(prompt) > 0:
+            self.eval(context, prompt, False, progress, dense_tail, False)
+
+    def eval(
+        self,
+        context: _core.Context,
+        prompt: Prompt,
+        all_logits: bool,
+        progress: Progress | None,
+        dense_tail: int,
+        decode: bool,
+    ) -> None:
+        """Append a prompt, checked before."""
+        out = np.empty((len(prompt) if all_logits else 1, self.engine.core.n_vocab), dtype=np.float32)
+        self.logits = None
+        calls = split_calls(self.engine.params, prompt)
+        if self.engine.library and not decode and shelf.needs_marks(context):
+            calls = shelf.split_at_marks(calls)
+        evaluate(context, self.engine.params, prompt, calls, out, progress, dense_tail, decode)
+        self.logits = out
+
+    def _append(self, context: _core.Context, drawn: Drawn) -> None:
+        """Append a generated token, and compute a draft of what follows."""
+        ids = np.array([drawn.token], dtype=np.int32)
+        if drawn.longest_draft > 0:
+            ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
+        if len(ids) == 1:
+            self.eval(context, Prompt.of_tokens(ids), False, None, 0, True)
+        else:
+            rows = np.empty((len(ids), self.engine.core.n_vocab), dtype=np.float32)
+            self.logits = None
+            context.decode_draft(ids, rows)
+            self.draft_logits, self.logits = rows, rows[:1]
+        self.n_drafted = len(ids) - 1
+
+    def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
+        snapshot = shelf.take(self.engine.library, self.engine.origin, self.engine.n_ctx, context, ids)
+        if snapshot is not None:
+            self.n_kept = snapshot.n_tokens
+            self.logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
+        n = keep_prefix(context, ids)
+        self.n_texts += 1
+        self.n_kept = min(self.n_kept, n)
+        self.n_cached = n
+        if not context.has_logits:
+            self.logits = None
+        return n
+
+    def give(self, context: _core.Context) -> None:
+        """Add the text to the library, if there is enough that is new."""
+        n = context.n_tokens
+        if self.engine.library is None or n < shelf.LEAST_TOKENS or n < self.n_kept + shelf.LEAST_NEW:
+            return
+        self.n_kept = n
+        h2o = self.engine.params.h2o
+        chunk_size = h2o.chunk_size if h2o else None
+        shelf.give(
+            self.engine.library, self.engine.origin, chunk_size, context, self.text_name, self.engine.model.detokenize
+        )
+
+    def give_away(self) -> None:
+        """The same after a call. It is not kept if the sequence is closed, or in use."""
+        if self.engine.library is not None and self._place is not None:
+            with suppress(H2OError, ValueError), self.used() as context:
+                self.give(context)
+
+    # --- checks
+
+    def check_prompt(
+        self, owner: str, tokens: Tokens | None, n_tokens: int, embeddings: ArrayLike | None = None
+    ) -> Prompt:
+        """What is to be read after n_tokens tokens."""
+        prompt = make_prompt(owner, self.engine.core, tokens, embeddings)
+        if n_tokens + len(prompt) > self.engine.n_ctx:
+            raise ValueError(
+                f"[{owner}] {len(prompt)} tokens after {n_tokens} do not fit into n_ctx={self.engine.n_ctx}: "
+                "use a larger n_ctx, fewer tokens, or reset()"
+            )
+        self.warn_of_length(n_tokens + len(prompt))
+        return prompt
+
+    def check_addition(self, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
+        """`tokens` and `dense_tail` of a call that appends a prompt, perhaps an empty one."""
+        with self.used() as context:
+            prompt = self.check_prompt(owner, tokens, context.n_tokens)
+            return prompt, self.check_tail(owner, dense_tail, context.n_tokens + len(prompt))
+
+    def check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
+        return self.engine.params.check_dense_tail(self.engine.core, owner, dense_tail, n_tokens)
+
+    def check_draft(self, owner: str, draft: int) -> int:
+        n = check.integer(owner, "draft", draft, 0)
+        if n > 0 and self.engine.core.is_recurrent:
+            raise check.bad_argument(owner, "draft", "0, as a recurrent model cannot take tokens back", draft)
+        return n
+
+    def check_text(self, owner: str, n_texts: int) -> None:
+        """Raise CancelledError if the text was replaced or cut since: a generator cannot go on after it."""
+        if self.n_texts != n_texts:
+            raise CancelledError(
+                f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
+            )
+
+    def warn_of_length(self, n_tokens: int) -> None:
+        """Once, when a text gets longer than what the model knows."""
+        n_trained = self.engine.model.n_ctx_train
+        if self.engine.warns_of_length and n_tokens > n_trained:
+            self.engine.warns_of_length = False
+            warn(
+                f"[{self.owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
+                "positions after that are unknown to it, and it may write nonsense",
+            )
+
+
+class HasState(Protocol):
+    """A `Sequence`, for functions that are its methods."""
+
+    @property
+    def _state(self) -> State: ...
+
+
+def check_progress(owner: str, progress: Progress | None) -> Progress | None:
+    if progress is not None and not callable(progress):
+        raise check.bad_argument(owner, "progress", "callable or None", progress)
+    return progress
