@@ -35,7 +35,7 @@ class H2OLlama:
             job["model"],
             n_ctx=len(job["ids"]) + job["n_gen"] + 1,
             n_threads=job["n_threads"],
-            h2o=None if h2o is None else H2OConfig(**h2o),
+            h2o=None if h2o is None else H2OConfig.from_dict(h2o),
             **options,
         )
 

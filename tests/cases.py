@@ -35,7 +35,9 @@ class Case:
     def but(self, **changes: Any) -> Case:
         """The same with other values of its own fields or of `h2o`'s."""
         own = {f.name for f in fields(self)} & changes.keys()
-        h2o = replace(self.h2o, **{name: value for name, value in changes.items() if name not in own})
+        others = {name: value for name, value in changes.items() if name not in own}
+        research = {f.name: others.pop(f.name) for f in fields(H2OConfig) if not f.init and f.name in others}
+        h2o = replace(self.h2o, **others, research={**vars(self.h2o)["research"], **research})
         return replace(self, **{"h2o": h2o} | {name: changes[name] for name in own})
 
     def __str__(self) -> str:
@@ -107,8 +109,7 @@ SMALL = Case(
         scorer="sum",
         lookup_budget=0,
         retrieval="ngrams",
-        tile=4,
-        positions="text",
+        research={"tile": 4, "positions": "text"},
     )
 )
 MEMORY = SMALL.but(decode="memory")

@@ -29,7 +29,7 @@ OPEN: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": 
 WHOLE, PIECES, TOKENS = (N,), (7, 57, 1, 64, 71), (*(1,) * (2 * S + 5), N - 2 * S - 5)
 BOUNDARY, MIDDLE, MIDDLE_OF_OTHER = 4 * S, 152, 136  # on the grid of tiles
 
-DEFAULTS = H2OConfig(chunk_size=S, tile=8)
+DEFAULTS = H2OConfig(chunk_size=S, research={"tile": 8})
 EVERYTHING = replace(DEFAULTS, heavy_budget=OPEN["n_ctx"])
 EVICT = replace(DEFAULTS, evict=True)
 KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy_budget), lookup_budget=0)
@@ -199,7 +199,7 @@ class Checks:
         if self.model.model._handle.n_learned_positions > 0:
             return  # learned for as many positions as there are
         with Model(self.model.model_path, kv_overrides=trained) as model:
-            with Llama(model, h2o=replace(EVICT, positions="cache"), **OPEN) as llm:
+            with Llama(model, h2o=EVICT.with_research(positions="cache"), **OPEN) as llm:
                 llm.eval(tokens)
                 if llm.kv.layers[0] > 0:
                     return

@@ -40,3 +40,8 @@ def assert_one_line_error(result: Result, match: str) -> None:
     assert result.stderr.startswith("h2o-llama: ")
     assert re.search(match, result.stderr)
     assert isinstance(result.exception, SystemExit)
+
+
+def h2o_set(**values: object) -> list[str]:
+    """Settings of H2O as options."""
+    return [word for key, value in values.items() for word in ("--h2o-set", f"{key}={value}")]

@@ -97,8 +97,8 @@ class Config:
         names = {"S": "chunk_size", "L": "local_window", "H": "heavy_budget", "A": "sink_tokens"}
         names |= {"B": "lookup_budget", "T": "tile"}
         others = ("kv_type", "flash_attn", "lossless", "n_ctx_train")
-        return h2o_llama.H2OConfig(
-            **{names.get(name, name): value for name, value in vars(self).items() if name not in others}
+        return h2o_llama.H2OConfig.from_dict(
+            {names.get(name, name): value for name, value in vars(self).items() if name not in others}
         )
 
     def tiles(self, n_tokens: int) -> list[range]:

@@ -17,7 +17,7 @@ import json, sys
 import h2o_llama
 
 path, arguments, calls = json.loads(sys.argv[1])
-h2o = h2o_llama.H2OConfig(**arguments.pop("h2o"))
+h2o = h2o_llama.H2OConfig.from_dict(arguments.pop("h2o"))
 with h2o_llama.Llama(path, n_ctx=512, n_batch=256, n_threads=1, h2o=h2o, **arguments) as llm:
     for call in calls:
         llm.eval(call)

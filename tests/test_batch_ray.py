@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from chats import write_chat_model
+from command_line import h2o_set
 from h2o_llama import H2OConfig
 from h2o_llama.batch import Answerer, BatchSettings, make_questions
 
@@ -156,7 +157,7 @@ def session_of(leader: int) -> list[int]:
 
 def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> list[str | Path]:
     files = ["--documents", folder / "documents", "--questions", folder / "questions.txt", "--out", out]
-    options = ["--evict", "--chunk", CHUNK, "-n", MAX_TOKENS, "--threads", 1, "--workers", 2]
+    options = ["--evict", *h2o_set(chunk_size=CHUNK), "-n", MAX_TOKENS, "--threads", 1, "--workers", 2]
     code = "from h2o_llama._cli import app; app()"
     return ["-c", code, "batch", folder / model, *files, *map(str, options)]
 

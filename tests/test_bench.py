@@ -13,12 +13,12 @@ import pytest
 from typer.testing import Result
 
 import h2o_llama
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._bench import DENSE, Bench, Mode, Sample, prompt_tokens
 from h2o_llama._internal import apart
 
-SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", "--lookup", "8", "--threads", "1"]
+SMALL = [*h2o_set(chunk_size=64, local_window=16, heavy_budget=16, lookup_budget=8), "--threads", "1"]
 NAMES = ["llama.cpp", "dense, our kernels", "single_pass distant A4 L16 H16 B8 index"]
 SPARSE = Mode("sparse", H2OConfig(local_window=16, heavy_budget=16))
 SAMPLE = Sample(1.0, None, 1.0, 7, 1000, 321)
@@ -110,7 +110,7 @@ def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: py
 
 def test_from_end_to_end(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    options = ["--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "-r", "1", "--decode", "full"]
+    options = ["--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "-r", "1", *h2o_set(decode="full")]
     result = succeeded(run("demo", *SMALL, *options, "--json", out))
     assert result.stderr == ""
     rows = json.loads(out.read_text())["rows"]
@@ -137,7 +137,7 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
         return found
 
     monkeypatch.setattr("h2o_llama._bench.call_apart", sample)
-    options = ["--n-prompt", "64,130", "--depth", "", "--decode", "full", "-r", "1", "--json", "-"]
+    options = ["--n-prompt", "64,130", "--depth", "", *h2o_set(decode="full"), "-r", "1", "--json", "-"]
     result = run("demo", *SMALL, *options)
     assert result.exit_code == code
     assert result.stderr.removeprefix("Aborted.\n") == message
@@ -147,12 +147,12 @@ def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        (["--n-prompt", "0"], "n_prompt must be an integer of at least 1, got 0"),
+        (["--n-prompt", "0"], "--n-prompt must be an integer of at least 1, got 0"),
         (["--n-prompt", "", "--depth", ""], "there is nothing to measure"),
         (["--depth", "600000"], "the text has 524,288 tokens, but 600,033 are needed"),
-        (["--local", "65"], "local_window must be at most chunk_size"),
-        (["--schedule", "nonsense"], "schedule must be one of"),
-        (["--threads", "1000"], "n_threads must be an integer from 1 to 512"),
+        (h2o_set(local_window=65), "local_window must be at most chunk_size"),
+        (h2o_set(schedule="nonsense"), "schedule must be one of"),
+        (["--threads", "1000"], "--threads must be an integer from 1 to 512"),
         (["--file", "missing.txt"], "missing.txt: No such file"),
         (["--json", "missing/bench.json"], "missing: No such file"),
     ],

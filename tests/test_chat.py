@@ -437,7 +437,9 @@ def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
 def test_a_chat_with_eviction_is_never_full_or_read_again(tiny_model: Path) -> None:
     """Each turn costs itself, over the ends of chunks in answers, far beyond the trained length."""
     options: dict[str, Any] = {"n_ctx": 0, "kv_overrides": {"qwen3.context_length": 128}}
-    with open_chat(tiny_model, h2o=H2OConfig(evict=True, positions="cache", chunk_size=64), **options) as llm:
+    with open_chat(
+        tiny_model, h2o=H2OConfig(evict=True, chunk_size=64, research={"positions": "cache"}), **options
+    ) as llm:
         talk: list[Any] = [{"role": "system", "content": "Be brief."}]
         for turn in range(5):
             n_held = llm.n_tokens

@@ -12,13 +12,13 @@ import pytest
 
 import models
 from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
-from command_line import invoke, succeeded
+from command_line import h2o_set, invoke, succeeded
 from h2o_llama import H2OError, Llama, Model
 from h2o_llama._cli import chat
 from h2o_llama.sequence._state import State
 from spies import record_calls
 
-FAST = ["--threads", "1", "--chunk", "64"]
+FAST = ["--threads", "1", *h2o_set(chunk_size=64)]
 SYSTEM = "Answer questions about this text:\n\n"
 
 
@@ -75,7 +75,7 @@ def test_a_document_is_read_once(chat_model: Path, chats: list[list[Any]], tmp_p
 def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abc " * 100)
     for evict in ([], ["--evict"]):
-        options = ["--file", str(tmp_path / "a.txt"), *evict, "--chunk", "256", "--threads", "1"]
+        options = ["--file", str(tmp_path / "a.txt"), *evict, *h2o_set(chunk_size=256), "--threads", "1"]
         result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
         assert "Heavy hitters" in result.stdout
     assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", *FAST, stdin="/inspect\n").stderr
@@ -84,7 +84,7 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
 
 def test_a_message_that_does_not_fit_is_taken_back(chat_model: Path, chats: list[list[Any]]) -> None:
     result = invoke("chat", str(chat_model), *FAST, "--n-ctx", "64", stdin="x" * 100 + "\nshort\n")
-    assert "do not fit into n_ctx=64" in result.stderr
+    assert "do not fit into --n-ctx=64" in result.stderr
     assert chats[1] == [user("short")]
 
 

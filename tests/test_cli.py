@@ -12,22 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import h2o_llama
 import models
-from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
+from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig
-from h2o_llama._cli import app, demo
+from h2o_llama._cli import demo
 from h2o_llama._cli import run as run_module
 from h2o_llama._cli.run import _stream
 from h2o_llama._demo.document import build_document
-from h2o_llama.config import OPTIONS, option_names
+from h2o_llama.config import option_names
 from spies import record_calls
 
 ONE_THREAD = ["--threads", "1"]
-SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *ONE_THREAD]
+SMALL = [*h2o_set(chunk_size=64, local_window=16, heavy_budget=16), *ONE_THREAD]
 TEXT = "".join(f"def function_{i}(value):\n    return value * {i}\n\n" for i in range(12))
 COMMAND = [sys.executable, "-c", "from h2o_llama._cli import app; app()"]
 
@@ -59,21 +58,6 @@ def test_version() -> None:
     assert result.stdout == f"h2o-llama {h2o_llama.__version__} (llama.cpp {h2o_llama.UPSTREAM_COMMIT})\n"
 
 
-def _words(command: Any, name: str) -> set[str]:
-    """Commands by their names, and all options."""
-    options = (option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts))
-    found = {name} | {option for option in options if option.startswith("-")}
-    for sub in getattr(command, "commands", {}).values():
-        found |= _words(sub, f"{name} {sub.name}")
-    return found
-
-
-def test_the_manual_has_all_commands_and_options() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
-    words = _words(typer.main.get_command(app), "h2o-llama")
-    assert [word for word in sorted(words) if not re.search(rf"(?<![\w-]){word}(?![\w-])", page)] == []
-
-
 def test_the_shell_completes_commands() -> None:
     asked = {"_H2O_LLAMA_COMPLETE": "complete_bash", "COMP_WORDS": "h2o-llama ch", "COMP_CWORD": "1"}
     program = "import sys; sys.argv[0] = 'h2o-llama'; from h2o_llama._cli import app; app(prog_name='h2o-llama')"
@@ -84,32 +68,45 @@ def test_the_shell_completes_commands() -> None:
 
 
 COMMANDS = [
-    *("demo", "chat", "run", "batch", "serve", "rpc-server"),
+    *("demo", "chat", "run", "batch", "serve", "rpc-server", "options"),
     *("inspect", "info", "bench", "eval", "pull", "quantize"),
 ]
 
 
-def test_help_groups_every_command() -> None:
-    text = succeeded(invoke("--help")).stdout
-    groups = ["─ Use ─", "─ Look inside ─", "─ Measure ─", "─ Model files ─"]
-    assert re.findall("|".join(groups), text) == groups
-    assert re.findall(r"^│ ([a-z-]+) ", text[text.index(groups[0]) :], re.MULTILINE) == [
-        *COMMANDS[:6],
-        "library",
-        *COMMANDS[6:],
-    ]
+def test_help_lists_every_command() -> None:
+    text = succeeded(invoke("--help", columns=80)).stdout
+    assert re.findall(r"^  ([a-z-]+)  ", text.split("Commands:")[1], re.MULTILINE) == [*COMMANDS, "library"]
+    assert "..." not in text.split("Commands:")[1]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_has_one_name_everywhere(command: str) -> None:
-    text = succeeded(invoke(command, "--help")).stdout
-    assert "--verbose" in text
-    assert "--debug" in text
-    names = set(re.findall(r"--[a-z0-9-]+", text))
-    assert not names & {"--dense", "--no-h2o", "--text", "--n-predict", "--n-gpu-layers", "--temperature"}
+def test_help_fits_on_a_screen(command: str) -> None:
+    """An option has one name in all commands. --help-all lists options of machine and RoPE, too."""
+    text = succeeded(invoke(command, "--help", columns=80)).stdout
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= {"chat": 40, "serve": 45}.get(command, 50)
+    names, all_names = (set(re.findall(r"--[a-z0-9-]+", t)) for t in (text, invoke(command, "--help-all").stdout))
+    assert {"--verbose", "--debug", "--help-all"} <= names
+    assert not all_names & {"--dense", "--no-h2o", "--text", "--n-predict", "--n-gpu-layers", "--temperature"}
+    assert not names & {"--gpu-layers", "--rope-scale", "--mlock"}
     if command in {"chat", "run", "batch", "serve", "inspect"}:
-        panel = re.findall(r"^│ (--[a-z0-9-]+)", text.split("─ H2O ─")[1].split("╰")[0], re.MULTILINE)
-        assert panel == ["--h2o", "--chunk", *(f"--{OPTIONS[n].flag}" for n in option_names() if n != "chunk_size")]
+        assert {"--threads", "--gpu-layers", "--rope-scale", "--yarn-orig-ctx"} <= all_names
+        assert re.findall(r"^  --(h2o|evict|cold-store|h2o-set) ", text, re.MULTILINE)[-1] == "h2o-set"
+
+
+def test_options_lists_every_setting() -> None:
+    lines = succeeded(invoke("options", columns=80)).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line.split()[1] for line in lines if re.match(r" [a-z]", line)}
+    evict = {"evict", "cold_store"}
+    assert set(rows) == {*option_names()} - evict
+    assert {name: rows[name] for name in ("chunk_size", "schedule", "shared_heads", "ema_alpha")} == {
+        "chunk_size": "1024",
+        "schedule": "single_pass",
+        "shared_heads": "off",
+        "ema_alpha": "0.5",
+    }
 
 
 def test_without_a_command_there_are_three_things_to_try() -> None:
@@ -148,10 +145,10 @@ def test_wrong_usage_exits_with_2() -> None:
         ["inspect", "demo"],
         ["info"],
         ["run", "demo", "--prompt", "x", "-n", "-1"],
-        ["run", "demo", "--prompt", "x", "--chunk", "0"],
+        ["run", "demo", "--prompt", "x", *h2o_set(heavy=1)],
+        ["run", "demo", "--prompt", "x", *h2o_set(shared_heads="yes")],
         ["run", "demo", "--prompt", "x", "--unknown"],
-        ["run", "demo", "--prompt", "x", "--dense-layers", "11-2"],
-        ["inspect", "demo", "--prompt", "x", "--local", "many"],
+        ["run", "demo", "--prompt", "x", *h2o_set(dense_layers="11-2")],
     ]:
         with case(arguments=arguments):
             result = invoke(*arguments)
@@ -175,9 +172,17 @@ def test_bad_model_files_are_one_line(command: list[str], tmp_path: Path, text_f
     [
         (["run", "--file", "none.txt"], r"none\.txt: No such file"),
         (["inspect", "--file", os.devnull], "empty"),
-        (["run", "-p", "some text", "-n", "2", "--local", "65", "--chunk", "64"], "local_window"),
-        (["run", "-p", "some text", "-n", "2", "--local", "0", "--heavy", "0", "--sinks", "0"], "local_window"),
-        (["run", "-p", "some text", "-n", "2", "--n-ctx", "3"], "n_ctx"),
+        (["run", "-p", "some text", "-n", "2", *h2o_set(local_window=65, chunk_size=64)], "local_window"),
+        (
+            ["run", "-p", "some text", "-n", "2", *h2o_set(local_window=0, heavy_budget=0, sink_tokens=0)],
+            "local_window",
+        ),
+        (["inspect", "-p", "x", *h2o_set(chunk_size=0)], "chunk_size must be an integer of at least 1, got 0"),
+        (["run", "-p", "x", *h2o_set(ema_alpha="many")], "ema_alpha must be a finite number from 0 to 1, got 'many'"),
+        (["run", "-p", "some text", "-n", "2", "--n-ctx", "3"], "do not fit into --n-ctx=3"),
+        (["run", "-p", "x", "--cold-store", "memory"], "--cold-store is for what is evicted: it needs --evict"),
+        (["run", "-p", "x", "--threads", "513"], "--threads must be an integer from 1 to 512, got 513"),
+        (["run", "-p", "x", "--rope-scaling", "ntk"], "--rope-scaling must be one of"),
         (["inspect", "-p", TEXT, *SMALL, "--layer", "4"], "layers are 0 to 3"),
         (["inspect", "-p", TEXT, *SMALL, "--head", "2"], "KV heads are 0 to 1"),
     ],
@@ -245,7 +250,10 @@ def test_info_of_the_demo_model() -> None:
     assert rows["Heads"].endswith("size 64")
     assert rows["Layers"].startswith("4,")
     assert rows["KV cache"].startswith("2,048 bytes per token")
+    assert rows["8,192 tokens"] == "16.8 MB dense, 3.7 MB with --evict"
+    assert rows["131,072 tokens"] == "268.4 MB dense, 3.7 MB with --evict"
     assert rows["H2O"] == "works"
+    assert max(map(len, result.stdout.splitlines()[1:])) <= 80
 
 
 def test_info_says_why_h2o_does_not_work(unsupported_memory_model: Path) -> None:
@@ -291,12 +299,13 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: p
     assert re.search(r"loaded [\d,]+ tokens, prompt 5 tokens, ", second.stderr)
     succeeded(invoke("run", "demo", "--load", saved, *options))
     cold, mine = ["--evict", "--cold-store", tmp_path], ["--evict", "--cold-store", "/tmp"]
-    succeeded(invoke("run", "demo", "--file", text_file, "--chunk", "64", *cold, *options, "--save", saved + "2"))
+    cold += h2o_set(chunk_size=64)
+    succeeded(invoke("run", "demo", "--file", text_file, *cold, *options, "--save", saved + "2"))
     for more, store in (([], "memory"), (mine, "/tmp")):
         succeeded(invoke("run", "demo", "--load", saved + "2", *more, *options))
         assert str(contexts[-1]["h2o"].cold_store) == store
     assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is no snapshot of h2o-llama")
-    assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "do not fit into n_ctx=20")
+    assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "into --n-ctx=20")
     assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")
 
 
@@ -317,12 +326,12 @@ def test_prompt_follows_the_file(tmp_path: Path) -> None:
 def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: Path) -> None:
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
     invoke(*command)
-    options = ["--sinks", "2", "--scorer", "distant", "--schedule", "two_phase", "--lookup", "24"]
-    invoke(*command, *options, "--retrieval", "index")
+    options = h2o_set(sink_tokens=2, scorer="distant", schedule="two_phase", lookup_budget=24)
+    invoke(*command, *options, *h2o_set(retrieval="index"))
     in_proportion = H2OConfig(local_window=16, heavy_budget=16, lookup_budget=128, chunk_size=64)
     changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
-    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of 'distant', 'sum'")
+    assert_one_line_error(invoke(*command, *h2o_set(scorer="best")), "scorer must be one of 'distant', 'sum'")
 
 
 @pytest.mark.parametrize(
@@ -353,9 +362,9 @@ def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
     (needle,) = document.needles
     (tmp_path / "document").write_bytes(document.text)
     command = ["run", "demo", "--file", str(tmp_path / "document"), "--prompt", needle.question.decode(), "-n", "4"]
-    command += ["--temp", "0", "--chunk", "256", "--local", "16", "--heavy", "0", "--no-library", *ONE_THREAD]
-    assert invoke(*command, "--lookup", "0").stdout == f"{needle.value}\n"
-    assert invoke(*command, "--lookup", "0", "--dense-tail", "0").stdout != f"{needle.value}\n"
+    command += ["--temp", "0", *h2o_set(chunk_size=256, local_window=16, heavy_budget=0), "--no-library", *ONE_THREAD]
+    assert invoke(*command, *h2o_set(lookup_budget=0)).stdout == f"{needle.value}\n"
+    assert invoke(*command, *h2o_set(lookup_budget=0), "--dense-tail", "0").stdout != f"{needle.value}\n"
     assert invoke(*command, "--dense-tail", "0").stdout == f"{needle.value}\n"
 
 
@@ -410,7 +419,8 @@ def test_inspect_prints_heads_and_text(text_file: Path) -> None:
 
 
 def test_inspect_of_one_head_brackets_its_heavy_hitters(text_file: Path) -> None:
-    result = invoke("inspect", "demo", "--file", text_file, *SMALL, "--lookup", "0", "--layer", "1", "--head", "0")
+    one_head = [*h2o_set(lookup_budget=0), "--layer", "1", "--head", "0"]
+    result = invoke("inspect", "demo", "--file", text_file, *SMALL, *one_head)
     in_brackets = re.findall("⟦([^⟧]*)⟧", result.stdout)
     assert in_brackets[0] == "heavy hitters"
     assert len("".join(in_brackets[1:]).replace("⏎", "")) == 16
@@ -427,8 +437,8 @@ def test_inspect_writes_html(text_file: Path, tmp_path: Path) -> None:
 
 def test_inspect_shows_what_was_read_besides(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
-    for more in (("--lookup", "0"), ("--retrieval", "index"), ("--retrieval", "ngrams")):
-        is_shown = "0" not in more
+    for more in (h2o_set(lookup_budget=0), h2o_set(retrieval="index"), h2o_set(retrieval="ngrams")):
+        is_shown = "lookup_budget=0" not in more
         result = succeeded(invoke(*command, *more))
         html = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert ("Distant tokens that the last chunk read most" in result.stdout) == is_shown
@@ -439,10 +449,10 @@ def test_inspect_shows_what_was_read_besides(text_file: Path, tmp_path: Path) ->
 
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
-    by_sum = invoke(*command, "--scorer", "sum")
+    by_sum = invoke(*command, *h2o_set(scorer="sum"))
     assert "ranked by sum, schedule" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert invoke(*command, "--scorer", "distant").stdout != by_sum.stdout
-    assert_one_line_error(invoke(*command, "--scorer", "best"), "scorer must be one of")
+    assert invoke(*command, *h2o_set(scorer="distant")).stdout != by_sum.stdout
+    assert_one_line_error(invoke(*command, *h2o_set(scorer="best")), "scorer must be one of")
 
 
 def test_inspect_of_one_chunk_says_so() -> None:

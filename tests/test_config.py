@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from compare import case
 from h2o_llama import H2OConfig
-from h2o_llama._cli.upstream import upstream_options
+from h2o_llama._cli.options import upstream_options
 from h2o_llama.config import OPTIONS, SCORERS, option_names
 
 
@@ -68,6 +69,9 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(config, chunk_size=256) == H2OConfig(heavy_budget=7, chunk_size=256)
     assert dataclasses.replace(H2OConfig(evict=True), evict=False) == H2OConfig()
     assert pickle.loads(pickle.dumps(config)) == config
+    research = H2OConfig(research={"tile": 8}).with_research(ema_alpha=0.25)
+    assert dataclasses.replace(research, evict=True) == H2OConfig(evict=True, research={"tile": 8, "ema_alpha": 0.25})
+    assert H2OConfig.from_dict(dataclasses.asdict(research)) == research
     assert dataclasses.replace(pickle.loads(pickle.dumps(config)), evict=True).decode == "memory"
     assert config.in_chunks_of(256) == H2OConfig(
         local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=2048, chunk_size=256
@@ -88,7 +92,7 @@ def test_the_cores_table_has_every_option() -> None:
     config = H2OConfig(retrieval="ngrams").as_text()
     for name in option_names():
         option = OPTIONS[name]
-        assert f"    {name} : " in str(H2OConfig.__doc__) or name in ("block_tokens", "ema_alpha")
+        assert re.search(rf'^    {name} : |"{name}" \(', str(H2OConfig.__doc__), re.MULTILINE)
         assert option.default == ("0" if name in follow else config.get(name, option.default))
     assert set(upstream_options(H2OConfig(dense_layers=[3, 0, 1]))) >= {"--h2o-dense-layers", "0,1,3", "--h2o-chunk"}
 
@@ -140,4 +144,7 @@ def test_bad_values() -> None:
     ]
     for arguments, message in cases:
         with case(arguments=arguments), pytest.raises(ValueError, match=r"^\[H2OConfig\] .*" + message):
-            H2OConfig(**arguments)
+            H2OConfig.from_dict(arguments)
+    for research in ({"heavy_budget": 1}, 1):
+        with pytest.raises(ValueError, match=r"^\[H2OConfig\] research must be a mapping with keys of \['tile', 'pos"):
+            H2OConfig(research=research)  # type: ignore[arg-type]

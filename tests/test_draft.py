@@ -32,8 +32,10 @@ REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 CONFIGS = {
     "dense": None,
     "h2o": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, chunk_size=S),
-    "lookup": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=8, tile=4, chunk_size=S),
-    "memory": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=8, tile=4, decode="memory", chunk_size=S),
+    "lookup": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=8, research={"tile": 4}, chunk_size=S),
+    "memory": H2OConfig(
+        local_window=4, heavy_budget=6, lookup_budget=8, research={"tile": 4}, decode="memory", chunk_size=S
+    ),
     "two_phase": H2OConfig(local_window=4, heavy_budget=6, schedule="two_phase", scorer="sum", chunk_size=S),
 }
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama._cli import sweeps
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval._text import halves
 
-PLAIN = ["--scorer", "sum", "--sinks", "0", "--lookup", "0"]
-SMALL = ["--chunk", "64", "--local", "16", "--heavy", "16", *PLAIN, "--n-tokens", "256", "--threads", "1"]
+PLAIN = h2o_set(scorer="sum", sink_tokens=0, lookup_budget=0)
+SMALL = [*h2o_set(chunk_size=64, local_window=16, heavy_budget=16), *PLAIN, "--n-tokens", "256", "--threads", "1"]
 
 
 def run(*arguments: str | Path) -> Result:
@@ -32,7 +32,7 @@ def text_file(tmp_path: Path) -> Path:
 
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    command: list[str | Path] = ["demo", "--file", text_file, *SMALL, "--heavy", "16,32", "--window"]
+    command: list[str | Path] = ["demo", "--file", text_file, *SMALL, *h2o_set(heavy_budget="16,32"), "--window"]
     command += ["--continuation", "32", "--json", out]
     result = succeeded(run(*command))
     assert result.stderr == ""
@@ -53,8 +53,10 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
     assert title in result.stdout.replace("\n", " ")
 
-    again = run(*command)
-    assert again.stdout == result.stdout
+    assert run(*command).stdout == result.stdout
+    narrow = succeeded(invoke("eval", *command, columns=80)).stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "…" not in narrow
     assert json.loads(out.read_text()) == rows
 
 
@@ -71,9 +73,9 @@ def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path
 
 def test_settings_with_eviction_and_a_cold_store() -> None:
     """Without a cold store, heavy hitters replace the lookups."""
-    sizes = {"local": "4", "heavy": "6", "sinks": "1", "lookup": "0,8"}
-    names = {"schedule": "single_pass", "scorer": "sum", "retrieval": "ngrams"}
-    configs = [s.h2o for s in sweeps.settings(64, **sizes, **names, evict=True, cold_store="memory")]
+    pairs = ["chunk_size=64", "local_window=4", "heavy_budget=6", "sink_tokens=1", "lookup_budget=0,8", "scorer=sum"]
+    chosen = sweeps.settings({"retrieval": "ngrams"}, preset="fast", evict=True, cold_store="memory", h2o_set=pairs)
+    configs = [s.h2o for s in chosen]
     assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
         (6, 0, False, None),
         (6, 8, False, None),

@@ -13,7 +13,7 @@ import pytest
 
 import h2o_llama
 from h2o_llama import H2OConfig
-from h2o_llama.eval import Continuation, Perplexity, Setting, _lockstep, _subject, evaluate
+from h2o_llama.eval import Continuation, Perplexity, Setting, _lockstep, _losses, _subject, evaluate
 from h2o_llama.eval._lockstep import pieces
 from h2o_llama.eval._losses import Losses, compare
 from h2o_llama.eval._text import Text

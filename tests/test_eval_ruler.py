@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chats import open_chat, write_chat_model
-from command_line import invoke, succeeded
+from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
@@ -242,7 +242,7 @@ def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) 
         path.write_text(text)
     out = tmp_path / "rows.json"
     command = ["eval", "demo", "--ruler-task", "niah_single_2,niah_multikey_1", "--n-tokens", "1200", "-t", "1"]
-    command += ["--samples", "1", "--chunk", "256", "--local", "32", "--heavy", "32", "--json", str(out)]
+    command += ["--samples", "1", *h2o_set(chunk_size=256, local_window=32, heavy_budget=32), "--json", str(out)]
     result = succeeded(invoke(*command))
     rows = json.loads(out.read_text())
     assert [row["kind"] for row in rows] == ["niah_single_2", "niah_multikey_1"]

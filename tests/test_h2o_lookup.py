@@ -122,7 +122,7 @@ def test_off_is_what_it_was(schedule: Any, tiny_model: Path) -> None:
     """Bit by bit the same, whatever the tile; and not what the default is."""
     calls = split(repetitive_tokens(90), [40, 1, 49])
     results = []
-    for arguments in ({"lookup_budget": 0}, {"lookup_budget": 0, "tile": 5}, {}):
+    for arguments in ({"lookup_budget": 0}, {"lookup_budget": 0, "research": {"tile": 5}}, {}):
         h2o = H2OConfig(
             local_window=4, heavy_budget=6, sink_tokens=1, scorer="sum", schedule=schedule, chunk_size=S, **arguments
         )

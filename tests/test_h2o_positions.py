@@ -110,7 +110,7 @@ def test_partial_states(test: Callable[[Path, Config], None], config: Config, ti
 
 def test_models_that_cannot_have_it_are_refused(model_by_name: ModelByName) -> None:
     plain, latents = model_by_name("qwen3-gqa4-f32"), model_by_name("deepseek2-mla-f32")
-    asked = H2OConfig(chunk_size=S, evict=True, positions="cache")
+    asked = H2OConfig(chunk_size=S, evict=True, research={"positions": "cache"})
     trained = asked.memory_size + S - 1
     options: dict[str, Any] = {"h2o": asked, "n_threads": 1, "n_batch": 64, "n_ctx": 64}
     with pytest.raises(

@@ -69,13 +69,11 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
         local_window=4,
         sink_tokens=4,
         scorer="block_ema",
-        block_tokens=4,
-        keep_ratio=1 / 3.2,
         lookup_budget=0,
         decode="memory",
         evict=True,
-        positions="text",
         chunk_size=S,
+        research={"block_tokens": 4, "keep_ratio": 1 / 3.2, "positions": "text"},
     )
     with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_batch=S, h2o=h2o, record=True) as llm:
         assert llm.kv.stats.lossy_ratio == 1
@@ -106,7 +104,7 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
 
 def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
     """Sinks and local window are 12 of 16, 32 and 48 tokens, whatever the ratio asks for."""
-    h2o = H2OConfig(local_window=8, sink_tokens=4, keep_ratio=0.1, lookup_budget=0, chunk_size=16)
+    h2o = H2OConfig(local_window=8, sink_tokens=4, lookup_budget=0, chunk_size=16, research={"keep_ratio": 0.1})
     with h2o_llama.Llama(tiny_model, n_ctx=64, n_batch=64, h2o=h2o) as llm:
         llm.eval(random_tokens(50, seed=1))
         assert llm.kv.stats.kept_tokens == llm.kv.stats.floor_tokens == 12
@@ -117,10 +115,8 @@ def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
 def test_sizes_become_whole_blocks() -> None:
     h2o = H2OConfig(scorer="block_ema")
     assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 0)
-    assert (
-        H2OConfig(local_window=5, heavy_budget=9, sink_tokens=1, scorer="block_ema", block_tokens=4).memory_size
-        == 8 + 12 + 4
-    )
+    of_four = H2OConfig(local_window=5, heavy_budget=9, sink_tokens=1, scorer="block_ema", research={"block_tokens": 4})
+    assert of_four.memory_size == 8 + 12 + 4
     assert replace(h2o, scorer="sum", local_window=5).local_window == 5
 
 
@@ -137,11 +133,11 @@ def test_sizes_become_whole_blocks() -> None:
 )
 def test_bad_settings(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        H2OConfig(**arguments)
+        H2OConfig.from_dict(arguments)
 
 
 def test_a_chunk_is_whole_blocks(tiny_model: Path) -> None:
     with pytest.raises(ValueError, match=r"must be multiples of block_tokens \(4\), got 18, 4, 8 and 4"):
-        H2OConfig(local_window=4, heavy_budget=8, sink_tokens=4, scorer="block_ema", block_tokens=4, chunk_size=18)
+        H2OConfig(chunk_size=18, local_window=4, heavy_budget=8, scorer="block_ema", research={"block_tokens": 4})
     with pytest.raises(ValueError, match=r"must be multiples of block_tokens \(16\), got 24"):
         make_cache(tiny_model, chunk_size=24, scorer="block_ema")

@@ -16,7 +16,7 @@ import models
 from changes import KINDS
 from chats import IM_END, open_chat, user
 from check_architecture import OPEN, Checks
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
 from h2o_llama.chat import _images
@@ -343,7 +343,7 @@ def test_a_library_knows_images(chat_model: Path, mmproj: Path, tmp_path: Path, 
 def test_an_image_on_the_command_line(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(A)
-    common = ["--threads", "1", "--chunk", S, "--mmproj", mmproj, "--temp", "0", "-n", "6"]
+    common = ["--threads", "1", *h2o_set(chunk_size=S), "--mmproj", mmproj, "--temp", "0", "-n", "6"]
     result = succeeded(invoke("run", chat_model, *map(str, common), "--image", str(path), "-p", "What is this?"))
     chat = succeeded(
         invoke("chat", chat_model, *map(str, common), "--image", str(path), stdin="What is this?\n/inspect\n")

@@ -472,13 +472,13 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             llm.text_name = name
             llm.eval(random_tokens(N, seed=seed))
     lines = succeeded(invoke("library")).stdout.splitlines()
-    assert [line.split()[1] for line in lines[1:3]] == ["two.txt", "one.txt"]
-    assert f"{N:,}" in lines[1]
-    assert lines[3].startswith("2 texts, ")
+    assert [line.split()[1] for line in lines[:6:3]] == ["two.txt", "one.txt"]
+    assert f"{N:,} tokens of {tiny_model.name}" in lines[1]
+    assert lines[6].startswith("2 texts, ")
     assert succeeded(invoke("library", "verify")).stdout == "nothing is damaged\n"
-    assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 texts removed\n"
+    assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 text removed\n"
     assert_one_line_error(invoke("library", "rm", "one.txt"), "there is no text 'one.txt'")
-    assert succeeded(invoke("library", "rm", "--all")).stdout == "1 texts removed\n"
+    assert succeeded(invoke("library", "rm", "--all")).stdout == "1 text removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
 

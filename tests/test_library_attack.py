@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from command_line import h2o_set
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from h2o_llama._demo.document import standard_library_text
 from inputs import LONGER, SEED
@@ -47,7 +48,7 @@ def random_text(seed: int) -> list[int]:
 # --- processes
 
 # the budget is for all keys: with less, a text read in other parts may find other ones where two fit alike
-H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=1024, tile=4, chunk_size=64)
+H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=1024, research={"tile": 4}, chunk_size=64)
 
 
 def read_texts(folder: Path, seed: int) -> None:
@@ -119,7 +120,7 @@ def test_processes_that_are_killed(tmp_path: Path) -> None:
 CLIENTS = 2
 SIZES = (400, 900, 1500)
 """Tokens of the documents: bytes, for the demo model."""
-OPTIONS = ["--chunk", "64", "--n-ctx", "2048", "--threads", "1", "--parallel", str(CLIENTS)]
+OPTIONS = [*h2o_set(chunk_size=64), "--n-ctx", "2048", "--threads", "1", "--parallel", str(CLIENTS)]
 
 Question = tuple[int, int]
 

@@ -13,7 +13,7 @@ import pytest
 
 import models
 from adapters import Adapter, random_adapter
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from compare import assert_logits_close, relative_error
 from gguf_mutation import UINT32, mutated, pack
 from h2o_llama import DamagedFileError, H2OConfig, Llama, Model, Snapshot
@@ -286,8 +286,8 @@ def test_commands_take_adapters(tiny_model: Path, adapter: Path, tmp_path: Path)
         ["info"],
         ["inspect", "-p", "abc", "-t", "1"],
         ["chat", "-t", "1"],
-        ["bench", "-t", "1", "--n-prompt", "32", "--depth", "", "--chunk", "16", "-r", "1"],
-        ["eval", "-t", "1", "--n-tokens", "64", "--chunk", "16", "--windows", "1", "--continuation", "0"],
+        ["bench", "-t", "1", "--n-prompt", "32", "--depth", "", *h2o_set(chunk_size=16), "-r", "1"],
+        ["eval", "-t", "1", "--n-tokens", "64", *h2o_set(chunk_size=16), "--windows", "1", "--continuation", "0"],
         ["batch", "--documents", "{}", "--questions", "{}/asked", "--out", "{}/out"],
         ["serve"],
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from command_line import h2o_set
 from h2o_llama.chat._document import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, serving
@@ -49,7 +50,7 @@ window.fetch = (path, options) => {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log = tmp_path_factory.mktemp("page") / "log"
-    options = ["--chunk", str(CHUNK), "--local", "30", "--heavy", "30", "--parallel", "2", "--n-ctx", "4096"]
+    options = [*h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--parallel", "2", "--n-ctx", "4096"]
     with serving(log, "demo", *options) as server:
         yield server
 
@@ -407,7 +408,7 @@ def test_the_library(page: Any, tmp_path: Path) -> None:
 
 def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
     """Even if the server is killed and started again."""
-    options = ["demo", "--chunk", str(CHUNK), "--local", "30", "--heavy", "30", "--n-ctx", "4096"]
+    options = ["demo", *h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--n-ctx", "4096"]
     with serving(tmp_path / "log", *options, library=tmp_path / "library") as server:
         page = open_page(browser, server)
         read_keys(page, tmp_path)
@@ -437,7 +438,7 @@ def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
 
 
 def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
-    options = ["--chunk", str(CHUNK), "--local", "30", "--heavy", "30", "--api-key", "k"]
+    options = [*h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--api-key", "k"]
     with serving(tmp_path / "log", "demo", *options) as server:
         paths = {"/": 200, "/app/main.js": 200, "/app/pdfjs/pdf.mjs": 200, "/props": 401, "/application": 401}
         paths["/app/../props"] = 404

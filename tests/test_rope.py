@@ -128,7 +128,7 @@ def test_scaling_makes_texts_longer(options: dict[str, Any], n: int, tiny_model:
 def test_a_text_beyond_the_trained_length(model_by_name: ModelByName) -> None:
     """With positions of the text it is warned of, unless scaling says that the model can read it."""
     override = {"qwen3.context_length": 64}
-    h2o = H2OConfig(chunk_size=S, evict=True, positions="text")
+    h2o = H2OConfig(chunk_size=S, evict=True, research={"positions": "text"})
     path = model_by_name("qwen3-gqa4-f32")
     options: dict[str, Any] = {"n_batch": S, "n_threads": 1, "h2o": h2o, "kv_overrides": override}
     with Llama(path, **options) as llm, pytest.warns(UserWarning, match="trained"):
@@ -186,4 +186,4 @@ def test_commands_take_them(tiny_model: Path, tmp_path: Path) -> None:
             assert Snapshot.load(tmp_path / "snapshot").origin.fingerprint == model.fingerprint
     assert_wrong_usage(invoke(*arguments, "--rope-scale", "4", "--rope-freq-scale", "1"), "say the same")
     assert_wrong_usage(invoke(*arguments, "--rope-scale", "0"), "must be above 0")
-    assert_one_line_error(invoke(*arguments, "--rope-scaling", "ntk"), "rope_scaling_type must be one of")
+    assert_one_line_error(invoke(*arguments, "--rope-scaling", "ntk"), "--rope-scaling must be one of")

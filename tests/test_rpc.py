@@ -149,7 +149,7 @@ def counted(address: str) -> Iterator[tuple[str, Counter[str], set[tuple[int, in
 @pytest.mark.parametrize("positions", ["text", "cache"])
 def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
     """A closing chunk costs scores and numbers of rows, always as many bytes. K and V never cross."""
-    h2o = H2OConfig(chunk_size=S, evict=True, positions=positions)
+    h2o = H2OConfig(chunk_size=S, evict=True, research={"positions": positions})
     with counted(addresses[0]) as (address, sizes, _), load(h2o, rpc_servers=address) as llm:
         tokens = llm.tokenize(TEXT)
         n_bytes = []

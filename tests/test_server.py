@@ -20,7 +20,7 @@ import pytest
 
 from bad_requests import BAD_REQUESTS, TOO_LONG, named
 from chats import ADD, CHATML, ROOT, TOOLS, open_chat, user
-from command_line import assert_one_line_error, assert_wrong_usage, invoke
+from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke
 from compare import case
 from gguf_mutation import STRING, GGUFFile, pack_string
 from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
@@ -43,7 +43,7 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
     "evict": (["--evict"], {"evict": True}),
     "cold": (["--evict", "--cold-store", "memory"], {"evict": True, "cold_store": "memory"}),
     "sum": (
-        ["--scorer", "sum", "--dense-layers", "0", "--retrieval", "ngrams"],
+        h2o_set(scorer="sum", dense_layers=0, retrieval="ngrams"),
         {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
     ),
     "dense": (["--h2o", "off"], None),
@@ -84,7 +84,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, slots: Path) -> Iterator[Sta
             name = repr((options, further, template))
             if name not in servers:
                 (folder / f"template-{len(servers)}").write_text(template)
-                sizes = ["--chunk", str(S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
+                sizes = [*h2o_set(chunk_size=S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
                 saved = ["--slot-save-path", str(slots), "--", "--metrics"]
                 file = ["--chat-template-file", str(folder / f"template-{len(servers)}")]
                 log = folder / f"log-{len(servers)}"
@@ -131,7 +131,7 @@ def test_a_second_question_costs_little_with_every_memory(
     model: str, evict: bool, model_by_name: ModelByName, tmp_path: Path
 ) -> None:
     """Windows, recurrent states and latents come back from the checkpoint near the end of the document."""
-    sizes = ["--n-ctx", "512", "--chunk", "16", "--local", "4", "--heavy", "6", "--sinks", "1", "--lookup", "0"]
+    sizes = ["--n-ctx", "512", *h2o_set(chunk_size=16, local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=0)]
     options = [*sizes, "--threads", "1", *(["--evict"] if evict else [])]
     document, questions = random_tokens(150), ([1, 2, 3], [4, 5, 6], [1, 2, 3])
     with serving(tmp_path / "log", model_by_name(model), *options) as server:
@@ -175,7 +175,7 @@ def test_saved_slots_outlive_a_server_that_is_killed(
 ) -> None:
     """They can be rewound to the start of the question, also where the answer has closed its chunk."""
     (tmp_path / "template").write_text(CHATML)
-    sizes = ["--chunk", str(S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(slots)]
+    sizes = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "2048", "--slot-save-path", str(slots)]
     template = ["--", "--chat-template-file", str(tmp_path / "template")]
     told: list[Any] = [{"role": "system", "content": DOCUMENT}, user("k1?")]
     with serving(tmp_path / "log", "demo", *sizes, *SETTINGS[name][0], *template) as server:
@@ -196,7 +196,7 @@ def test_saved_slots_outlive_a_server_that_is_killed(
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose one slot is never full."""
-    options = ["--evict", "--positions", "cache", "--chunk", str(S), "--threads", "1", "--n-ctx", "256"]
+    options = ["--evict", *h2o_set(positions="cache", chunk_size=S), "--threads", "1", "--n-ctx", "256"]
     with serving(tmp_path_factory.mktemp("endless") / "log", "demo", *options, "--", "--metrics") as server:
         yield server
 
@@ -394,7 +394,7 @@ def logprobs_of(answer: Any) -> list[float]:
 
 @pytest.mark.parametrize(
     "options",
-    [["--tile", "1"], ["--evict", "--cold-store", "memory", "--tile", "1"], ["--evict", "--scorer", "sum"]],
+    [h2o_set(tile=1), ["--evict", "--cold-store", "memory", *h2o_set(tile=1)], ["--evict", *h2o_set(scorer="sum")]],
 )
 def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, options: list[str]) -> None:
     """Several messages in a chunk, and several chunks: each answer equals that of a slot that has read nothing else.
@@ -403,7 +403,7 @@ def test_a_conversation_goes_back_to_any_message_of_the_user(tmp_path: Path, opt
     """
     file = tmp_path / "template"
     file.write_text(CHATML)
-    sizes = ["--chunk", str(8 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
+    sizes = [*h2o_set(chunk_size=8 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
     told: list[Any] = [{"role": "system", "content": DOCUMENT[: 8 * S]}]
     with (
         serving(tmp_path / "log", "demo", *sizes, *options, "--", "--chat-template-file", str(file)) as server,
@@ -426,7 +426,7 @@ def test_a_long_conversation_keeps_the_rows_of_two_chunks(tmp_path: Path) -> Non
     """With eviction it returns to the first message and to the last one; for others it reads some again."""
     file = tmp_path / "template"
     file.write_text(CHATML)
-    options = ["--evict", "--chunk", str(2 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
+    options = ["--evict", *h2o_set(chunk_size=2 * S), "--threads", "1", "--n-ctx", "2048", "--parallel", "2"]
     told: list[Any] = [{"role": "system", "content": DOCUMENT[: 2 * S]}]
     with (
         serving(tmp_path / "log", "demo", *options, "--", "--chat-template-file", str(file)) as server,
@@ -463,7 +463,7 @@ def test_a_long_conversation_keeps_the_rows_of_two_chunks(tmp_path: Path) -> Non
 )
 def test_what_h2o_cannot_do_is_refused_at_the_start(tmp_path: Path, options: list[str], reason: str) -> None:
     """The server says so, and ends as if nothing had happened: not by a signal."""
-    server = serving(tmp_path / "log", "demo", "--chunk", "64", "--", *options)
+    server = serving(tmp_path / "log", "demo", *h2o_set(chunk_size=64), "--", *options)
     with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:
         pass
 
@@ -491,7 +491,7 @@ def test_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the option (for the environment see below) and from a file; no program sees it among the arguments."""
     monkeypatch.delenv("LLAMA_API_KEY", raising=False)
     (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
-    options = ["--chunk", "64", "--n-ctx", "256", "--api-key", "secret1", "--", "--api-key-file", str(file)]
+    options = [*h2o_set(chunk_size=64), "--n-ctx", "256", "--api-key", "secret1", "--", "--api-key-file", str(file)]
     with serving(tmp_path / "log", "demo", *options) as server:
         if sys.platform == "linux":
             assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
@@ -586,7 +586,8 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
-    assert invoke("serve", "--chunk", "128", "--parallel", "3", "--n-ctx", "1000", "--products", "own").exit_code == 0
+    options = [*h2o_set(chunk_size=128), "--parallel", "3", "--n-ctx", "1000", "--products", "own"]
+    assert invoke("serve", *options).exit_code == 0
     sizes = H2OConfig(chunk_size=128)
     (arguments,) = started
     assert option(arguments, "--h2o-products") == "own"
@@ -611,7 +612,7 @@ def test_the_key_is_not_among_the_arguments(started: list[list[str]], monkeypatc
         (["--n-ctx", "10"], "a slot holds 256 tokens, not 10:"),
         (["--n-ctx", "10", "--h2o", "off", "--parallel", "2"], "a slot holds 256 tokens, not 10:"),
         (["--n-ctx", "100000"], "a slot holds 8,192 tokens, not 100,000:"),
-        (["--n-ctx", "10", "--evict", "--positions", "cache"], None),  # a slot is never full
+        (["--n-ctx", "10", "--evict", *h2o_set(positions="cache")], None),  # a slot is never full
         (["--n-ctx", "512"], None),
         ([], None),
     ],
@@ -643,4 +644,4 @@ def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -
 def test_bad_dense_layers() -> None:
     for text in ("x", "1-", "-2", "1,,2", "0-99999999999", "11-2"):
         with case(text=text):
-            assert_wrong_usage(invoke("serve", f"--dense-layers={text}"), "layers must be")
+            assert_wrong_usage(invoke("serve", *h2o_set(dense_layers=text)), "dense_layers must be")

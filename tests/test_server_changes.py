@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from adapters import random_adapter
-from command_line import assert_one_line_error, invoke
+from command_line import assert_one_line_error, h2o_set, invoke
 from h2o_llama import H2OConfig, Llama
 from inputs import ModelByName, random_tokens
 from servers import Server, serving
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 S, N = 64, 16
 SPECIAL = range(256, 260)  # would end an answer
 DOCUMENT, OTHER = random_tokens(300), random_tokens(200, seed=1)
-OPTIONS = ["--chunk", str(S), "--threads", "1", "--n-ctx", "512"]
+OPTIONS = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "512"]
 
 
 def answers(path: Path, h2o: bool = True, **options: Any) -> list[int]:

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bad_requests import NESTED, POSTS, REQUESTS, Request, packed
+from command_line import h2o_set
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
 from inputs import LONGER, SEED
@@ -28,7 +29,7 @@ from servers import NAME, QUESTIONS, Server, certain_start, serving, with_marker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 * max(1, LONGER))]
 
-SMALL = ["--chunk", "32", "--n-ctx", "256", "--parallel", "2", "--threads", "1"]
+SMALL = [*h2o_set(chunk_size=32), "--n-ctx", "256", "--parallel", "2", "--threads", "1"]
 TEXT = standard_library_text(1000).decode()
 MARKER, OTHER = TEXT[:150], TEXT[300:480]
 
@@ -259,7 +260,7 @@ SECONDS = 12 * LONGER
 CLIENTS = 8
 SIZES = (300, 700, 1500, 2000, 3100, 4000, 5000, 7500)
 """Tokens of the documents: bytes, for the demo model."""
-LOADED = ["--chunk", "256", "--n-ctx", "8192", "--parallel", str(CLIENTS)]
+LOADED = [*h2o_set(chunk_size=256), "--n-ctx", "8192", "--parallel", str(CLIENTS)]
 CACHE = 32
 """MiB of the prompt cache, which is full soon."""
 GROWTH = 48 * 2**20

@@ -13,6 +13,7 @@ import pytest
 
 import models
 from chats import open_chat, user
+from command_line import h2o_set
 from h2o_llama import H2OConfig
 from projectors import about, image_part, picture, png, write_projector
 from servers import Server, serving
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.slow
 S = 32
 SERVED: dict[str, tuple[list[str], H2OConfig | None]] = {
     "keep": ([], H2OConfig(chunk_size=S)),
-    "ngrams": (["--retrieval", "ngrams"], H2OConfig(chunk_size=S, retrieval="ngrams")),
+    "ngrams": (h2o_set(retrieval="ngrams"), H2OConfig(chunk_size=S, retrieval="ngrams")),
     "evict": (["--evict"], H2OConfig(chunk_size=S, evict=True)),
     "off": (["--h2o", "off"], None),
 }
@@ -56,7 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(
     request: pytest.FixtureRequest, chat_model: Path, mmproj: Path, folder: Path
 ) -> Iterator[tuple[Server, str]]:
-    common = ["--chunk", str(S), "--threads", "1", "--n-ctx", "512", "--mmproj", mmproj, "--slot-save-path", folder]
+    common = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "512"]
+    common += ["--mmproj", mmproj, "--slot-save-path", folder]
     with serving(folder / f"{request.param}.log", chat_model, *common, *SERVED[request.param][0]) as server:
         yield server, request.param
 
@@ -145,7 +147,7 @@ def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: 
     projector = write_projector(tmp_path / "gemma3.gguf", models.ONE_LAYER.n_embd, "gemma3")
     options = [chat_model, "--threads", "1", "--n-ctx", "512", "--mmproj", projector]
     reason = "H2O does not work with this model's images, whose parts attend to each other both ways"
-    server = serving(tmp_path / "log", *options, "--chunk", str(S))
+    server = serving(tmp_path / "log", *options, *h2o_set(chunk_size=S))
     with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:
         pass
     with serving(tmp_path / "log", *options, "--h2o", "off") as server:

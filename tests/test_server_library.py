@@ -20,7 +20,7 @@ import pytest
 
 from adapters import random_adapter
 from chats import user
-from command_line import assert_one_line_error, invoke
+from command_line import assert_one_line_error, h2o_set, invoke
 from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from h2o_llama._demo.document import standard_library_text
@@ -35,7 +35,7 @@ TEXT = standard_library_text(6000).decode()
 DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]
 """A token for each character, and no multiple of S."""
 QUESTION, SECOND = "\nWhat is the first word, please?", "\nAnd which one is the very last?"
-OPTIONS = ["--chunk", S, "--threads", "1", "--n-ctx", "2048"]
+OPTIONS = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "2048"]
 SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
     "keep": ([], {}),
     "evict": (["--evict"], {"evict": True}),
@@ -262,7 +262,7 @@ def test_a_text_of_other_options_is_not_taken(serve: Any) -> None:
     with serve() as server:
         server.complete(DOCUMENT)
         wait_for(lambda: len(texts(server)) == 1)
-    for options in (["--", "--cache-type-k", "q8_0"], ["--n-ctx", "512"], ["--sinks", "0"]):
+    for options in (["--", "--cache-type-k", "q8_0"], ["--n-ctx", "512"], h2o_set(sink_tokens=0)):
         with case(options=options), serve(*options) as server:
             assert n_known(server.complete(DOCUMENT[:400])) == 0
 

@@ -158,7 +158,7 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     # only these: others need packages that are not there
     has_oracle = re.compile(r"def test_\w*oracle")
     oracle = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if has_oracle.search(path.read_text())]
-    h2o = ["--schedule", "single_pass", "--decode", "memory", "--scorer", "sum", "--lookup", "0", "--evict"]
+    h2o = ["--h2o-set", "decode=memory", "--h2o-set", "scorer=sum", "--h2o-set", "lookup_budget=0", "--evict"]
     return {
         "compare": (100, {}, [python, "-c", COMPARE]),
         "operators": (60, {}, [operators, "test", "-b", "CUDA0", "-o", "MAX_ROWS,GET_ROWS"]),

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from h2o_llama import H2OConfig
-from h2o_llama._cli.upstream import upstream_options
+from h2o_llama._cli.options import upstream_options
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval import Perplexity, Setting, evaluate
 
@@ -27,7 +27,9 @@ H2O = ["--h2o-chunk", str(CHUNK), "--h2o-local", "64", "--h2o-heavy", "64", "-b"
 
 EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
-    H2OConfig(local_window=64, heavy_budget=32, sink_tokens=0, lookup_budget=50, tile=48, dense_layers=[0, 2]),
+    H2OConfig(
+        local_window=64, heavy_budget=32, sink_tokens=0, lookup_budget=50, dense_layers=[0, 2], research={"tile": 48}
+    ),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
     H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
@@ -37,10 +39,8 @@ EVALUATED = (
         heavy_budget=416,
         sink_tokens=16,
         scorer="block_ema",
-        ema_alpha=0.75,
-        shared_heads=True,
-        keep_ratio=0.2,
         lookup_budget=0,
+        research={"ema_alpha": 0.75, "shared_heads": True, "keep_ratio": 0.2},
     ),
 )
 # Keys of a row, and what llama-perplexity calls them. It rounds dense attention's logarithms to 16 bits, and

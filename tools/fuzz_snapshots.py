@@ -27,7 +27,7 @@ from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
 from jobs import work_in_jobs
 
-SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, tile=4, chunk_size=16)
+SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, chunk_size=16, research={"tile": 4})
 CONFIGS = (
     None,
     SMALL,
@@ -41,10 +41,8 @@ CONFIGS = (
         heavy_budget=24,
         sink_tokens=2,
         scorer="block_ema",
-        block_tokens=2,
-        shared_heads=True,
-        keep_ratio=0.4,
         evict=True,
+        research={"block_tokens": 2, "shared_heads": True, "keep_ratio": 0.4},
     ),
 )
 TEXT = [97 + i % 7 for i in range(70)]

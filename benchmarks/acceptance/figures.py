@@ -89,9 +89,9 @@ class Gate:
         h2o = H2OConfig(
             chunk_size=_LOSSY_CHUNK,
             evict=True,
-            keep_ratio=1 / TARGET_RATIO,
             cold_store="memory",
             lookup_budget=stored.N_LOOKUP,
+            research={"keep_ratio": 1 / TARGET_RATIO},
         )
         n_ctx = max(TURNS, *LENGTHS.values()) + N_AFTER
         with self.open(None, n_ctx) as dense, self.open(h2o, n_ctx, _LOSSY_CHUNK) as llm:
@@ -111,7 +111,9 @@ class Gate:
 
     def repetitions(self) -> Iterator[Figure]:
         """Reading and generating again and again."""
-        h2o = H2OConfig(chunk_size=_LOSSY_CHUNK, evict=True, keep_ratio=1 / TARGET_RATIO, scorer="block_ema")
+        h2o = H2OConfig(
+            chunk_size=_LOSSY_CHUNK, evict=True, scorer="block_ema", research={"keep_ratio": 1 / TARGET_RATIO}
+        )
         tokens = self.prompts["medium"][0]
         found = []
         with self.open(h2o, len(tokens) + 32, _LOSSY_CHUNK) as llm:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from h2o_llama import _core
@@ -61,8 +62,7 @@ class H2OConfig:
     heavy_budget : int, default 0
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
         with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup (with the preset
-        "balanced"). With `keep_ratio` the most that it may hold, by default what the ratio comes to in a text of n_ctx
-        tokens. With 0 nothing is ranked, and no scores are kept.
+        "balanced"). With 0 nothing is ranked, and no scores are kept.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
@@ -73,16 +73,8 @@ class H2OConfig:
 
         - "distant": the mean of w over the queries at least L positions after p.
         - "sum": the sum of w (H2O).
-        - "block_ema": whole blocks of `block_tokens` positions, by the sum of their scores; a score is the moving
-          average, over the chunks, of the mean of w: `ema_alpha` * what it was + (1 - `ema_alpha`) * the mean over the
-          chunk's queries and query heads. S must be a multiple of `block_tokens`; L, H and A are rounded up to one.
-    block_tokens, ema_alpha : int, float, default 16, 0.5
-        For "block_ema", see there.
-    shared_heads : bool, default False
-        All KV heads of a layer keep the same positions, by the mean of their scores.
-    keep_ratio : float, optional
-        A memory set holds this part of the text before it, rounded up (to whole blocks with "block_ema"), so it grows
-        with the text; but at least sinks and local window, and at most M. To keep one position of r, 1 / r.
+        - "block_ema": whole blocks of positions, by the sum of their scores, which are moving averages over the chunks:
+          see `research`.
     schedule : {"single_pass", "two_phase"}
         - "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         - "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
@@ -102,15 +94,6 @@ class H2OConfig:
         Where evicted K and V go: "memory" of the host, or a folder, in which they are in a temporary file that is gone
         with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
         None: they are gone.
-    positions : {"text", "cache"}
-        What becomes of the positions of kept tokens beyond the trained length, with `evict`. Default "cache" with
-        `evict` and no cold store; "text" else, and where `Llama` finds that the model's keys cannot be rotated.
-
-        - "text": they stay those of the text. Distances get longer than any that the model has seen, and beyond about
-          1.5 times the trained length it writes nonsense.
-        - "cache": from the chunk on that ends beyond the trained length T, keys of a memory set are rotated: what is
-          more than T - S before the chunk counts as that far. No distance is longer than T, however long the text is.
-          K takes M more rows. Needs plain RoPE on keys, M + S of at most the trained length, and no cold store.
     lookup_budget : int, default 2048
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
@@ -127,15 +110,30 @@ class H2OConfig:
           then does not grow with the text. The copy has room for n_ctx tokens, and stays in memory with a
           cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
           size is a multiple of 32.
-    tile : int, default 32
-        T: so many queries that follow one another share the further positions. Tiles begin with the chunk. Where a
-        prompt is split within a tile, the queries of each part choose for themselves.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
         How large H and B are where they are not given: 128 and 512, 0 and 2,048, or 0 and 4,096. Without an index
         H + B are 192, 448 or 896.
+    research : mapping, optional
+        Parameters of experiments, by name. Each can be read as an attribute of the configuration.
+
+        - "tile" (int, default 32): T, the consecutive queries that share their lookups. Tiles begin with the chunk.
+          Where a prompt is split within a tile, the queries of each part choose for themselves.
+        - "positions" ("text" or "cache"): the positions of kept tokens beyond the trained length T, with `evict`.
+          "text": as in the text; beyond about 1.5 T the model writes nonsense. "cache": from the chunk on that ends
+          beyond T, keys that are more than T - S before the chunk are rotated to that distance, so that no distance is
+          longer than T. K takes M more rows. Needs plain RoPE on keys, M + S of at most T, and no cold store. It is the
+          default with `evict` and no cold store, except where `Llama` finds that the model's keys cannot be rotated.
+        - "block_tokens" (int, default 16), "ema_alpha" (float, default 0.5): of the scorer "block_ema". When a chunk is
+          closed, a score becomes ema_alpha times itself plus (1 - ema_alpha) times the mean of w over the chunk's
+          queries and query heads. S must be a multiple of block_tokens; L, H and A are rounded up to one.
+        - "shared_heads" (bool, default False): all KV heads of a layer keep the same positions, by the mean of their
+          scores.
+        - "keep_ratio" (float, default None): a memory set holds this part of the text before it, rounded up (to whole
+          blocks with "block_ema"), but at least sinks and local window, and at most M. H is the most that it may hold,
+          by default the ratio's share of n_ctx tokens.
 
     Raises
     ------
@@ -163,26 +161,30 @@ class H2OConfig:
     decode: Literal["full", "memory"] = _FOLLOWS
     evict: bool = False
     lookup_budget: int = _FOLLOWS
-    tile: int = 32
+    tile: int = field(default=32, init=False)
     dense_layers: int | Sequence[int] = ()
     retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
-    positions: Literal["text", "cache"] = _FOLLOWS
-    block_tokens: int = 16
-    ema_alpha: float = 0.5
-    shared_heads: bool = False
-    keep_ratio: float | None = None
+    positions: Literal["text", "cache"] = field(default=_FOLLOWS, init=False)
+    block_tokens: int = field(default=16, init=False)
+    ema_alpha: float = field(default=0.5, init=False)
+    shared_heads: bool = field(default=False, init=False)
+    keep_ratio: float | None = field(default=None, init=False)
     chunk_size: int = _CHUNK
     preset: Literal["fast", "balanced", "faithful"] = "balanced"
+    research: InitVar[Mapping[str, Any]] = MappingProxyType({})
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.default is None and (value is None or isinstance(value, _FollowingInt | _FollowingStr)):
+    def __post_init__(self, research: Mapping[str, Any]) -> None:
+        if not isinstance(research, Mapping) or not set(research) <= set(_research_names()):
+            raise check.bad_argument(_OWNER, "research", f"a mapping with keys of {_research_names()}", research)
+        object.__setattr__(self, "research", dict(research))  # `dataclasses.replace` reads it
+        for each in fields(self):
+            value = getattr(self, each.name) if each.init else research.get(each.name, each.default)
+            if each.default is None and (value is None or isinstance(value, _FollowingInt | _FollowingStr)):
                 value = None  # not given
             else:
-                value = _checked(field.name, value)
-            object.__setattr__(self, field.name, value)
+                value = _checked(each.name, value)
+            object.__setattr__(self, each.name, value)
         for name, value in self._following().items():
             if getattr(self, name) is None:
                 following = _FollowingStr(value) if isinstance(value, str) else _FollowingInt(value)
@@ -201,6 +203,19 @@ class H2OConfig:
         """The configuration that a word stands for: a preset, or "auto". `owner` is whose argument `h2o` it is."""
         check.choice(owner, "h2o", name, ("auto", *PRESETS))
         return cls() if name == "auto" else cls(preset=cast(Any, name))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> H2OConfig:
+        """Of all values by their names, with the keys of `research`: the inverse of `dataclasses.asdict`."""
+        names = _research_names()
+        return cls(
+            **{name: value for name, value in values.items() if name not in names},
+            research={name: value for name, value in values.items() if name in names},
+        )
+
+    def with_research(self, **values: Any) -> H2OConfig:
+        """The same with other values of `research`."""
+        return replace(self, research={**vars(self)["research"], **values})
 
     def _following(self) -> dict[str, int | str]:
         """What is not given."""
@@ -299,7 +314,11 @@ class H2OConfig:
 
 def option_names() -> list[str]:
     """The fields of `H2OConfig` that the core knows: all but those that only say what others follow from."""
-    return [field.name for field in fields(H2OConfig) if field.name in OPTIONS]
+    return [each.name for each in fields(H2OConfig) if each.name in OPTIONS]
+
+
+def _research_names() -> list[str]:
+    return [each.name for each in fields(H2OConfig) if not each.init]
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -433,4 +433,4 @@ def _without_what_was_refused(h2o: H2OConfig | None, option: str | None) -> H2OC
     """With what takes its place; None if it was asked for, or nothing does."""
     if h2o is None or option is None or h2o.was_given(option):
         return None
-    return replace(h2o, retrieval="ngrams") if option == "retrieval" else replace(h2o, positions="text")
+    return replace(h2o, retrieval="ngrams") if option == "retrieval" else h2o.with_research(positions="text")

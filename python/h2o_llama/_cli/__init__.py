@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama._cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve
+from h2o_llama._cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve, settings
 from h2o_llama._cli.errors import Commands, with_debug
 from h2o_llama._cli.eval import eval_model
 from h2o_llama._cli.library import library
@@ -17,9 +17,10 @@ from h2o_llama._internal.terminal import echo
 app = typer.Typer(
     name="h2o-llama",
     cls=Commands,
-    help="llama.cpp with H2O sparse attention, and a look at which tokens attention kept.",
+    help="llama.cpp with H2O sparse attention, and a view of which tokens attention kept.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -51,22 +52,23 @@ def main(
         echo(_FIRST_STEPS)
 
 
-_GROUPS: dict[str, dict[str, Callable[..., None]]] = {
-    "Use": {
-        "demo": demo.demo,
-        "chat": chat.chat,
-        "run": run.run,
-        "batch": batch.batch,
-        "serve": serve.serve,
-        "rpc-server": rpc_server.rpc_server,
-    },
-    "Look inside": {"inspect": inspect.inspect, "info": info.info},
-    "Measure": {"bench": bench.bench, "eval": eval_model},
-    "Model files": {"pull": pull.pull, "quantize": quantize.quantize},
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "chat": chat.chat,
+    "run": run.run,
+    "batch": batch.batch,
+    "serve": serve.serve,
+    "rpc-server": rpc_server.rpc_server,
+    "options": settings.list_settings,
+    "inspect": inspect.inspect,
+    "info": info.info,
+    "bench": bench.bench,
+    "eval": eval_model,
+    "pull": pull.pull,
+    "quantize": quantize.quantize,
 }
 
-for panel, commands in _GROUPS.items():
-    for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(with_debug(command))
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(with_debug(_command))
 
-app.add_typer(library, name="library", rich_help_panel="Use")
+app.add_typer(library, name="library")

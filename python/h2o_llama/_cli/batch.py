@@ -12,10 +12,11 @@ import typer
 
 from h2o_llama import H2OConfig
 from h2o_llama._cli import options
+from h2o_llama._cli.errors import as_typed
 from h2o_llama._cli.progress import progress_bars
 from h2o_llama._cli.prompt import has_library, model_file
 from h2o_llama._cli.weights import NONE, Changes, with_changes
-from h2o_llama._internal.terminal import echo
+from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch._answers import Answer
 from h2o_llama.batch._documents import SUFFIXES
@@ -36,10 +37,10 @@ def batch(
         Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. What is answered there is not asked again.")],
+    h2o: H2OConfig | None = None,
     max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
     library: options.Library = True,
-    h2o: H2OConfig | None = None,
     n_ctx: Annotated[
         int,
         typer.Option(min=0, help="Tokens of a document, a question and its answer at most; 0 is the model's limit."),
@@ -96,12 +97,12 @@ def batch(
                         n_added += 1
                     else:
                         n_errors += 1
-                        echo(f"{answer['document']}: {answer['error']}", err=True)
+                        echo(f"{answer['document']}: {as_typed(answer['error'])}", err=True)
                     update("answers", n_known + n_added, n_total)
         finally:
             echo(
-                f"{n_added:,} answers added to {out}, {n_known:,} were there"
-                + (f", {n_errors:,} errors" if n_errors else ""),
+                f"{counted(n_added, 'answer')} added to {out}, {n_known:,} there before"
+                + (f", {counted(n_errors, 'error')}" if n_errors else ""),
                 err=True,
             )
     if n_errors:

@@ -14,7 +14,7 @@ from h2o_llama._bench import NOTE, Bench, beside_dense, tables
 from h2o_llama._cli import options, sweeps
 from h2o_llama._cli.progress import progress_bars
 from h2o_llama._cli.prompt import model_file, read_text
-from h2o_llama._cli.sweeps import values
+from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
@@ -40,12 +40,11 @@ def bench(
         Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
     ] = None,
     settings: Sequence[Setting] = (),
-    chunk: options.Chunk = options.DEFAULTS.chunk_size,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
     changes: Changes = NONE,
 ) -> None:
-    """Measure how fast a model reads prompts and generates, with dense attention and with H2O.
+    """Measure speed and memory, dense and with H2O.
 
     Dense attention is measured twice: as llama.cpp computes it, and with our own kernels for weights, as H2O has
     them. So the table separates attention from the rest.
@@ -65,7 +64,7 @@ def bench(
         n_gen=n_gen,
         repetitions=repetitions,
         dense_max=dense_max,
-        chunk_size=chunk,
+        chunk_size=chunk_size_of(settings),
         n_threads=threads,
         n_gpu_layers=gpu_layers,
         text=None if text is None else read_text(text),

@@ -43,16 +43,14 @@ _HELP = """\
 def chat(
     model: options.Model,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Text to talk about, or a name that `pull` lists.")
+        Path | None, typer.Option("--file", "-f", help="A text to talk about, or a name that `pull` lists.")
     ] = None,
+    h2o: H2OConfig | None = None,
     mmproj: options.Mmproj = None,
     image: options.Images = None,
     system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
     max_tokens: Annotated[int, options.max_tokens()] = 512,
-    h2o: H2OConfig | None = None,
-    n_ctx: Annotated[
-        int, typer.Option(min=0, help=f"Tokens the chat may have; 0 is the document's and up to {_ROOM:,}.")
-    ] = 0,
+    n_ctx: Annotated[int, typer.Option(min=0, help=f"Tokens of the chat; 0: the document's and up to {_ROOM:,}.")] = 0,
     threads: options.Threads = None,
     threads_batch: options.ThreadsBatch = None,
     gpu_layers: options.RpcGpuLayers = None,
@@ -64,10 +62,10 @@ def chat(
     seed: options.Seed = None,
     library: options.Library = True,
 ) -> None:
-    """Chat with a model, perhaps about a document. /help lists what else can be typed.
+    """Chat with a model, about a document if you name one.
 
-    Every line is a message. The document is read once; a further question costs what is new. Answers go to standard
-    output, a line of measurements after each to standard error.
+    Every line is a message; /help lists what else can be typed. The document is read once. Answers are written to
+    standard output, a line of measurements after each to standard error.
     """
     told = [system] if system else []
     if file is not None:

@@ -32,10 +32,10 @@ def demo(
     long: Annotated[bool, typer.Option(help="Also measure a prompt that is twice as long.")] = True,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; half by default.")] = None,
 ) -> None:
-    """Hide keys in a document, ask for them with dense attention and with H2O, and show what that costs.
+    """Compare dense attention and H2O on a document.
 
-    Needs no arguments and no network: the document is source code of this Python's standard library, the model is in
-    this package.
+    Keys are hidden in it, and asked for. Needs no arguments and no network: the document is source code of this
+    Python's standard library, the model is in this package.
     """
     check_target(html)
     console = Console()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import traceback
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperGroup
@@ -16,15 +19,31 @@ from h2o_llama import H2OError
 from h2o_llama._internal import log
 from h2o_llama._internal.terminal import echo
 
+_parameters: list[Any] = []
+"""The parameters of the command that runs."""
+
+_ALIASES = {"temp": "temperature", "rpc": "rpc_servers"}
+"""Where Python's argument has another name than the command's parameter."""
+
+_DEBUG = "h2o_llama.debug"  # in what a command's context shares with its group's
+
 
 def describe(error: BaseException) -> str:
     """The error in one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or "not enough memory"
+    return as_typed(" ".join(str(error).split())) or "not enough memory"
 
 
-_DEBUG = "h2o_llama.debug"  # in what a command's context shares with its group's
+def as_typed(text: str) -> str:
+    """A message with options in the place of Python's arguments."""
+    for parameter in _parameters:
+        name, option = _ALIASES.get(parameter.name, parameter.name), max(parameter.opts, key=len)
+        is_a_word = "_" not in name and name != "evict"  # then the name is where the message begins
+        if option.startswith("--"):
+            before = r"(?<=\] )" if is_a_word else r"(?<![\w./-])"
+            text = re.sub(rf"{before}(n_)?{name}(?![\w/])", option, text)
+    return text
 
 
 class Commands(TyperGroup):
@@ -44,6 +63,7 @@ class Commands(TyperGroup):
 
 
 def _set_debug(context: typer.Context, is_on: bool) -> None:
+    _parameters[:] = context.command.params
     context.meta[_DEBUG] = is_on
 
 
@@ -54,24 +74,44 @@ def _set_verbose(is_on: bool) -> None:
         logging.getLogger(log.NAME).propagate = False  # it is printed as it comes
 
 
+def _print_all(context: typer.Context, is_asked: bool) -> None:
+    if is_asked:
+        command: Any = copy(context.command)
+        command.params = [copy(parameter) for parameter in command.params]
+        for parameter in command.params:
+            parameter.hidden = False
+        echo(command.get_help(context))
+        raise typer.Exit
+
+
 _ON_EVERY_COMMAND: dict[str, Any] = {
     "verbose": typer.Option(
-        "--verbose", is_eager=True, callback=_set_verbose, help="Print llama.cpp's log and this package's to stderr."
+        "--verbose", is_eager=True, callback=_set_verbose, help="Print llama.cpp's log and this package's."
     ),
     "debug": typer.Option(
-        "--debug", is_eager=True, callback=_set_debug, help="Print the whole traceback of an error, to report it."
+        "--debug", is_eager=True, callback=_set_debug, help="Print the traceback of an error, to report it."
+    ),
+    "help_all": typer.Option(
+        "--help-all", is_eager=True, callback=_print_all, help="Show the options of machine and RoPE, too."
     ),
 }
 
 
+_METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+
+
 def with_debug(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command --verbose and --debug."""
+    """Gives a command --verbose, --debug and --help-all, and its options words for their values."""
 
     @wraps(command)
-    def run(verbose: bool, debug: bool, **given: Any) -> None:
+    def run(verbose: bool, debug: bool, help_all: bool, **given: Any) -> None:
         command(**given)
 
     own = inspect.signature(command, eval_str=True)
+    for parameter in own.parameters.values():
+        kind, option, *_ = get_args(parameter.annotation)
+        if option.metavar is None:
+            option.metavar = _METAVARS.get((get_args(kind) or (kind,))[0])
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         for name, option in _ON_EVERY_COMMAND.items()

@@ -12,7 +12,7 @@ from rich.console import Console
 from h2o_llama._cli import options, sweeps
 from h2o_llama._cli.progress import progress_bars
 from h2o_llama._cli.prompt import open_model, read_text
-from h2o_llama._cli.sweeps import values
+from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal.terminal import plain
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
@@ -22,12 +22,9 @@ from h2o_llama.eval._task import Task
 from h2o_llama.eval._text import halves
 from h2o_llama.sequence.generating import DENSE_TAIL
 
-_TEXT = "Perplexity and continuation"
-_RULER = "RULER"
-
 
 @with_changes
-@sweeps.with_settings("decode")
+@sweeps.with_settings()
 def eval_model(
     model: options.Model,
     text: sweeps.Text = None,
@@ -36,49 +33,42 @@ def eval_model(
         Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
     ] = None,
     settings: Sequence[Setting] = (),
-    chunk: options.Chunk = options.DEFAULTS.chunk_size,
     beside_window: Annotated[
         bool,
-        typer.Option(
-            "--window", rich_help_panel=options.PANEL, help="Measure a window of the first setting's size, too."
-        ),
+        typer.Option("--window", help="Measure a window of the first setting's size, too."),
     ] = False,
     half: Annotated[
         Literal["both", "first", "second"],
-        typer.Option(
-            rich_help_panel=_TEXT, help="Of the text: settings are chosen on the first, judged on the second."
-        ),
+        typer.Option(help="Of the text: settings are chosen on the first, judged on the second."),
     ] = "both",
-    windows: Annotated[
-        int, typer.Option(rich_help_panel=_TEXT, min=1, help="Pieces at most, evenly from the whole text.")
-    ] = 4,
-    continuation: Annotated[
-        int, typer.Option(rich_help_panel=_TEXT, min=0, help="Tokens after the prompt; 0: leave it out.")
-    ] = 256,
+    windows: Annotated[int, typer.Option(min=1, help="Pieces at most, evenly from the whole text.")] = 4,
+    continuation: Annotated[int, typer.Option(min=0, help="Tokens after the prompt; 0: leave it out.")] = 256,
     ruler: Annotated[
         bool,
-        typer.Option("--ruler", rich_help_panel=_RULER, help="Measure its eleven tasks that need no data set instead."),
+        typer.Option("--ruler", help="Measure its eleven tasks that need no data set instead."),
     ] = False,
-    ruler_task: Annotated[
-        str, typer.Option(rich_help_panel=_RULER, help=f"Some of them only: {', '.join(KINDS)}.")
-    ] = "",
-    samples: Annotated[int, typer.Option(rich_help_panel=_RULER, min=1, help="Prompts for each task and length.")] = 5,
+    ruler_task: Annotated[str, typer.Option(help=f"Some of them only: {', '.join(KINDS)}.")] = "",
+    samples: Annotated[int, typer.Option(min=1, help="Prompts for each task and length.")] = 5,
     dense_tail: Annotated[
         int,
-        typer.Option(rich_help_panel=_RULER, min=0, help="Last tokens of a prompt that attend to everything kept."),
+        typer.Option(min=0, help="Last tokens of a prompt that attend to everything kept."),
     ] = DENSE_TAIL,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
     changes: Changes = NONE,
 ) -> None:
-    """Measure what sparse attention costs: perplexity, KL divergence, continuation, or the benchmark RULER.
+    """Measure what sparse attention costs in quality.
 
-    Dense attention reads the same tokens beside every setting. Options that take several values give all combinations.
+    That is perplexity, KL divergence and the loss of text after a prompt, or the benchmark RULER. Every
+    setting is compared with dense attention on the same tokens. Options that take several values give all combinations.
     """
-    tasks: list[Task] = []
+    chunk, tasks = chunk_size_of(settings), list[Task]()
     if ruler or ruler_task:
-        tasks += [Ruler(kind, samples, dense_tail) for kind in values("--ruler-task", ruler_task, str) or KINDS]
+        kinds = values("--ruler-task", ruler_task, str) or list(KINDS)
+        for kind in kinds:
+            options.check_word("--ruler-task", kind, KINDS)
+        tasks += [Ruler(kind, samples, dense_tail) for kind in kinds]
     else:
         tasks.append(Perplexity(windows))
         if continuation > 0:

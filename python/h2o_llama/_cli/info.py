@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from textwrap import fill
+
 from rich.filesize import decimal
-from rich.table import Table
 
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._cli import options
 from h2o_llama._cli.prompt import model_file
 from h2o_llama._cli.weights import NONE, Changes, with_changes
-from h2o_llama._internal.terminal import plain
+from h2o_llama._internal.terminal import echo
 
-_N_CTX = 256
-_SMALL = H2OConfig(chunk_size=_N_CTX)
+_CONTEXTS = (8192, 32_768, 131_072)
+_STEP = 256  # llama.cpp rounds a context up to a multiple of it
+_WIDTH, _NAMES = 80, 16
 
 
 @with_changes
 def info(model: options.Model, changes: Changes = NONE) -> None:
-    """Describe a model: its sizes, its heads, its KV cache, and whether H2O works with it."""
-    with Llama(model_file(model), n_ctx=_N_CTX, h2o=None, **changes) as llm:
-        rows = [("File", llm.model_path), *_facts(llm), ("H2O", _verdict(llm))]
-    table = Table(show_header=False, box=None)
+    """Describe a model, its memory, and whether H2O works with it."""
+    with Llama(model_file(model), n_ctx=_STEP, h2o=None, **changes) as llm:
+        evicting, verdict = _evicting(llm)
+        rows = [*_facts(llm), *_memory(llm, evicting), ("H2O", verdict)]
+        echo(f"{'File':{_NAMES}}{llm.model_path}")
     for name, value in rows:
-        table.add_row(plain(name, "bold"), plain(value))
-    Console().print(table)
+        echo(fill(f"{name:{_NAMES}}{value}", _WIDTH, subsequent_indent=" " * _NAMES, break_long_words=False))
 
 
-def _verdict(llm: Llama) -> str:
-    """Whether H2O works with the model, and if not, why."""
+def _evicting(llm: Llama) -> tuple[int | None, str]:
+    """The bytes of a sequence of any length with `evict`, and whether H2O works with the model; if not, why."""
     try:
-        with Llama(llm, n_ctx=_N_CTX, h2o=_SMALL):
-            return "works"
+        with Llama(llm, n_ctx=_STEP, h2o=H2OConfig(evict=True)) as evicting:
+            return evicting.kv.stats.kv_bytes + evicting.kv.stats.side_bytes, "works"
     except H2OError as error:
-        return f"does not work: {error}"
+        return None, f"does not work: {error}"
 
 
 def _facts(llm: Llama) -> list[tuple[str, str]]:
@@ -42,7 +43,6 @@ def _facts(llm: Llama) -> list[tuple[str, str]]:
     architecture = metadata.get("general.architecture", "unknown")
     head_size = metadata.get(f"{architecture}.attention.key_length") or str(core.n_embd // max(core.n_head, 1))
     varying = "" if f"{architecture}.attention.head_count_kv" in metadata else " in the first layer"
-    per_token = llm.kv.stats.kv_bytes // _N_CTX
     return [
         ("Name", metadata.get("general.name", "-")),
         ("Model", llm.desc),
@@ -52,5 +52,22 @@ def _facts(llm: Llama) -> list[tuple[str, str]]:
         ("Context", f"{core.n_ctx_train:,} tokens in training"),
         ("Layers", f"{core.n_layer}, width {core.n_embd:,}"),
         ("Heads", f"{core.n_head} Q, {core.n_head_kv} KV{varying}, size {head_size}"),
-        ("KV cache", f"{per_token:,} bytes per token (F16), {decimal(per_token * core.n_ctx_train)} at full context"),
     ]
+
+
+def _memory(llm: Llama, evicting: int | None) -> list[tuple[str, str]]:
+    """What K and V take: beyond sliding windows they grow by the same number of bytes with each token."""
+    n = -(-(llm.model._handle.n_swa + 1024) // _STEP) * _STEP
+    first, second = (_dense_bytes(llm, n_ctx) for n_ctx in (n, 2 * n))
+    per_token = (second - first) // n
+    rows = [("KV cache", f"{per_token:,} bytes per token (F16)")]
+    for n_ctx in _CONTEXTS:
+        dense = first + (n_ctx - n) * per_token if n_ctx > n else first * n_ctx // n
+        evicted = "" if evicting is None else f", {decimal(evicting)} with --evict"
+        rows.append((f"{n_ctx:,} tokens", f"{decimal(dense)} dense{evicted}"))
+    return rows
+
+
+def _dense_bytes(llm: Llama, n_ctx: int) -> int:
+    with Llama(llm, n_ctx=n_ctx, h2o=None) as dense:
+        return dense.kv.stats.kv_bytes

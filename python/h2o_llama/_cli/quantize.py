@@ -21,7 +21,7 @@ def quantize(
     type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the weights: {', '.join(quantize_types())}.")],
     threads: options.Threads = None,
 ) -> None:
-    """Write a model with weights of another type, by llama.cpp's own quantiser."""
+    """Write a model with weights of another type."""
     check_target(out)
     quantize_model(model_file(model), out, type, threads)
     echo(f"Written: {out}, {decimal(out.stat().st_size)}")

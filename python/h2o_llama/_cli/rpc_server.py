@@ -20,9 +20,10 @@ def rpc_server(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 50052,
     threads: options.Threads = None,
 ) -> None:
-    """Hold and compute layers for a model on another machine: llama.cpp's RPC server, with H2O's operators.
+    """Hold and compute layers for a model on another machine.
 
-    There, name this machine by --rpc HOST:PORT, or Llama(…, rpc_servers="HOST:PORT").
+    It is llama.cpp's RPC server, with H2O's operators. There, name this machine by --rpc HOST:PORT, or
+    Llama(…, rpc_servers="HOST:PORT").
     """
     n_threads = available_cpus() if threads is None else threads
     path = program("rpc-server", "ggml-rpc-server", _REMEDY)

@@ -18,7 +18,7 @@ from h2o_llama._cli import options
 from h2o_llama._cli.progress import progress_bars
 from h2o_llama._cli.prompt import open_context, open_model, read_prompt, said, tokenize
 from h2o_llama._cli.weights import NONE, Changes, with_changes
-from h2o_llama._internal.terminal import echo, write
+from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.sequence._params import PRODUCTS
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
@@ -33,10 +33,10 @@ def run(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
+    h2o: H2OConfig | None = None,
     mmproj: options.Mmproj = None,
     image: options.Images = None,
     max_tokens: Annotated[int, options.max_tokens(least=0)] = 128,
-    h2o: H2OConfig | None = None,
     dense_tail: options.DenseTail = None,
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
@@ -112,9 +112,10 @@ def run(
         generated = time.perf_counter()
         echo(
             f"{f'loaded {n_before:,} tokens, ' if before else ''}"
-            f"prompt {len(tokens):,} tokens, {_known(llm)}"
+            f"prompt {counted(len(tokens), 'token')}, {_known(llm)}"
             f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
-            f"generated {n_generated:,} tokens, {n_generated / (generated - saved):,.1f} tokens/s{_drafts(llm)} | "
+            f"generated {counted(n_generated, 'token')}, "
+            f"{n_generated / (generated - saved):,.1f} tokens/s{_drafts(llm)} | "
             f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
             err=True,
         )
@@ -164,4 +165,4 @@ def _drafts(llm: Llama) -> str:
 
 def _chunks(llm: Llama) -> str:
     """How the prompt was cut."""
-    return "H2O off" if llm.h2o is None else f"{llm.kv.chunk_index} chunks of {llm.kv.chunk_size:,}"
+    return "H2O off" if llm.h2o is None else f"{counted(llm.kv.chunk_index, 'chunk')} of {llm.kv.chunk_size:,}"

@@ -14,7 +14,6 @@ from h2o_llama._cli import options
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.programs import become, program
 from h2o_llama._cli.prompt import has_library, open_model
-from h2o_llama._cli.upstream import upstream_options
 from h2o_llama._cli.weights import NONE, Changes, upstream_arguments, with_changes
 from h2o_llama._internal import check, log
 from h2o_llama._internal.cpus import available_cpus
@@ -92,51 +91,53 @@ def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str
 @options.with_h2o
 def serve(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="A GGUF file, a name that `pull` lists, or 'demo'.")
+        str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")
     ] = "demo",
     passed_on: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Further options of llama-server.")
+        list[str] | None, typer.Argument(metavar="-- OPTIONS", help="Further options of llama-server.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    h2o: H2OConfig | None = None,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots: requests that are computed at the same time.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Slots: requests computed at the same time.")] = 1,
     n_ctx: Annotated[
-        int, typer.Option(min=0, help=f"Tokens of a slot; 0 is what the model was trained for, up to {_MOST_ROOM:,}.")
+        int, typer.Option(min=0, help=f"Tokens of a slot; 0: the trained length, up to {_MOST_ROOM:,}.")
     ] = 0,
     mmproj: options.Mmproj = None,
     api_key: Annotated[
         str | None,
         typer.Option(
             envvar="LLAMA_API_KEY",
-            help="Key that requests must have. Other users of this machine can see it here, but not in the variable.",
+            help="Key that requests must have. Other users see it here, but not in the variable.",
         ),
     ] = None,
     slot_save_path: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder in which clients may save and restore slots."),
+        typer.Option(
+            metavar="FOLDER", exists=True, file_okay=False, help="Folder in which clients may save and restore slots."
+        ),
     ] = None,
     library: Annotated[
         str | None,
         typer.Option(
             metavar="FOLDER|off",
             show_default="the user's library",
-            help="Keep what is read in this folder, and go on from a text there that begins alike.",
+            help="Keep texts there, and reuse one that begins alike.",
         ),
     ] = None,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Serve embeddings of texts instead of answers. H2O is off then.")
+        bool, typer.Option("--embeddings", help="Serve embeddings instead of answers, without H2O.")
     ] = False,
-    h2o: H2OConfig | None = None,
     threads: options.Threads = None,
     products: options.Products = PRODUCTS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
     changes: Changes = NONE,
 ) -> None:
-    """Serve a model over HTTP: llama.cpp's server (OpenAI's interface and its own), with H2O for every slot.
+    """Serve a model over HTTP, with a web page.
 
-    A browser finds a page there, to ask about a document. A second question about the same document costs the question.
-    What follows -- goes to llama-server as it is.
+    The server is llama.cpp's, with OpenAI's interface and its own, and H2O in every slot. Options after -- are
+    passed to llama-server.
     """
     if api_key is not None and not api_key.strip(", "):
         raise typer.BadParameter("there is no key in it", param_hint="--api-key")
@@ -183,7 +184,7 @@ def serve(
             "--batch-size",
             h2o.chunk_size,
             "--no-kv-unified",
-            *upstream_options(h2o),
+            *options.upstream_options(h2o),
         ]
     llama_server = program("serve", "llama-server", "install h2o-llama again")
     folder = default_folder() if library is None else Path(library)

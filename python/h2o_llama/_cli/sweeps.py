@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from h2o_llama._cli.options import DEFAULTS, PANEL, Options, check_preset, flag, instead_of, shown_default, summary
-from h2o_llama.config import OPTIONS as H2O
+from h2o_llama import H2OConfig
+from h2o_llama._cli.options import Options, check_word, instead_of, key_values, value_of
 from h2o_llama.config import PRESETS
 from h2o_llama.eval import Setting, evicting, sweep
 
@@ -17,54 +18,27 @@ T = TypeVar("T")
 
 Text = Annotated[
     Path | None,
-    typer.Option(
-        "--file", "-f", help="Text file, or a name that `pull` lists; - is standard input. By default Python's sources."
-    ),
+    typer.Option("--file", "-f", help="A text, or a name that `pull` lists; - is standard input; or Python's sources."),
 ]
-Evict = Annotated[
-    bool,
-    typer.Option(
-        "--evict", rich_help_panel=PANEL, help="Measure eviction too, with H + B heavy hitters and nothing looked up."
+
+
+def _option(kind: Any, name: str, help: str, metavar: str | None = None, default: Any = None) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(name, metavar=metavar, help=help)], default
+
+
+_OPTIONS: Options = {
+    "preset": _option(str, "--h2o", f"{', '.join(PRESETS)}; one or more, with commas.", "NAMES", H2OConfig.preset),
+    "evict": _option(bool, "--evict", "Measure eviction too, with H + B heavy hitters and no lookups.", None, False),
+    "cold_store": _option(str | None, "--cold-store", "Measure eviction to 'memory' or a folder, too.", "WHERE"),
+    "h2o_set": _option(
+        list[str] | None, "--h2o-set", "See `h2o-llama options`; one or more values; repeatable.", "KEY=VALUES"
     ),
-]
-ColdStore = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHERE",
-        rich_help_panel=PANEL,
-        help="Measure eviction to a cold store too, with as many looked up: memory, or a folder for a temporary file.",
-    ),
-]
-_SWEPT = ("local_window", "heavy_budget", "lookup_budget", "retrieval", "sink_tokens", "schedule", "scorer", "decode")
-"""The parameters of `H2OConfig` of which there may be several values, the last one changing fastest."""
+}
 
 
-def _option(name: str, default: str = "") -> tuple[Any, str]:
-    """The option for values of a parameter: annotation and default."""
-    option = typer.Option(
-        rich_help_panel=PANEL,
-        show_default=True if default else shown_default(name),
-        help=f"{summary(name)}; one or more, with commas.",
-    )
-    return Annotated[str, option], default
-
-
-_PRESETS = typer.Option(
-    "--h2o",
-    rich_help_panel=PANEL,
-    help=f"How much a token attends to: {', '.join(PRESETS)}; one or more, with commas.",
-)
-
-
-def with_settings(*left_out: str, **defaults: str) -> Callable[..., Callable[..., None]]:
-    """The panel of H2O's options but some, and with some other defaults, for `settings`. The command has --chunk."""
-    chosen: Options = {
-        "preset": (Annotated[str, _PRESETS], DEFAULTS.preset),
-        **{flag(name): _option(name, defaults.get(name, "")) for name in _SWEPT if name not in left_out},
-        "evict": (Evict, False),
-        "cold_store": (ColdStore, None),
-    }
-    return instead_of("settings", chosen, lambda others, **given: settings(others["chunk"], **given))
+def with_settings(**defaults: str) -> Callable[..., Callable[..., None]]:
+    """Gives a command H2O's options in the place of its parameter `settings`. `defaults` are values of --h2o-set."""
+    return instead_of("settings", _OPTIONS, partial(settings, defaults))
 
 
 def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
@@ -75,17 +49,27 @@ def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
         raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
 
 
-def settings(chunk_size: int, *, evict: bool, cold_store: str | None, **texts: str) -> list[Setting]:
+def settings(
+    defaults: Mapping[str, str], *, preset: str, evict: bool, cold_store: str | None, h2o_set: Sequence[str] | None
+) -> list[Setting]:
     """All combinations of the options' values. What has none follows from the others."""
-    options = {name: flag(name) for name in _SWEPT} | {"preset": "preset"}
+    presets = values("--h2o", preset, str)
+    for word in presets:
+        check_word("--h2o", word, PRESETS)
+    texts = {**defaults, **key_values(h2o_set)}
+    chunk_size = value_of("chunk_size", texts.pop("chunk_size", str(H2OConfig.chunk_size)))
     chosen = {
-        name: values(f"--{option}", texts[option], int if name in H2O and H2O[name].kind == "number" else str)
-        for name, option in options.items()
-        if texts.get(option)
+        key: [value_of(key, word) for word in ([text] if key == "dense_layers" else values(key, text, str))]
+        for key, text in texts.items()
     }
-    for word in values("--h2o", texts.get("preset", ""), str):
-        check_preset(word, PRESETS)
-    kept = sweep(chunk_size=chunk_size, **chosen)
+    kept = sweep(chunk_size=chunk_size, preset=presets, **chosen)
     evicted = evicting(kept) if evict else []
     stored = evicting(kept, cold_store) if cold_store is not None else []
     return [*kept, *evicted, *stored]
+
+
+def chunk_size_of(settings: Sequence[Setting]) -> int:
+    """That of all of them."""
+    h2o = settings[0].h2o
+    assert h2o is not None  # a sweep has no dense setting
+    return h2o.chunk_size

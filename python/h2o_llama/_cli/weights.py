@@ -14,9 +14,6 @@ from h2o_llama._cli.options import Options, instead_of
 from h2o_llama.models._adapters import check_adapters
 from h2o_llama.models.rope import SCALING_TYPES, check_rope
 
-_PANEL = "Model"
-
-
 Changes = Mapping[str, Any]
 """Arguments of `Model`, by their names."""
 
@@ -24,13 +21,14 @@ NONE: Changes = MappingProxyType({})
 
 
 def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> tuple[Any, None]:
-    option = typer.Option(*names, metavar=metavar, rich_help_panel=_PANEL, show_default=False, help=help)
+    option = typer.Option(*names, metavar=metavar, show_default=False, hidden=True, help=help)
     return Annotated[kind | None, option], None
 
 
 OPTIONS: Options = {
-    "lora": _option(
-        list[str], "A LoRA adapter, and what it is multiplied by. May be given several times.", metavar="FILE[:SCALE]"
+    "lora": (
+        Annotated[list[str] | None, typer.Option(metavar="FILE[:SCALE]", help="A LoRA adapter. Repeatable.")],
+        None,
     ),
     "rope_scaling_type": _option(
         str,
@@ -57,7 +55,7 @@ def with_changes(command: Callable[..., None]) -> Callable[..., None]:
     return instead_of("changes", OPTIONS, _changes)(command)
 
 
-def _changes(_: Mapping[str, Any], *, lora: list[str] | None, rope_scale: float | None, **rope: Any) -> dict[str, Any]:
+def _changes(*, lora: list[str] | None, rope_scale: float | None, **rope: Any) -> dict[str, Any]:
     if rope_scale is not None:
         if rope["rope_freq_scale"] is not None:
             raise typer.BadParameter("--rope-scale and --rope-freq-scale say the same: give one of them")

@@ -29,6 +29,11 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def echo(text: object, err: bool = False) -> None:
     """Print a line to standard output, or to standard error."""
     print(printable(str(text)), file=sys.stderr if err else sys.stdout, flush=True)

@@ -70,7 +70,9 @@ DENSE = Setting("dense", None)
 
 
 def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) -> list[Setting]:
-    """The settings of all combinations of values of `H2OConfig`'s parameters, the last one changing fastest.
+    """The settings of all combinations of values of parameters, the last one changing fastest.
+
+    A name is a parameter of `H2OConfig` or a key of `research`.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) ->
         If a value is out of range, or a parameter has none.
     """
     settings = [
-        Setting.of(H2OConfig(**dict(zip(values, chosen, strict=True)), chunk_size=chunk_size))
+        Setting.of(H2OConfig.from_dict({**dict(zip(values, chosen, strict=True)), "chunk_size": chunk_size}))
         for chosen in product(*values.values())
     ]
     if not settings:

@@ -11,6 +11,8 @@ from h2o_llama._internal.terminal import plain
 from h2o_llama.eval._ruler import ruler_mean
 from h2o_llama.eval._task import Row
 
+_SETTING_WIDTH = len("single_pass")
+_NARROW = ("perplexity", "same top", "tokens/s")
 _OVER = {"full": "all K/V", "memory": "memory set"}
 
 _NOTES = {
@@ -44,9 +46,11 @@ def _of(row: Row) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table("")
+    """Of 80 columns, with nothing cut off."""
+    table = Table()
+    table.add_column("", min_width=_SETTING_WIDTH, overflow="fold")
     for column in columns:
-        table.add_column(plain(column), justify="right")
+        table.add_column(plain(column), justify="right", overflow="fold", no_wrap=column in _NARROW)
     return table
 
 
@@ -56,12 +60,14 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
         f"Perplexity of {first['windows']} × {first['n_tokens']:,} tokens of {first['text']}, S "
         f"{first['chunk_size']:,}, {_of(first)}"
     )
-    table = _table(*_LOSS_COLUMNS, "loss, first chunk", "KL, first chunk", "tokens/s")
-    table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 5, f"{first['tokens_per_s_dense']:,.0f}")
+    table = _table(*_LOSS_COLUMNS, "tokens/s")
+    first_chunk = _table("loss over dense, first chunk", "KL, first chunk")
+    table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 3, f"{first['tokens_per_s_dense']:,.0f}")
     for row in rows:
-        rounding = _loss_and_kl(row["first_chunk"])
-        table.add_row(plain(row["setting"]), *_losses(row), *rounding, f"{row['tokens_per_s']:,.0f}")
+        table.add_row(plain(row["setting"]), *_losses(row), f"{row['tokens_per_s']:,.0f}")
+        first_chunk.add_row(plain(row["setting"]), *_loss_and_kl(row["first_chunk"]))
     yield table
+    yield first_chunk
 
     buckets = first["buckets"]
     yield "Loss over dense by position"

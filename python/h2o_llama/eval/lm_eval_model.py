@@ -90,7 +90,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         is_on = check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
         self._is_chat = False
         self._dense_tail = check.integer(_OWNER, "dense_tail", dense_tail, 0)
-        self._llm = Llama(pretrained, h2o=H2OConfig(**config) if is_on else None, **options)
+        self._llm = Llama(pretrained, h2o=H2OConfig.from_dict(config) if is_on else None, **options)
 
     # --- tokens
 

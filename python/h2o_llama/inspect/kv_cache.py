@@ -80,10 +80,8 @@ class KVCache(KVView):
             sink_tokens=sink_tokens,
             scorer=scorer,
             chunk_size=chunk_size,
-            block_tokens=block_tokens,
-            ema_alpha=ema_alpha,
-            shared_heads=shared_heads,
             lookup_budget=0,
+            research={"block_tokens": block_tokens, "ema_alpha": ema_alpha, "shared_heads": shared_heads},
         )
         kv_size = check.integer(self._owner, "kv_size", kv_size, 1)
         check.choice(self._owner, "type_k", type_k, KV_TYPES)

@@ -50,7 +50,7 @@ class SnapshotOrigin:
         if not isinstance(values, dict):
             raise TypeError(f"expected a dict, got {values!r:.80}")
         h2o = values.get("h2o")
-        origin = cls(**{**values, "h2o": None if h2o is None else _with_any_cold_store(H2OConfig(**h2o))})
+        origin = cls(**{**values, "h2o": None if h2o is None else _with_any_cold_store(H2OConfig.from_dict(h2o))})
         for field in fields(cls):
             value = getattr(origin, field.name)
             if field.name != "h2o" and type(value).__name__ != field.type:
