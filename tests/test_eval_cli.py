@@ -90,7 +90,6 @@ def test_errors_are_one_line() -> None:
     for options, match in [
         (["--file", "missing.txt"], "missing.txt: No such file"),
         (["--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
-        (["--ruler-task", "nonsense"], "ruler must be one of"),
         (["--json", "missing/rows.json"], "No such file"),
     ]:
         with case(options=options, match=match):
