@@ -237,14 +237,14 @@ class Past(RuleBasedStateMachine):
     def reuse(self, i: int, part: float, seed: int) -> None:
         """What is shared with another text, as far as it can be kept."""
         text = self.at(i)
-        shared_prefix = round(part * len(text.tokens))
-        tokens = text.tokens[:shared_prefix] + [255 - token for token in some_text(seed, 9)]
+        n_shared = round(part * len(text.tokens))
+        tokens = text.tokens[:n_shared] + [255 - token for token in some_text(seed, 9)]
         n = text.sequence.reuse(tokens)
         assert 0 <= n <= len(tokens)
         assert text.sequence.tokens.tolist() == tokens[:n] or not text.has_history  # a state has no text
-        while shared_prefix < len(text.tokens) and text.tokens[shared_prefix] == tokens[shared_prefix]:
-            shared_prefix += 1
-        assert n <= shared_prefix
+        while n_shared < len(text.tokens) and text.tokens[n_shared] == tokens[n_shared]:
+            n_shared += 1
+        assert n <= n_shared
         text.cut(n, self.chunk_size)
 
     @precondition(lambda self: len(self.saved) < 4)

@@ -169,7 +169,7 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shared_prefix", "n_cached"),
+    ("name", "n_shared", "n_cached"),
     [
         ("sum", N + 2, N + 2),
         ("sum", N + 1, N + 1),
@@ -182,11 +182,11 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
         ("near-index", 2 * S + 3, 2 * S),
     ],
 )
-def test_a_common_prefix_is_kept(tiny_model: Path, name: str, shared_prefix: int, n_cached: int) -> None:
+def test_a_common_prefix_is_kept(tiny_model: Path, name: str, n_shared: int, n_cached: int) -> None:
     config, record, _ = POSSIBLE[name]
     with open_llama(tiny_model, config, record=record) as llm:
         old = evaluate(llm)
-        new = old[:shared_prefix] + [(token + 1) % 50 for token in old[shared_prefix:]] + random_tokens(20, seed=7)
+        new = old[:n_shared] + [(token + 1) % 50 for token in old[n_shared:]] + random_tokens(20, seed=7)
         assert llm.reuse(new) == n_cached
         assert llm.tokens.tolist() == new[:n_cached]
         llm.eval(new[n_cached:])

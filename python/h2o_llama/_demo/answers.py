@@ -1,4 +1,4 @@
-"""The demo's questions: answers of dense attention and of H2O, and the heads that still had the value."""
+"""The demo's questions, and the answers of dense attention and of H2O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rich.text import Text
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._demo.document import Document, Needle
 from h2o_llama._internal.terminal import plain
-from h2o_llama.inspect._extra_keys import last_tiles
 from h2o_llama.inspect._history import memory_history
 from h2o_llama.inspect._memory import MemoryReport, memory_report
 from h2o_llama.inspect._pieces import visible
@@ -34,13 +33,11 @@ _ROOM = 16  # for a question and its answer after a document
 class Answers:
     """The answers to each needle's question, by the way to compute.
 
-    `looked_up` are the positions that the prompt's last token saw by lookup with H2O, without a dense tail. `report` is
-    what this one kept of the last prompt.
+    `report` is what H2O, without a dense tail, kept of the last prompt.
     """
 
     report: MemoryReport
     said: dict[str, list[bytes]] = field(default_factory=dict)
-    looked_up: list[frozenset[int]] = field(default_factory=list)
 
 
 def ask(
@@ -48,7 +45,6 @@ def ask(
 ) -> Answers:
     """Read the document with each needle's question after it, and generate an answer. There is one needle at least."""
     said: dict[str, list[bytes]] = {}
-    looked_up = []
     for name, h2o, dense_tail in ((DENSE, None, 0), (SPARSE, H2O, 0), (TAIL, H2O, DENSE_TAIL)):
         n_ctx = len(document.text) + _ROOM
         with Llama(model, n_ctx=n_ctx, n_threads=n_threads, h2o=h2o, record=name == SPARSE) as llm:
@@ -60,27 +56,23 @@ def ask(
                 llm.eval(tokens, dense_tail=dense_tail)
                 if name == SPARSE:
                     report = memory_report(llm, tokens, "the demo's document", memory_history(llm))
-                    seen = llm.kv.extra_keys(llm.kv.layers[0], 0, last_tiles(llm)[-1])
-                    looked_up.append(frozenset(seen.tolist()))
                 answer = llm.detokenize(list(islice(llm.generate([], temperature=0), _VALUE_DIGITS)))
                 said.setdefault(name, []).append(answer)
-    return Answers(report, said, looked_up)
+    return Answers(report, said)
 
 
 NOTE = (
     f"H2O: the question reads its own chunk, the memory sets, and up to {H2O.lookup_budget} tokens that are looked up "
-    "by the text, around earlier occurrences of its own tokens; a * marks the ones that its end still sees. It cannot "
-    "tell a value that none of these holds. Digits after the first are generated, which reads the whole cache: they "
-    "may be right where the first is wrong.\n"
+    "by the text, around earlier occurrences of its own tokens. It cannot tell a value that none of these holds. "
+    "Digits after the first are generated, which reads the whole cache: they may be right where the first is wrong.\n"
     f"{TAIL}: the last {DENSE_TAIL} tokens of the prompt, the question among them, read everything, as llm(prompt) and "
     "h2o-llama run have it."
 )
 
 
 def answer_table(document: Document, answers: Answers) -> Table:
-    """Every key's question: the answers, and how many heads still had the value."""
-    n_heads = len(answers.report.heads)
-    table = Table("key", "tokens back", "value", *answers.said, f"of {n_heads} heads keep each digit, * looked up")
+    """The answers to every key's question."""
+    table = Table("key", "tokens back", "value", *answers.said)
     table.title, table.title_justify = "Which value has the key?", "left"
     table.columns[1].justify = "right"
     for i, needle in enumerate(document.needles):
@@ -89,7 +81,6 @@ def answer_table(document: Document, answers: Answers) -> Table:
             f"{len(document.text) - needle.start:,}",
             str(needle.value),
             *(_verdict(said[i], needle) for said in answers.said.values()),
-            _kept(answers, i, needle),
         )
     return table
 
@@ -100,22 +91,11 @@ def _verdict(answer: bytes, needle: Needle) -> Text:
     return plain(f"{text} right", "green") if answer == needle.answer else plain(f"{text} wrong", "red")
 
 
-def _kept(answers: Answers, i: int, needle: Needle) -> str:
-    """How many heads still had each digit of the value when its question was read, and * if it was looked up."""
-    report = answers.report
-    if needle.start >= report.memory_end:
-        return "in last chunk"
-    return " ".join(
-        f"{report.n_heads_keeping(p)}{'*' if p in answers.looked_up[i] else ''}" for p in needle.value_positions
-    )
-
-
 def html_facts(document: Document, answers: Answers) -> list[tuple[str, str]]:
     """Lines for the HTML page: how heavy hitters were ranked, and the hidden keys."""
     facts = [("Heavy hitters", f"ranked by {H2O.scorer}, schedule {H2O.schedule}")]
     for i, needle in enumerate(document.needles):
         where = f"{needle.value} at position {needle.start:,}, framed below"
-        kept = f"heads that keep each digit, * looked up: {_kept(answers, i, needle)}"
         said = (f"{name}: {_verdict(answers.said[name][i], needle)}" for name in (SPARSE, TAIL))
-        facts.append((f"k{needle.key}", "; ".join([where, kept, *said])))
+        facts.append((f"k{needle.key}", "; ".join([where, *said])))
     return facts

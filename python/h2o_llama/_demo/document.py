@@ -16,7 +16,7 @@ SECRETS = ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576))
 
 @dataclass(frozen=True)
 class Needle:
-    """A hidden key: its definition line starts at byte `start`, its value's digits at `value_start`."""
+    """A hidden key: its definition line starts at byte `start`."""
 
     key: int
     value: int
@@ -41,12 +41,6 @@ class Needle:
     def line_positions(self) -> range:
         """Byte positions of the definition without its newline."""
         return range(self.start, self.start + len(self.definition) - 1)
-
-    @property
-    def value_positions(self) -> range:
-        """Byte positions of the value's digits in the document."""
-        first = self.start + self.definition.index(b"=") + 1
-        return range(first, first + len(self.answer))
 
 
 @dataclass(frozen=True)

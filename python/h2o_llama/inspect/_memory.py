@@ -67,12 +67,6 @@ class MemoryReport:
             return "local"
         return "sinks" if position in self.sinks else "old"
 
-    def n_heads_keeping(self, position: int) -> int:
-        """How many heads have the position in their memory set."""
-        if position in self.sinks or position in self.local:
-            return len(self.heads)
-        return sum(position in h.heavy for h in self.heads)
-
 
 def memory_report(llm: Llama, tokens: Sequence[int], title: str, history: MemoryHistory | None = None) -> MemoryReport:
     """What `llm` kept of `tokens`, which are all that it has evaluated since its last reset."""
