@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import cmake
@@ -81,3 +84,26 @@ def test_the_cores_includes_go_in_one_direction() -> None:
         assert lowest, f"these include each other: {sorted(parts)}"
         for part in lowest:
             del parts[part]
+
+
+def test_the_packages_imports_go_in_one_direction() -> None:
+    """Also those for types. A module without an underscore is on a page of the manual."""
+    root = REPOSITORY / "python"
+    files = {".".join(path.relative_to(root).with_suffix("").parts): path for path in root.rglob("*.py")}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    core = "h2o_llama._core"
+
+    def imported(body: list[ast.stmt]) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.If):
+                yield from imported(node.body)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    name = f"{node.module}.{alias.name}"
+                    yield name if name in files or name == core else str(node.module)
+
+    graph = {name: set(imported(ast.parse(path.read_text()).body)) & files.keys() for name, path in files.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError
+    pages = " ".join(page.read_text() for page in (REPOSITORY / "docs").rglob("*.md"))
+    public = [name for name, path in files.items() if path.name != "__init__.py" and "._" not in name]
+    assert [name for name in public if name not in pages] == []
