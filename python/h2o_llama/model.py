@@ -407,7 +407,7 @@ class Model:
         >>> with Model(demo_model_path(), chat_template="chatml") as model:
         ...     a, b = (model.chat_tokens([{"role": "user", "content": text}]) for text in ("Who?", "When?"))
         ...     print(len(a), len(b), shared_prefix(a, b))
-        50 51 23
+        54 55 19
         """
         owner = f"{self._owner}.chat_tokens"
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
