@@ -166,6 +166,51 @@ DEEP: Any = 1
 for _ in range(100):
     DEEP = [DEEP]
 
+STRING: Fields = {"type": "string"}
+ARRAY: Fields = {"type": "array"}
+THING: Fields = {"type": "object"}
+BAD_SCHEMAS: list[tuple[Fields, str]] = [
+    ({"not": {"type": "null"}}, '"not"'),
+    ({"if": {"type": "null"}, "then": {"const": 1}}, '"if"'),
+    ({"type": "number", "multipleOf": 0.01}, '"multipleOf"'),
+    ({**ARRAY, "contains": {"const": 1}}, '"contains"'),
+    ({**ARRAY, "prefixItems": [{}], "unevaluatedItems": STRING}, '"unevaluatedItems"'),
+    ({**THING, "patternProperties": {"^a": {}}}, '"patternProperties"'),
+    ({**THING, "propertyNames": {"pattern": "^a"}}, '"propertyNames"'),
+    ({**THING, "minProperties": 1}, '"minProperties"'),
+    ({**THING, "maxProperties": 1}, '"maxProperties"'),
+    ({**THING, "dependentRequired": {"a": ["b"]}}, '"dependentRequired"'),
+    ({**STRING, "pattern": "^a$", "maxLength": 3}, '"maxLength" cannot be combined with pattern'),
+    ({**STRING, "pattern": "^(?!a)"}, "pattern ^(?!a) cannot be kept: a grammar has no lookahead"),
+    ({**STRING, "pattern": r"^\p{L}+$"}, r"cannot be kept: unsupported escape \p"),
+    ({**STRING, "pattern": r"(a)\1"}, r"unsupported escape \1"),
+    ({**STRING, "pattern": "a^"}, "an anchor stands inside"),
+    ({**STRING, "pattern": "(a"}, "unbalanced parentheses"),
+    ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, '"pattern" holds twice'),
+    ({**THING, "required": ["a"], "additionalProperties": False}, '"required" has a property that'),
+    ({"type": "integer", "minimum": 3, "maximum": 2}, "within its bounds"),
+    ({"type": "string", "enum": [1]}, 'no value of "enum"'),
+    ({"properties": {"a": {"minLength": -1}}}, "#/properties/a: "),
+]
+"""Schemas that no grammar can say, and the part of an error that names the reason."""
+
+BAD_GRAMMARS: list[tuple[Any, str | None, str]] = [
+    ("", None, "grammar must be GBNF as a string, not empty"),
+    (3, None, "grammar must be a LlamaGrammar"),
+    ('root ::= "a', "", "no valid GBNF .*unexpected end of input"),
+    ('start ::= "a"', "", "does not contain a 'root' symbol"),
+    ("root ::= thing", "", "Undefined rule identifier 'thing'"),
+    ('root ::= root "a"', "", "left recursion"),
+    ('root ::= a\na ::= b a "z" | "x"\nb ::= c\nc ::= "" | "y"', "", "left recursion"),
+    ("root ::= root", "", "left recursion"),
+    ('root ::= "x" a\na ::= b\nb ::= a', "", "left recursion"),
+    ("root ::= " + "(" * 300 + '"a"' + ")" * 300, "", "more than 200 open parentheses"),
+    ('root ::= "' + "a" * 300_000 + '"', None, "smaller than 256 KiB"),
+    ('root ::= "a\0"', "", "must not hold a zero byte"),
+    ('root ::= "\ud800"', "", "text that UTF-8 can hold"),
+]
+"""As in REFUSED."""
+
 REFUSED: list[tuple[Fields, str | None, str]] = [
     ({"messages": []}, "messages", "messages must be a list of messages, not empty"),
     ({"messages": "a"}, "messages", "messages must be a list of messages"),
@@ -248,6 +293,11 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
         {"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}},
         "tool_choice",
         r"of a function among tools \(\['add'\]\)",
+    ),
+    *(({"grammar": grammar}, by_server, by_llama) for grammar, by_server, by_llama in BAD_GRAMMARS),
+    *(
+        ({"response_format": {"type": "json_object", "schema": schema}}, reason, re.escape(reason))
+        for schema, reason in BAD_SCHEMAS
     ),
     ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "chat_template_kwargs must be a dict"),
 ]

@@ -77,8 +77,10 @@ def test_all_answer_alike(doors: tuple[str, list[Door]], llm: Llama) -> None:
     assert n_answers > 5
 
 
-def test_all_refuse_the_same(doors: tuple[str, list[Door]]) -> None:
+def test_all_refuse_the_same(doors: tuple[str, list[Door]], capfd: pytest.CaptureFixture[str]) -> None:
+    """With the reason; this process prints nothing."""
     name, (ask, *_) = doors
+    capfd.readouterr()
     n_refused = 0
     for fields, by_server, by_llama in REFUSED:
         said = {"serve": by_server and re.escape(by_server), "Llama": by_llama, "run": ""}[name]
@@ -92,6 +94,7 @@ def test_all_refuse_the_same(doors: tuple[str, list[Door]]) -> None:
                     assert re.search(said, found)
                     n_refused += 1
     assert n_refused > 5
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow

@@ -275,7 +275,7 @@ def test_arguments_go_by_name(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", [0, 1])
-def test_shared_weights_outlive_whoever_is_closed_first(tiny_model: Path, closed: int) -> None:
+def test_shared_weights_outlive_the_first_user_that_is_closed(tiny_model: Path, closed: int) -> None:
     first = open_tiny(tiny_model)
     both = [first, open_tiny(first)]
     both[closed].eval(random_tokens(40))

@@ -374,7 +374,6 @@ def test_a_call_can_be_required(start: Start) -> None:
         assert server.complete("a", n_predict=1)["tokens_predicted"] == 1
     for change, reason in [
         ({"json_schema": json.loads('{"allOf":[' * 300 + "{}" + "]}" * 300), "tools": []}, "nested"),
-        ({"response_format": {"type": "json_object", "schema": lookahead}, "tools": []}, "has no lookahead"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": lookahead}}]}, "has no lookahead"),
     ]:
         status, answer = server.request("POST", "/v1/chat/completions", {**body, **change})

@@ -74,7 +74,7 @@ def send(port: int, request: Request, key: str | None) -> tuple[int, bytes] | No
 
 
 def fault(request: Request, answer: tuple[int, bytes] | None) -> str | None:
-    """What is wrong with the answer."""
+    """The fault of an answer; None if it has none."""
     if answer is None:
         return None if request.odd else "no answer"
     status, body = answer
@@ -224,7 +224,7 @@ def held(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("options", [[], ["--evict"], ["--evict", "--cold-store", "memory"]])
 def test_damaged_slot_files(options: list[str], tmp_path: Path) -> None:
-    """Slot 1 refuses each and says why, or can be gone on with; slot 0 has its text. The last one is slots/bad."""
+    """Slot 1 refuses each with a reason, or can continue from it; slot 0 keeps its text. The last file is slots/bad."""
     (tmp_path / "slots").mkdir()
     good, bad = tmp_path / "slots" / "good", tmp_path / "slots" / "bad"
     with serving(tmp_path / "log", "demo", *SMALL, *options, "--slot-save-path", f"{good.parent}/") as server:

@@ -27,7 +27,7 @@ SERVED: dict[str, tuple[list[str], H2OConfig | None]] = {
     "evict": (["--evict"], H2OConfig(chunk_size=S, evict=True)),
     "off": (["--h2o", "off"], None),
 }
-NO_TEXT = range(128, 256)  # bytes that are no characters alone
+NO_TEXT = range(128, 256)  # bytes that are not characters alone
 BOUND = 3e-3  # K and V are F16, and calls are cut in other places
 OPTIONS: dict[str, Any] = {
     "max_tokens": 8,
@@ -89,7 +89,7 @@ def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmp
 
 
 def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:
-    """Saved and restored, it can be gone on with."""
+    """It can continue after it was saved and restored."""
     server, _ = served
     messages = [about("What is this?", A), user("And " * 20 + "this?")]
     expected = chat(server, messages, cache_prompt=False)

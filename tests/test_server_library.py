@@ -134,7 +134,7 @@ def test_a_text_outlives_a_server_that_is_killed(serve: Any, name: str) -> None:
 
 
 def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(serve: Any) -> None:
-    """Where what was evicted is not gone."""
+    """Unless earlier tokens were evicted without a cold store."""
     parting = DOCUMENT[: 5 * S + 7] + OTHER
     for options, n in (([], 5 * S), (["--evict"], 0)):
         with serve(*options) as server:
