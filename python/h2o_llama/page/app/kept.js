@@ -60,7 +60,7 @@ async function paint() {
   const before = chunks.at(-1)[0];
   $("kept-text").textContent = shown[0].length
     ? `Each KV head keeps ${number(shown[0].length)} of the ${number(before)} tokens before the current chunk. ` +
-      "The darker a token, the more heads keep it." +
+      "The more heads keep a token, the stronger its colour." +
       (settings.lookup_budget ? ` Each query looks up at most ${number(settings.lookup_budget)} more.` : "")
     : `The text fits into its first chunk of ${number(settings.chunk_size)} tokens, which attends to all of it.`;
 }

@@ -14,6 +14,7 @@ async function answer(question, signal) {
   $("stop").disabled = false;
   $("news").textContent = "The question was sent.";
   const asked = show(question, "You");
+  reading({});
   scroll();
   let turn = null, place = null, timings = null;
   try {
@@ -24,7 +25,6 @@ async function answer(question, signal) {
     change(own);
     await keep(own);
     own.slot = await freeSlot(own.slot);
-    reading({});
     const body = {
       messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 1024,
     };
