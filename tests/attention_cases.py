@@ -234,7 +234,7 @@ class Problem:
         return np.concatenate([self.rows, of_heads], -1), np.concatenate([visible, seen[None, :, :, listed]], -1)
 
     def reference(self, sums: int | None = None) -> ops.Attention:
-        """All in float64. What is hidden is left out, not multiplied by 0, where that makes a difference."""
+        """All in float64. Hidden keys are left out, not multiplied by 0, where that makes a difference."""
         sums = self.case.sums if sums is None else sums
         wide = self.wide()
         q, k, v = (x.astype(np.float64) for x in (wide.q, wide.k, wide.v))

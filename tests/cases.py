@@ -22,7 +22,7 @@ POSITION_SCORERS = tuple(name for name in SCORERS if name != "block_ema")
 
 @dataclass(frozen=True)
 class Case:
-    """A configuration, and the options of `Llama` that go with it."""
+    """A configuration with its options of `Llama`."""
 
     h2o: H2OConfig
     kv_type: str = "f32"
@@ -72,7 +72,7 @@ class Case:
         return SCHEDULES[h2o.schedule](model, **options, **kwargs)
 
     def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
-        """Bounds for these calls, of which those of one token are decode steps."""
+        """Bounds for these calls. A call of one token is a decode step."""
         decodes = any(len(call) == 1 for call in calls)
         uses_upstreams = any(model.hparams.window) or os.environ.get("H2O_NO_FUSED_ATTENTION") == "1"
         return tolerance(
@@ -133,7 +133,7 @@ KEPT = {
     # More rows for a token than the operator reads in a block, and fewer queries in a tile than there are.
     "many lookups": LOOKUP.but(lookup_budget=200, tile=1),
     "dense layer": LOOKUP.but(dense_layers=(0,)),
-    # More than the tokens whose parts in the scores are kept one by one: 16.
+    # More than 16 tokens: the last 16 generated tokens keep their parts of the scores apart.
     "long chunks": LOOKUP.but(chunk_size=40, scorer="distant"),
     "composed": LOOKUP.but(flash_attn="off"),
     "composed, decode full": SMALL.but(flash_attn="off"),
@@ -164,7 +164,7 @@ EVICTING = {
     "evict, composed": EVICT.but(flash_attn="off", scorer="distant"),
     "evict, composed, dense layer": EVICT.but(flash_attn="off", dense_layers=(1,)),
 }
-# Choices with near ties: the oracle and the library are compared on one layer, tests/test_h2o_key_index.py.
+# Choices with near ties: test_h2o_oracle.py compares the oracle and the library on one layer.
 INDEXED = {
     "index": INDEX,
     "index, two_phase": INDEX.but(schedule="two_phase", kv_type="q8_0"),

@@ -83,7 +83,7 @@ def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
 
 
 def read_with_rows(llm: Llama, text: Text) -> Any:
-    """Logits of a part of the prompt, rows that are no token's, and the rest of it."""
+    """Logits of a part of the prompt, rows of embeddings without tokens, and the rest of the prompt."""
     llm.reset()
     rows = np.random.default_rng(2).normal(size=(2 * S - 5, llm.n_embd))
     parts: list[Any] = []
@@ -164,7 +164,7 @@ class Checks:
                 self.failed[name] = f"{type(error).__name__}: {error}"
 
     def check_sparse(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
-        """Property P1; finite logits; and what is left out matters, else the other checks would say nothing."""
+        """Property P1; finite logits; and leaving tokens out matters, or the other checks would prove nothing."""
         with self.open(h2o) as llm:
             logits = read(llm, self.text)
         yield "the first chunk", relative_error(logits[:S], self.dense[:S])
@@ -191,7 +191,7 @@ class Checks:
     def check_positions(self) -> Iterator[tuple[str, float]]:
         """Keys of the first layer know one token each. They have moved to where a text would have them.
 
-        They are `far` before the chunk at most, which is there, or beside windows at its place in the text.
+        They are at most `far` before the chunk. With windows the chunk keeps its place in the text.
         """
         tokens, start = self.text.prompt[:MIDDLE], MIDDLE // S * S
         far = EVICT.memory_size
@@ -218,7 +218,7 @@ class Checks:
             yield "keys", min(errors)
 
     def check_past(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
-        """Each way to go on from a past, beside another sequence, gives what a sequence alone gives."""
+        """Each way to continue from an earlier state, with another sequence present, agrees with a sequence alone."""
         with self.open(h2o) as alone:
             expected, of_other = read(alone, self.text), read(alone, self.other_text)
 

@@ -14,7 +14,7 @@ from tolerances import SCORE_FLOOR
 
 @contextmanager
 def case(**values: Any) -> Iterator[None]:
-    """What goes wrong in here was one of several cases: the failure says which."""
+    """Names the case in the message of a failure inside."""
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
@@ -82,8 +82,9 @@ def assert_same_memory(actual: Any, expected: Any, ranks: Any, margin: float) ->
             continue
         assert 0 <= extra.min() <= extra.max() < ranks.shape[1], f"head {head}: positions {extra} are not candidates"
         # All that was swapped must be next to the threshold: better tokens than `expected` holds are an error too, as
-        # then they were no candidates.
+        # then they were not candidates.
         swapped = ranks[head, np.concatenate([extra, missing])]
+        assert np.isfinite(swapped).all(), f"head {head}: of {extra} and {missing} some are not candidates"
         assert np.ptp(swapped) <= margin * (np.abs(swapped).max() + SCORE_FLOOR), (
             f"head {head}: kept {extra} with ranks {ranks[head, extra]}, "
             f"not {missing} with ranks {ranks[head, missing]}"
@@ -91,7 +92,7 @@ def assert_same_memory(actual: Any, expected: Any, ranks: Any, margin: float) ->
 
 
 class FollowLibrary:
-    """Lets the oracle go on with the library's memory sets, after checking that they differ only in near ties.
+    """Lets the oracle continue with the library's memory sets, after checking that they differ only in near ties.
 
     Without that, one swapped near tie would make all that follows incomparable. An oracle takes this object as
     `choose_memory`; `history` is the library's.

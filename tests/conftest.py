@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# Before NumPy loads: on matrices this small, BLAS threads cost ten times what they save.
+# Before NumPy loads: on matrices this small, BLAS threads cost ten times more than they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before h2o_llama loads: a thread that spins takes the CPU from the one it waits for, or from the other workers.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# In a build with a GPU, the CPU computes what is not put there, and Vulkan and cuBLAS multiply in float32.
+# In a build with a GPU, layers that are not on it run on the CPU, and Vulkan and cuBLAS multiply in float32.
 os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", "1000000")
 os.environ.setdefault("GGML_VK_DISABLE_F16", "1")
 os.environ.setdefault("GGML_CUDA_CUBLAS_COMPUTE_TYPE", "f32")
@@ -151,12 +151,6 @@ def oracle_model(model_path: Path) -> GGUFModel:
         return read_model(model_path)
     except UnsupportedModel as error:
         pytest.skip(f"the oracle cannot compute this model: {error}")
-
-
-@pytest.fixture(scope="session", params=["qwen3-gqa4-f32", "llama-gqa2-q8_0", "deci-linear-f32", "deepseek2-mla-f32"])
-def fixture_model(request: pytest.FixtureRequest, model_by_name: ModelByName) -> GGUFModel:
-    """Some generated models, for tests of the oracle by itself."""
-    return read_model(model_by_name(request.param))
 
 
 @pytest.fixture(scope="session", params=SCHEDULES)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ALIGNMENT = 32
 
-# Value types and the struct formats of those of fixed size.
+# Value types, and the struct formats of types of fixed size.
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
 FORMATS = {
     UINT8: "B",

@@ -27,12 +27,12 @@ Opened = Callable[..., "Llama"]
 # A model of the user's choice; every test with a `model_path` also runs against it.
 EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
 
-# Attacks (bad requests, damaged files, killed processes) go on so many times as long, and depend on the seed.
+# Factor for the length of attacks (bad requests, damaged files, killed processes), and their seed.
 LONGER = float(os.environ.get("H2O_TEST_LONGER", "1"))
 SEED = int(os.environ.get("H2O_TEST_SEED", "0"))
 
-# The oracle is too slow for a real model's size: such a model is compared on so many tokens at most, and a few of them
-# alone. A generated token takes it half as long as sixteen of a prompt.
+# The oracle is too slow for a real model's size: such a model is compared on at most this many tokens, and a few
+# of them alone. A generated token takes it half as long as sixteen of a prompt.
 EXTERNAL_MODEL_TOKENS = 64
 
 
@@ -57,12 +57,6 @@ def limited(n: int, path: Path) -> int:
 
 def random_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
     ids: list[int] = np.random.default_rng(seed).integers(0, n_vocab, n).tolist()
-    return ids
-
-
-def distinct_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:
-    """No id twice: the first layer's keys of equal ids are equal, and only rounding says which of them is chosen."""
-    ids: list[int] = np.random.default_rng(seed).permutation(n_vocab)[:n].tolist()
     return ids
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gguf import GGUFReader
@@ -22,115 +21,10 @@ from compare import (
     assert_scores_close,
     relative_error,
 )
-from h2o_llama.config import SCORERS
 from inputs import chunk_ends
 from kernels import ALL_ISAS
-from oracle import SCHEDULES, GGUFModel, OracleSequence
-from tolerances import AMX_ERROR, Tolerance, tolerance
-
-# Those that rank single positions. Blocks want other sizes: tests/test_h2o_ratio.py.
-POSITION_SCORERS = tuple(name for name in SCORERS if name != "block_ema")
-
-
-@dataclass(frozen=True)
-class Config:
-    """One H2O configuration. Design, section 2, for the letters."""
-
-    S: int
-    L: int
-    H: int
-    A: int = 0
-    kv_type: str = "f32"
-    # "on": H2O's fused operator. "off": attention composed of ggml's operators, which rules out a quantised V. With
-    # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention: sums of V in F16.
-    flash_attn: str = "on"
-    schedule: str = "single_pass"
-    scorer: str = "sum"
-    B: int = 0
-    T: int = 16  # queries that share a list of further keys
-    dense_layers: tuple[int, ...] = ()
-    decode: Literal["full", "memory"] = "full"
-    retrieval: Literal["ngrams", "index"] = "ngrams"
-    evict: bool = False
-    cold_store: str | None = None
-    block_tokens: int = 16
-    ema_alpha: float = 0.9
-    shared_heads: bool = False
-    keep_ratio: float | None = None
-    lossless: h2o_llama.LosslessConfig | None = None
-    positions: Literal["text", "cache"] = "text"
-    n_ctx_train: int | None = None  # of the model, if it is to be another one
-
-    @property
-    def one_of_each(self) -> dict[str, Config | None]:
-        """A configuration for each thing that a sequence can hold, by a name; None is dense attention."""
-        return {
-            "sum": self,
-            "lookups": replace(self, scorer="distant", B=12, T=4),
-            "decode_memory": replace(self, B=8, T=4, decode="memory"),
-            "two_phase": replace(self, schedule="two_phase"),
-            "dense_layers": replace(self, dense_layers=(1,)),
-            "evict": replace(self, scorer="distant", decode="memory", evict=True),
-            "cold_store": replace(self, decode="memory", evict=True, B=8, T=4, cold_store="memory"),
-            "key_index": replace(self, B=8, T=4, retrieval="index", kv_type="q8_0"),
-            "dense": None,
-        }
-
-    @classmethod
-    def defaults(cls, S: int, **others: Any) -> Config:
-        """What the library chooses for chunks of this size, looked up by n-grams."""
-        h2o = h2o_llama.H2OConfig(retrieval="ngrams", chunk_size=S)
-        sizes = {"L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens, "B": h2o.lookup_budget}
-        return cls(S=S, T=h2o.tile, scorer=h2o.scorer, **(sizes | others))
-
-    def __str__(self) -> str:
-        """What is not the default, to name a case."""
-        return ",".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default)
-
-    @property
-    def M(self) -> int:
-        return self.A + self.L + self.H
-
-    @property
-    def h2o(self) -> h2o_llama.H2OConfig:
-        """What of it is H2O's."""
-        names = {"S": "chunk_size", "L": "local_window", "H": "heavy_budget", "A": "sink_tokens"}
-        names |= {"B": "lookup_budget", "T": "tile"}
-        others = ("kv_type", "flash_attn", "lossless", "n_ctx_train")
-        return h2o_llama.H2OConfig.from_dict(
-            {names.get(name, name): value for name, value in vars(self).items() if name not in others}
-        )
-
-    def tiles(self, n_tokens: int) -> list[range]:
-        """The positions of every tile of a text: they begin with each chunk."""
-        ends = [min(start + self.S, n_tokens) for start in range(0, n_tokens, self.S)]
-        return [
-            range(first, min(first + self.T, end))
-            for start, end in zip(range(0, n_tokens, self.S), ends, strict=True)
-            for first in range(start, end, self.T)
-        ]
-
-    def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
-        """A sequence of the oracle with this configuration."""
-        others = ("schedule", "flash_attn", "evict", "cold_store", "lossless")
-        known = {name: value for name, value in vars(self).items() if name not in others}
-        return SCHEDULES[self.schedule](model, **known, **kwargs)
-
-    def softmax_rows(self, n: int) -> int:
-        """Rows per query head of n prompt tokens. In two_phase, all but those of chunk 0 have a second one."""
-        return n + max(n - self.S, 0) if self.schedule == "two_phase" else n
-
-    def tolerance(self, model: GGUFModel, calls: Sequence[Sequence[int]] = ()) -> Tolerance:
-        """Bounds for these calls, of which those of one token are decode steps."""
-        decodes = any(len(call) == 1 for call in calls)
-        uses_upstreams = any(model.hparams.window) or os.environ.get("H2O_NO_FUSED_ATTENTION") == "1"
-        return tolerance(
-            model.activation_type,
-            self.kv_type,
-            n_layer=model.hparams.n_layer,
-            upstreams_layers=any(model.hparams.window),
-            flash_attn_decode=decodes and self.flash_attn != "off" and uses_upstreams,
-        )
+from oracle import GGUFModel, OracleSequence
+from tolerances import AMX_ERROR
 
 
 @cache
@@ -139,7 +33,7 @@ def architecture(path: Path) -> str:
     return str(GGUFReader(path).fields["general.architecture"].contents())
 
 
-def open_llama(path: Path, config: Config | Case | None, *, n_ctx: int = 1024, **kwargs: Any) -> h2o_llama.Llama:
+def open_llama(path: Path, config: Case | None, *, n_ctx: int = 1024, **kwargs: Any) -> h2o_llama.Llama:
     """A `Llama` with H2O as configured, or without (then `S` etc. do not matter), recording every memory set."""
     # One thread: threads of so small a model would mostly wait for each other.
     arguments: dict[str, Any] = {"n_batch": n_ctx, "n_threads": 1}
@@ -187,7 +81,7 @@ def oracle_calls(oracle: OracleSequence, calls: Sequence[Sequence[int]], dense_t
 def assert_agrees_with_oracle(
     path: Path,
     model: GGUFModel,
-    config: Config | Case,
+    config: Case,
     calls: Sequence[Sequence[int]],
     dense_tail: int = 0,
     **kwargs: Any,
@@ -216,7 +110,7 @@ def assert_agrees_with_oracle(
         dense = config.h2o.dense_layers
         assert isinstance(dense, tuple)
         assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in dense]
-        # The text alone says what is looked up: nothing there to round.
+        # Lookups depend on the text alone: nothing is rounded.
         for got, positions in zip(lookups_of(llm), config.tiles(llm.n_tokens), strict=False):
             np.testing.assert_array_equal(got, oracle.looked_up(positions[-1]), f"tile {positions}")
         for got, want in pairs:
@@ -249,7 +143,7 @@ def index_noises() -> Iterator[Callable[[Any], Any] | None]:
 
 
 def decode_calls(llm: h2o_llama.Sequence, calls: Sequence[Sequence[int]]) -> Any:
-    """Logits of generated tokens, those of a call at once."""
+    """Logits of generated tokens; the tokens of a call are computed together."""
     logits = []
     for call in calls:
         llm.eval(call, logits="all", decode=True)
@@ -279,6 +173,13 @@ def min_position(sequence: h2o_llama.Sequence) -> int:
         return context.min_position
 
 
+def rewind_points(sequence: h2o_llama.Sequence, position: int) -> tuple[int, int]:
+    """The nearest positions that can be gone back to, at or below this one and at or above it."""
+    with sequence._state.used() as context:
+        before, after = context.rewind_points(position)
+    return before, after
+
+
 def state_of(sequence: h2o_llama.Sequence, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
     with sequence._state.used() as context:
         return context.get_state(partial, rows, end)
@@ -289,7 +190,7 @@ def restore(sequence: h2o_llama.Sequence, state: bytes, partial: bool = False, r
         context.set_state(state, partial, rows)
 
 
-# --- what is seen of a sequence
+# --- views of a sequence
 
 
 def arrays(sequence: h2o_llama.Sequence) -> list[Any]:
@@ -318,7 +219,7 @@ def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
     return seen
 
 
-def kept_positions(oracle: OracleSequence, config: Config | Case, il: int) -> NDArray[np.bool_]:
+def kept_positions(oracle: OracleSequence, config: Case, il: int) -> NDArray[np.bool_]:
     """Which positions every KV head of the layer still has, [n_head_kv, n_tokens]."""
     memory = oracle.memory_indices(il)
     kept = np.full((len(memory), oracle.n_tokens), not config.h2o.evict)
@@ -328,7 +229,7 @@ def kept_positions(oracle: OracleSequence, config: Config | Case, il: int) -> ND
     return kept
 
 
-def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Config | Case) -> None:
+def assert_history_is_well_formed(llm: h2o_llama.Llama, config: Case) -> None:
     """Property P4 of every memory set so far."""
     h2o = config.h2o
     ends = chunk_ends(llm.kv.n_tokens, h2o.chunk_size)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # Standard deviation of the attention logits of one query: 1.6 squared, about 2.6.
 QK_GAIN = 1.6
 
-# Queries of a latent attention come through so many dimensions.
+# Queries of a latent attention come through this many dimensions.
 NARROW = 32
 
 # Tokens that a short convolution sees.

@@ -58,8 +58,8 @@ class ModelSpec:
     n_ff: int = 128
     rope_base: float = 10000.0
     rope_factors: tuple[float, ...] = ()  # one for each pair of dimensions, as Llama 3 has them
-    n_rot: int | None = None  # so many dimensions of a head have RoPE; by default all
-    window: int = 0  # Gemma 3: every second layer sees so many positions
+    n_rot: int | None = None  # dimensions of a head with RoPE; by default all
+    window: int = 0  # Gemma 3: positions that every second layer sees
     rank: int = 0  # DeepSeek-V2: the size of a latent; a head has n_rot dimensions with RoPE and head_dim without
     n_expert: int = 0  # in all layers but the first
     tied: bool = False
@@ -135,7 +135,7 @@ def add_weights(spec: ModelSpec, writer: GGUFWriter) -> None:
     embedding = weights.normal(N_VOCAB, n_embd)
     # The shared direction that makes heavy hitters.
     embedding += weights.normal(1, n_embd)
-    # Gemma multiplies it by this, so that attention would hardly count beside it.
+    # Gemma multiplies the embedding by this: attention would hardly count.
     scale = np.sqrt(np.float32(n_embd)) if spec.arch == "gemma3" else np.float32(1)
     embedding /= scale
     weights.add_matrix("token_embd", embedding)
@@ -289,7 +289,7 @@ def open_writer(spec: ModelSpec, path: Path) -> GGUFWriter:
 
 
 def _add_latents(spec: ModelSpec, writer: GGUFWriter) -> None:
-    """The sizes of what is cached, and of a head as it would be without that."""
+    """Sizes of the cached latents, and of a head without them."""
     assert spec.n_rot is not None
     writer.add_key_length(spec.rank + spec.n_rot)
     writer.add_value_length(spec.rank)
@@ -315,7 +315,7 @@ def _add_byte_tokenizer(writer: GGUFWriter) -> None:
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list([*byte_characters(), *EXTRA_TOKENS])
     writer.add_token_types([TokenType.NORMAL] * N_BYTES + [TokenType.CONTROL] * len(EXTRA_TOKENS))
-    # llama.cpp insists on a list of merges; this one can never apply, as its parts are no single characters.
+    # llama.cpp insists on a list of merges; this one never applies, as its parts are longer than a character.
     writer.add_token_merges(["aa bb"])
     writer.add_bos_token_id(EOS)
     writer.add_eos_token_id(EOS)

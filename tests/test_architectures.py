@@ -44,6 +44,7 @@ def lower_cap(path: Path) -> None:
     reader.data.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", [*ACCEPTED.split(), *REFUSAL_OF])
 def test_architecture(architecture: str, generator: Path, tmp_path: Path) -> None:
     """With experts, without, or both."""
@@ -62,6 +63,7 @@ def test_architecture(architecture: str, generator: Path, tmp_path: Path) -> Non
             assert process.returncode == 0, f"{path.name}: {report['failed']}"
 
 
+@pytest.mark.slow
 def test_no_architecture_is_left_out(generator: Path, tmp_path: Path) -> None:
     paths = generate(generator, tmp_path)
     for path in paths:

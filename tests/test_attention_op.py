@@ -74,13 +74,13 @@ LARGE = {
     "a long memory": Case(300, 2100, 2, 128, 128, n_head_kv=1, scale=3.0),
     "tiles of fewer rows": Case(20, 200_000, 2, 16, 16, n_head_kv=1),
 }
-# K and V of three KV heads together are too large to be packed at once: they take turns, on one thread one at a time.
+# K and V of three KV heads together are too large to be packed at once: a single thread packs one at a time.
 IN_ROUNDS = {
     "blocks of queries": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_block=2, has_limits=True),
     "lists": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_further=8, tile=2, offset=1),
 }
 
-# Every two of these together, as far as they go together.
+# Every two of these values meet, where they can be combined.
 AXES: dict[str, list[Any]] = {
     "d": [
         *((1, 256), (2, 2), (15, 242), (31, 31), (33, 224), (40, 217), (64, 64), (32, 160), (96, 96), (127, 130)),
@@ -319,7 +319,7 @@ class TestNotFinite:
                 problem.assert_close(problem.attend(kernel), want, kernel)
 
     def test_logits_of_minus_infinity(self, kernel: str, way: Case) -> None:
-        """All of one query, and those of some keys for all queries."""
+        """All keys of one query, and some keys for all queries."""
         for type in ("f32", "f16") if kernel == CUDA else ("f32",):
             problem = Problem(replace(way, type=type))
             q, k = problem.q, problem.k
@@ -388,7 +388,7 @@ class TestExtremes:
                     problem.assert_close(got, want, kernel)
 
     def test_values_next_to_the_largest_number(self, isa: str, way: Case) -> None:
-        """Their average is no larger."""
+        """Their average is not larger."""
         problem = Problem(replace(way, sees="all"))
         problem.v[...] = 3e38
         np.testing.assert_allclose(problem.attend(isa).o, 3e38, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Bad input ends in a Python exception that says what is wrong, never in the end of the process, and prints nothing.
+"""Bad input raises a Python exception that names the problem. It never ends the process, and prints nothing.
 
 The checks of `_internal/check.py` by themselves, then a case or two for each argument. Every group of cases runs in a
 process of its own.
@@ -137,27 +137,6 @@ ARGUMENTS = [
     _open("kv_overrides={'qwen3.attention.head_count_kv': 0}", "[Llama] llama.cpp cannot load", "H2OError"),
     _open("main_gpu=0, tensor_split=[1]", "[Llama] tensor_split must be left out with main_gpu"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
-    _open(
-        "h2o=H2OConfig(local_window=4, heavy_budget=4, chunk_size=0)",
-        "[H2OConfig] chunk_size must be an integer of at least 1, got 0",
-    ),
-    _open(
-        "h2o=H2OConfig(local_window=17, heavy_budget=4, chunk_size=16)",
-        "[H2OConfig] local_window must be at most chunk_size (16), got 17",
-    ),
-    _open(
-        "h2o=H2OConfig(local_window=0, heavy_budget=0, sink_tokens=0)",
-        "[H2OConfig] local_window + heavy_budget + sink_tokens",
-    ),
-    _open("h2o=H2OConfig(local_window=-1)", "[H2OConfig] local_window"),
-    _open("h2o=H2OConfig(local_window=4, heavy_budget=2**70)", "[H2OConfig] heavy_budget"),
-    *(
-        _open(
-            f"h2o=H2OConfig(local_window=4, heavy_budget=4, scorer={scorer})",
-            "[H2OConfig] scorer must be one of 'distant', 'sum'",
-        )
-        for scorer in ("'best'", "None")
-    ),
     _open("h2o=512", "[Llama] h2o must be an H2OConfig, 'auto' or None"),
     _open("type_k='f8'", "[Llama] type_k must be one of 'f32', 'f16'"),
     _open("type_v=1", "[Llama] type_v must be one of"),
@@ -282,22 +261,12 @@ raise KeyError("the end")
     _call("kv.heavy_hitters(0, 2)", "[Llama.kv] head must be an integer from 0 to 1, got 2"),
     _call("kv.heavy_hitters(0, -1)", "head must be"),
     _call("kv.local_window_of(3, 0)", "layer 3 has no K/V"),
-    _call(
-        "kv.set_memory_indices(0, np.zeros((2, 8), int))",
-        "when a chunk of 16 tokens has just been completed, but the sequence has 3 tokens",
-        "H2OError",
-    ),
     *(
         _call(f"eval([1] * 13)\n    llm.kv.set_memory_indices({arguments})", fragment)
         for arguments, fragment in (
-            ("0, np.zeros((2, 7), int)", "[Llama.kv] indices must be an integer array of shape (2, 8)"),
-            ("0, np.zeros((2, 8))", "indices must be an integer array of shape (2, 8)"),
-            ("0, np.zeros((2, 8), bool)", "indices must be an integer array of shape (2, 8)"),
-            ("0, [[0, 1], [2]]", "indices must be an integer array of shape (2, 8)"),
+            ("0, [[0, 1], [2]]", "[Llama.kv] indices must be an integer array of shape (2, 8)"),
             ("0, 'all'", "indices must be an integer array of shape (2, 8)"),
-            ("0, np.zeros((2, 8), int)", "8 strictly ascending positions from 0 to 15"),
-            ("0, np.tile(np.arange(9, 17), (2, 1))", "8 strictly ascending positions from 0 to 15"),
-            ("0, np.tile(np.arange(-1, 7), (2, 1))", "8 strictly ascending positions from 0 to 15"),
+            ("0, np.zeros((2, 8), bool)", "indices must be an integer array of shape (2, 8)"),
             ("0, np.tile(np.arange(8, dtype=np.uint64) + 2**63, (2, 1))", "8 strictly ascending positions"),
             ("3, np.tile(np.arange(8), (2, 1))", "layer 3 has no K/V"),
         )

@@ -13,25 +13,35 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from cases import SMALL, Case
 from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, LosslessConfig
 from inputs import random_tokens, split
-from llamas import Config, arrays, eval_calls, open_llama, restore, state_of
+from llamas import arrays, eval_calls, open_llama, restore, state_of
 
 # Chunks large enough for encoded rows to be shorter.
-CONFIG = Config(
-    S=64, L=8, H=24, A=4, scorer="distant", kv_type="f16", B=32, T=4, decode="memory", evict=True, cold_store="memory"
+CONFIG = SMALL.but(
+    chunk_size=64,
+    local_window=8,
+    heavy_budget=24,
+    sink_tokens=4,
+    scorer="distant",
+    kv_type="f16",
+    lookup_budget=32,
+    decode="memory",
+    evict=True,
+    cold_store="memory",
 )
 STORE = LosslessConfig(n_threads=1)
 CONFIGS = {
-    "f16": replace(CONFIG, lossless=STORE),
-    "f32": replace(CONFIG, kv_type="f32", lossless=LosslessConfig(n_threads=2)),
-    "q8_0": replace(CONFIG, kv_type="q8_0", lossless=replace(STORE, strict=True)),
-    "bf16": replace(CONFIG, kv_type="bf16", lossless=STORE),
-    "f16, file": replace(CONFIG, cold_store=tempfile.gettempdir(), lossless=STORE),
-    "iq4_nl": replace(CONFIG, kv_type="iq4_nl", lossless=STORE),
-    "dense layer, ratio": replace(CONFIG, dense_layers=(0,), H=100, keep_ratio=0.3, lossless=STORE),
+    "f16": CONFIG.but(lossless=STORE),
+    "f32": CONFIG.but(kv_type="f32", lossless=LosslessConfig(n_threads=2)),
+    "q8_0": CONFIG.but(kv_type="q8_0", lossless=replace(STORE, strict=True)),
+    "bf16": CONFIG.but(kv_type="bf16", lossless=STORE),
+    "f16, file": CONFIG.but(cold_store=tempfile.gettempdir(), lossless=STORE),
+    "iq4_nl": CONFIG.but(kv_type="iq4_nl", lossless=STORE),
+    "dense layer, ratio": CONFIG.but(dense_layers=(0,), heavy_budget=100, keep_ratio=0.3, lossless=STORE),
 }
 
 
@@ -40,8 +50,8 @@ def text(n: int, seed: int = 1) -> list[int]:
     return [token % 20 for token in random_tokens(n, seed=seed)]
 
 
-def raw(config: Config) -> Config:
-    return replace(config, lossless=None)
+def raw(config: Case) -> Case:
+    return config.but(lossless=None)
 
 
 def encoded(llm: h2o_llama.Llama) -> h2o_llama.LosslessStats:
@@ -103,11 +113,11 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
 @pytest.mark.parametrize("lossless", [None, STORE])
 def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
     """Rows of 512 positions stay for later tokens, and make room for others."""
-    config = replace(CONFIG, lossless=lossless)
+    config = CONFIG.but(lossless=lossless)
     prompt = [token % 200 for token in random_tokens(2500, seed=1)]
     with (
         open_llama(tiny_model, config, n_ctx=3500) as llm,
-        open_llama(tiny_model, replace(raw(CONFIG), evict=False, cold_store=None), n_ctx=3500) as kept,
+        open_llama(tiny_model, raw(CONFIG).but(evict=False, cold_store=None), n_ctx=3500) as kept,
     ):
         for x in (llm, kept):
             x.eval(prompt[:2000])
@@ -115,7 +125,7 @@ def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, loss
             for x in (llm, kept):
                 x.eval([token], decode=True)
             np.testing.assert_array_equal(llm.logits, kept.logits)
-        looked_up = [llm.kv.extra_keys(0, 0, i) for i in range(2000 // CONFIG.T, 2500 // CONFIG.T)]
+        looked_up = [llm.kv.extra_keys(0, 0, i) for i in range(2000 // CONFIG.h2o.tile, 2500 // CONFIG.h2o.tile)]
         assert len(np.unique(np.concatenate(looked_up))) > 600
 
 
@@ -131,10 +141,10 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds 
 
 @on_linux
 def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path) -> None:
-    """It holds what is encoded and room for what a call closes, up to two chunks of 15, also when texts come and go."""
+    """It has the encoded rows and room for the chunks that a call closes, up to two of 15, over several texts."""
     sizes = []
-    for config in (CONFIG, replace(CONFIG, lossless=STORE)):
-        with open_llama(tiny_model, replace(config, cold_store=str(tmp_path))) as llm:
+    for config in (CONFIG, CONFIG.but(lossless=STORE)):
+        with open_llama(tiny_model, config.but(cold_store=str(tmp_path))) as llm:
             for seed in (1, 2, 3):
                 llm.reset()
                 for call in split(text(1000, seed=seed), [100] * 10):
@@ -149,8 +159,8 @@ def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path)
 
 @on_linux
 def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
-    """Where it is, whoever reads it; no result comes of it."""
-    config = replace(CONFIG, cold_store=str(tmp_path), lossless=STORE)
+    """Every reader is told where; nothing is computed from it."""
+    config = CONFIG.but(cold_store=str(tmp_path), lossless=STORE)
     with open_llama(tiny_model, config) as llm:
         llm.eval(text(200))
         encoded(llm)
@@ -175,10 +185,10 @@ def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tmp_path: Path) -> None:
-    """There is room for a chunk's rows, and none for the encoded ones beside them."""
-    config = replace(CONFIG, cold_store=str(tmp_path), lossless=STORE)
+    """There is room for a chunk's rows, but not for their encoded form as well."""
+    config = CONFIG.but(cold_store=str(tmp_path), lossless=STORE)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, raw(CONFIG)) as want:
-        n_bytes = CONFIG.S * llm.kv.stats.token_bytes
+        n_bytes = CONFIG.h2o.chunk_size * llm.kv.stats.token_bytes
         with file_size_limit(n_bytes):
             llm.eval(text(100))
             stats = encoded(llm)
@@ -193,7 +203,7 @@ def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tm
 
 
 def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
-    config = replace(CONFIG, lossless=replace(STORE, max_queue=2, strict=True))
+    config = CONFIG.but(lossless=replace(STORE, max_queue=2, strict=True))
     with open_llama(tiny_model, raw(config), n_ctx=6000) as other, open_llama(tiny_model, config, n_ctx=6000) as llm:
         other.eval(text(2600))
         restore(llm, state_of(other))  # faster than its chunks can be encoded
@@ -201,7 +211,7 @@ def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path
         stats = encoded(llm)
         assert stats.skipped_blocks > 0
         assert stats.queue_peak == 2
-        for call in split(text(40 * CONFIG.S), [CONFIG.S] * 40):
+        for call in split(text(40 * CONFIG.h2o.chunk_size), [CONFIG.h2o.chunk_size] * 40):
             llm.eval(call)
             stats = encoded(llm)
         assert stats.k_bytes + stats.v_bytes == llm.kv.stats.token_bytes * llm.kv.stats.closed_tokens
@@ -211,7 +221,7 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
     """Full says exactly what store would save; probe nearly of K, and of V without the first layer's equal rows."""
     ratios, n_blocks = {}, {}
     for mode in ("store", "full", "probe"):
-        config = replace(CONFIG, lossless=LosslessConfig(mode))
+        config = CONFIG.but(lossless=LosslessConfig(mode))
         with open_llama(tiny_model, config) as llm:
             for call in split(text(1000), [100] * 10):
                 llm.eval(call)
@@ -229,7 +239,7 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
 
 
 def test_every_counter_counts() -> None:
-    """What has nothing to count in a run without mishaps is 0."""
+    """Counters of failures are 0 in a run without failures."""
     mishaps = {"raw_blocks", "failed_blocks", "skipped_blocks", "waiting_chunks"}
     h2o = H2OConfig(chunk_size=256, evict=True, cold_store="memory", retrieval="ngrams")
     words = b"The cat sat on the mat, and the dog sat on the cat. " * 40

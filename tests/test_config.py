@@ -79,6 +79,19 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
 
 
+def test_sizes_become_whole_blocks() -> None:
+    h2o = H2OConfig(scorer="block_ema")
+    assert (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget) == (16, 64, 0)
+    blocks = H2OConfig(local_window=5, heavy_budget=9, sink_tokens=1, scorer="block_ema", research={"block_tokens": 4})
+    assert blocks.memory_size == 8 + 12 + 4
+    assert dataclasses.replace(h2o, scorer="sum", local_window=5).local_window == 5
+
+
+def test_a_number_of_dense_layers_means_the_first() -> None:
+    assert H2OConfig(dense_layers=3) == H2OConfig(dense_layers=[2, 0, 1, 0])
+    assert H2OConfig(dense_layers=0) == H2OConfig()
+
+
 def test_scorers() -> None:
     assert SCORERS == ("distant", "sum", "block_ema")
     for scorer in SCORERS:
@@ -139,6 +152,21 @@ def test_bad_values() -> None:
         ({"positions": "cache", "evict": True, "cold_store": "memory"}, "positions cache needs no cold_store"),
         ({"cold_store": "memory"}, "cold_store is for what is evicted: it needs evict"),
         ({"evict": 1}, "evict must be True or False, got 1"),
+        ({"dense_layers": 1, "schedule": "two_phase"}, "dense_layers need schedule single_pass"),
+        *(
+            ({"dense_layers": bad}, "dense_layers must be an integer")
+            for bad in (-1, 513, True, "0", [512], [0, 1.5], None)
+        ),
+        ({"keep_ratio": 0}, "keep_ratio must be above 0"),
+        ({"keep_ratio": 1.5}, "keep_ratio must be a finite number from 0 to 1, got 1.5"),
+        ({"ema_alpha": 1.0, "scorer": "block_ema"}, "ema_alpha must be at least 0 and below 1"),
+        ({"ema_alpha": float("nan")}, "ema_alpha must be a finite number"),
+        ({"block_tokens": 0}, "block_tokens must be an integer of at least 1"),
+        ({"shared_heads": 1}, "shared_heads must be True or False"),
+        (
+            {"local_window": 4, "heavy_budget": 8, "scorer": "block_ema", "block_tokens": 4, "chunk_size": 18},
+            r"must be multiples of block_tokens \(4\), got 18, 4, 8 and 4",
+        ),
         *(({"lookup_budget": bad}, "lookup_budget must be an integer of at least 0") for bad in (-1, 1.0, True, 2**31)),
         *(({"tile": bad}, "tile must be an integer of at least 1") for bad in (0, -1, 1.0, True, "8", None, 2**31)),
     ]

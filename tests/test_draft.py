@@ -1,4 +1,4 @@
-"""Prompt lookup decoding: the same tokens and the same sequence as without, whatever was drafted and whoever looks."""
+"""Prompt lookup decoding: the same tokens and the same sequence as without drafts, at every token."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from spies import record_calls
 
 S = 16
 PROMPT = random_tokens(40)
-# Everything off: the softmax of the logits.
-PLAIN: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 # The same token again and again.
 REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 # The tiny model is in float32, and so is its attention here: tokens computed together have the logits that they have
@@ -32,7 +30,6 @@ REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 CONFIGS = {
     "dense": None,
     "h2o": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, chunk_size=S),
-    "lookup": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=8, research={"tile": 4}, chunk_size=S),
     "memory": H2OConfig(
         local_window=4, heavy_budget=6, lookup_budget=8, research={"tile": 4}, decode="memory", chunk_size=S
     ),
@@ -62,7 +59,7 @@ def generate(llm: Llama, n: int, prompt: list[int] = PROMPT, **kwargs: Any) -> l
     return list(itertools.islice(llm.generate(prompt, **kwargs), n))
 
 
-# --- what is drafted
+# --- drafts
 
 
 def draft_of(text: Sequence[int], n_min: int, n_max: int) -> list[int]:
@@ -93,7 +90,7 @@ def test_draft_follows_the_longest_match(dense: Llama, text: list[int], n_min: i
         assert context.find_draft(text[-1], n_min, n_max).tolist() == draft_of(text, n_min, n_max)
 
 
-@pytest.mark.parametrize("pos", [1, 4090, 4091, 4095, 8000])
+@pytest.mark.parametrize("pos", [1, 4091, 8000])
 def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
     """Wherever it lies among the parts that are searched one after the other."""
     text = random_tokens(8190)
@@ -112,7 +109,7 @@ def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
         for n_kept, tokens in ((0, first + second), (10, [*first, *second[:4], 20, *first[:4]])):
             context.remove(n_kept)
             context.decode(np.array(tokens, dtype=np.int32), logits, 0, False, None)
-        # What was removed from position 10 on would be the newest match.
+        # The removed tokens from position 10 on would be the newest match.
         assert context.find_draft(5, 1, 2).tolist() == [6, 7]
         state = context.get_state(False)
         context.set_state(state, False)
@@ -125,7 +122,7 @@ def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
 
 
 def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
-    """The memory set that it would build cannot be taken back."""
+    """Its memory set could not be undone."""
     for n_tokens in range(S, 2 * S + 1):
         with (
             case(n_tokens=n_tokens),
@@ -155,27 +152,6 @@ def test_the_end_of_a_text_is_not_drafted(dense: Llama) -> None:
 # --- how long
 
 
-def test_drafts_grow_shrink_and_pause() -> None:
-    length = DraftLength(15)
-    assert length.limits == (4, 8)
-    length.report(8, 8)
-    assert length.limits[1] > 8
-    for _ in range(3):
-        length.report(15, 15)
-    assert length.limits == (4, 15)
-    longest = []
-    while length.limits[1] > 0:
-        longest.append(length.limits[1])
-        length.report(longest[-1], 0)
-    assert longest == sorted(longest, reverse=True)
-    assert 1 < len(longest) < 8
-    n_pause = next(n for n in itertools.count(1) if length.report(0, 0) or length.limits[1] > 0)
-    assert 10 < n_pause < 200
-    # Nor are they longer than asked for.
-    assert DraftLength(0).limits == (0, 0)
-    assert DraftLength(2).limits == (2, 2)
-
-
 def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None:
     """Whatever is accepted: units of time, where a call of k drafted tokens takes 2 + k / 2."""
     for p in (0.0, 0.1, 0.5, 0.8):
@@ -190,7 +166,7 @@ def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None
         assert time <= 5 + 1.02 * n_tokens
 
 
-# --- what comes out
+# --- results
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
@@ -198,7 +174,7 @@ def test_the_same_tokens_come_out(tiny_model: Path, h2o: H2OConfig | None, tempe
     """Every token is drawn from its logits as ever: with the same seed, the same token."""
     with open_tiny(tiny_model, h2o) as llm:
         counts = np.zeros(2, dtype=int)
-        for seed in range(3):
+        for seed in range(2):
             prompt = random_tokens(40, seed=seed)
             sampling = {"temperature": temperature, "seed": seed, "frequency_penalty": -0.2 * temperature}
             expected = generate(llm, 200, prompt, **sampling)
@@ -207,45 +183,6 @@ def test_the_same_tokens_come_out(tiny_model: Path, h2o: H2OConfig | None, tempe
             assert llm.n_tokens == n_tokens
             counts += (llm.kv.stats.drafted_tokens, llm.kv.stats.accepted_tokens)
         assert counts[0] > counts[1] > 10  # some were right and some were not
-
-
-def test_wrong_drafts_change_no_distribution(dense: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second token, of texts with the same first token: chi-square, against the softmax of its logits."""
-    prompt = PROMPT[:12]
-    dense.reset()
-    dense.eval(prompt)
-    first = int(dense.logits.argmax())
-    dense.eval([first])
-    logits = dense.logits[0].astype(np.float64)
-    p = np.exp(logits - logits.max())
-    p /= p.sum()
-    drafted = int(np.argsort(-p)[1])
-    assert 0.02 < p[drafted] < 0.6
-
-    def find_draft(context: _core.Context, token: int, n_min: int, n_max: int) -> Any:
-        return np.array([drafted], dtype=np.int32)
-
-    monkeypatch.setattr(_core.Context, "find_draft", find_draft)
-    counts = np.zeros(dense.n_vocab)
-    n_accepted = 0
-    for seed in range(1500):
-        dense.reset()
-        tokens = list(itertools.islice(dense.generate(prompt, **PLAIN, temperature=1.0, seed=seed, draft=15), 2))
-        if len(tokens) == 2 and tokens[0] == first:
-            counts[tokens[1]] += 1
-            n_accepted += dense.kv.stats.accepted_tokens
-    n = counts.sum()
-    assert n > 300
-    assert n_accepted == counts[drafted] > 10
-    p[[*range(models.N_BYTES, models.N_VOCAB)]] = 0  # ends of the text are not counted
-    p /= p.sum()
-    frequent = n * p > 5
-    groups = [(counts[i], n * p[i]) for i in np.flatnonzero(frequent)] + [
-        (counts[~frequent].sum(), n * p[~frequent].sum())
-    ]
-    chi2 = sum((count - mean) ** 2 / mean for count, mean in groups if mean > 0)
-    df = len(groups) - 1
-    assert chi2 < df + 4 * np.sqrt(2 * df)
 
 
 @pytest.mark.parametrize("n_ctx", [60, 61, 70])
@@ -261,7 +198,7 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 # --- who looks, and who stops
 
 
-@pytest.mark.parametrize("name", ["h2o", "lookup", "memory"])
+@pytest.mark.parametrize("name", ["h2o", "memory"])
 @pytest.mark.parametrize("every", [1, 7, 20])
 def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str, every: int) -> None:
     with open_tiny(tiny_model, CONFIGS[name]) as llm, open_tiny(tiny_model, CONFIGS[name]) as plain:
@@ -270,7 +207,7 @@ def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str,
             assert token == expected
             assert llm.n_tokens == plain.n_tokens == len(PROMPT) + i + 1
             np.testing.assert_allclose(llm.logits, plain.logits, rtol=1e-4, atol=1e-4)
-            if i % every == every - 1:  # takes back what is ahead
+            if i % every == every - 1:  # removes the drafted tokens
                 assert_all_close(arrays(llm), arrays(plain), 1e-4)
         assert llm.kv.stats.drafted_tokens > 0
         assert (llm.kv.stats.accepted_tokens > 0) == (every > 1)

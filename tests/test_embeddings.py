@@ -1,9 +1,8 @@
-"""Rows of embeddings in the place of tokens: those of tokens give what these tokens give, in all that H2O does."""
+"""Rows of embeddings in the place of tokens: a token's row gives the token's results, in all of H2O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 import h2o_llama
+from cases import SMALL, Case, S
 from compare import assert_all_equal, relative_error
 from h2o_llama import H2OError
 from inputs import ModelByName, repetitive_tokens, split
-from llamas import Config, open_llama, view
+from llamas import open_llama, view
 from oracle import read_model
-from test_sequences import CONFIGS, PLAIN, S, text
+from test_sequences import CONFIGS, text
 from tolerances import SELF_LOGITS_F32
 
 N_CTX = 512
@@ -33,12 +33,12 @@ def rows_of(path: Path, tokens: list[int]) -> NDArray[np.float32]:
 
 
 @pytest.fixture(params=CONFIGS)
-def config(request: pytest.FixtureRequest) -> Config | None:
+def config(request: pytest.FixtureRequest) -> Case | None:
     return CONFIGS[request.param]
 
 
 @pytest.fixture
-def pair(tiny_model: Path, config: Config | None) -> Iterator[tuple[h2o_llama.Llama, h2o_llama.Llama]]:
+def pair(tiny_model: Path, config: Case | None) -> Iterator[tuple[h2o_llama.Llama, h2o_llama.Llama]]:
     with (
         open_llama(tiny_model, config, n_ctx=N_CTX, n_seq_max=2) as a,
         open_llama(tiny_model, config, n_ctx=N_CTX, n_seq_max=2) as b,
@@ -93,7 +93,7 @@ def test_rows_of_tokens_are_these_tokens(
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelByName) -> None:
     path, tokens = model_by_name(model), text(0, 70)
-    config = replace(PLAIN, retrieval="index", B=8) if model == "deepseek2-mla-f32" else CONFIGS["lookups"]
+    config = SMALL.but(retrieval="index", lookup_budget=8) if model == "deepseek2-mla-f32" else CONFIGS["lookups"]
     with open_llama(path, config, n_ctx=N_CTX) as a, open_llama(path, config, n_ctx=N_CTX) as b:
         a.eval(tokens, logits="all")
         b.eval(embeddings=rows_of(path, tokens), logits="all")
@@ -104,7 +104,7 @@ def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelB
 
 
 def mixed(sequence: h2o_llama.Sequence, sizes: list[int]) -> Any:
-    """Logits of a text with rows in its middle that are no token's, which come in parts of these sizes."""
+    """Logits of a text whose middle is rows without tokens, in parts of these sizes."""
     rng = np.random.default_rng(5)
     rows = rng.normal(0, 0.3, (sum(sizes), sequence.model.n_embd)).astype(np.float32)
     logits = []
@@ -118,15 +118,15 @@ def mixed(sequence: h2o_llama.Sequence, sizes: list[int]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-@pytest.mark.parametrize("layout", ["plain", "two_phase", "evict", "cold_store"])
+@pytest.mark.parametrize("layout", ["sum", "two_phase, lookups", "evict", "cold, file"])
 def test_a_text_with_rows_in_it(tiny_model: Path, layout: str) -> None:
     """P2: with room for all of it, dense attention. P3: in any parts."""
     config = CONFIGS[layout]
     assert config is not None
-    if layout != "two_phase":  # whose first layers see no further than their chunk
+    if layout != "two_phase, lookups":  # whose first layers see no further than their chunk
         with open_llama(tiny_model, None) as dense:
             expected = mixed(dense, [3 * S])
-        with open_llama(tiny_model, replace(config, H=200)) as llm:
+        with open_llama(tiny_model, config.but(heavy_budget=200)) as llm:
             assert relative_error(mixed(llm, [3 * S]), expected) <= SELF_LOGITS_F32
     with open_llama(tiny_model, config) as llm:
         whole, sets = mixed(llm, [3 * S]), view(llm)
@@ -166,7 +166,7 @@ def test_what_is_shared_with_a_text_of_rows(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("h2o", [True, False])
 def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
-    with open_llama(tiny_model, PLAIN if h2o else None, n_ctx=N_CTX) as llm:
+    with open_llama(tiny_model, SMALL if h2o else None, n_ctx=N_CTX) as llm:
         n_embd = llm.n_embd
         good = np.zeros((3, n_embd), np.float32)
         bad = good.copy()
@@ -188,7 +188,7 @@ def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
         llm.eval(embeddings=good)
         assert llm.n_tokens == 3
         snapshot = llm.snapshot()
-        snapshot.tokens[1] = -1  # what is not known
+        snapshot.tokens[1] = -1  # an unknown token
         with pytest.raises(ValueError, match="token id from 0"):
             llm.restore(snapshot)
 
@@ -197,7 +197,7 @@ def test_rows_in_a_report(tiny_model: Path) -> None:
     """They have no text: a sign stands for each."""
     from h2o_llama.inspect._memory import memory_report
 
-    with open_llama(tiny_model, PLAIN, n_ctx=N_CTX) as llm:
+    with open_llama(tiny_model, SMALL, n_ctx=N_CTX) as llm:
         llm.eval(embeddings=rows_of(tiny_model, text(0)))
         report = memory_report(llm, llm.tokens.tolist(), "rows")
         assert {piece.text for piece in report.pieces} == {"▨"}

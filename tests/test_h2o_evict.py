@@ -1,10 +1,13 @@
-"""evict=True: a cache of M + S rows, and the same results as with everything kept."""
+"""Eviction and the cold store: a cache of M + S rows, and the same results as with everything kept.
+
+Also positions of the cache, memory sets that grow with the text, bytes, and refusals.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
-import tempfile
-from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,74 +15,52 @@ import numpy as np
 import pytest
 
 import h2o_llama
+import models
+from cases import CACHE_POSITIONS, COLD, EVICT, EVICTING, INDEX, SMALL, Case, S
 from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
-from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
+from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, Model, UnsupportedModelError, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
-from inputs import random_tokens, split
-from llamas import Config, arrays, eval_calls, lookups_of, open_llama, restore, state_of
+from inputs import ModelByName, random_tokens, split
+from llamas import arrays, decode_calls, eval_calls, lookups_of, open_llama, restore, state_of
+from oracle import layers, read_model
+from oracle.rope import rotated
 from tolerances import SELF_LOGITS_F32
 
-S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1, decode="memory", evict=True)
-CONFIGS = {
-    "sum": CONFIG,
-    "distant": replace(CONFIG, scorer="distant"),
-    "q8_0": replace(CONFIG, kv_type="q8_0"),
-    "more memory than chunk": replace(CONFIG, L=9, H=21, scorer="distant"),
-    "long chunks": replace(CONFIG, S=40, scorer="distant"),
-    "dense layer": replace(CONFIG, dense_layers=(0,), kv_type="f16"),
-    "looked up": replace(CONFIG, scorer="distant", kv_type="f16", B=12, T=4, cold_store="memory"),
-    "looked up in a file": replace(CONFIG, kv_type="q8_0", B=9, T=1, cold_store=tempfile.gettempdir()),
-    "dense layer, looked up": replace(CONFIG, dense_layers=(1,), B=30, T=2, cold_store=tempfile.gettempdir()),
-    "blocks": replace(CONFIG, A=4, L=4, H=12, scorer="block_ema", block_tokens=4, shared_heads=True),
-    "ratio": replace(CONFIG, H=40, scorer="distant", keep_ratio=0.3, B=12, T=4, cold_store="memory"),
-    "composed": replace(CONFIG, flash_attn="off", scorer="distant"),
-    "composed, dense layer": replace(CONFIG, flash_attn="off", dense_layers=(1,)),
-}
+TRAINED = 50  # CACHE_POSITIONS
+REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
 
 
-@pytest.fixture(params=CONFIGS)
-def config(request: pytest.FixtureRequest) -> Config:
-    return CONFIGS[request.param]
+@pytest.fixture(params=[*EVICTING, "positions", "positions, dense layer"])
+def config(request: pytest.FixtureRequest) -> Case:
+    moved = {"positions": CACHE_POSITIONS, "positions, dense layer": CACHE_POSITIONS.but(dense_layers=(1,))}
+    return (EVICTING | moved)[request.param]
 
 
-@pytest.mark.parametrize("name", ["looked up", "looked up in a file"])
-def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path, name: str) -> None:
-    """Each reads a part of them, and what is kept for later steps they share: bit for bit what one thread gives."""
-    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
-    calls = split(tokens, [70, *[1] * 40, 40])
-    with open_llama(tiny_model, CONFIGS[name]) as llm:
-        expected = np.concatenate(eval_calls(llm, calls))
-    for n_threads in (3, 5):
-        with open_llama(tiny_model, CONFIGS[name], n_threads=n_threads) as llm:
-            np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
-
-
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "composed, dense layer"])
+@pytest.mark.parametrize("name", [name for name in EVICTING if name != "evict, composed, dense layer"])
 def test_is_as_if_everything_were_kept(tiny_model: Path, name: str) -> None:
     """Bit for bit, over the ends of chunks, in prompts and in generated text.
 
     Where all is kept, generated tokens attend to composed dense layers by upstream's attention, which rounds otherwise.
     """
-    config = CONFIGS[name]
+    config = EVICTING[name]
     tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
     calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
     with (
         open_llama(tiny_model, config) as llm,
-        open_llama(tiny_model, replace(config, evict=False, cold_store=None)) as kept,
+        open_llama(tiny_model, config.but(evict=False, cold_store=None, decode="memory")) as kept,
     ):
         for call in calls:
             (got,), (want,) = (eval_calls(x, [call]) for x in (llm, kept))
             np.testing.assert_array_equal(got, want)
-        assert_same_memory(llm, kept, is_stored=config.cold_store is not None)
+        assert_same_memory(llm, kept, is_stored=config.h2o.cold_store is not None)
         assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
-        if config.B:
+        if config.h2o.lookup_budget:
             assert sum(map(len, lookups_of(llm))) > 100
 
 
 def assert_same_memory(llm: h2o_llama.Llama, kept: h2o_llama.Llama, is_stored: bool) -> None:
-    """Sets, scores, K and V. What is evicted is NaN, and nothing else; K and V are not if they are stored."""
+    """Sets, scores, K and V. Exactly the evicted positions are NaN; stored K and V are not."""
     assert llm.n_tokens == kept.n_tokens
     for il in llm.kv.layers:
         memory = kept.kv.memory_indices(il)
@@ -100,20 +81,60 @@ def arrays_of(llm: h2o_llama.Llama, il: int) -> list[Any]:
     return [llm.kv.scores(il), llm.kv.keys(il), llm.kv.values(il)]
 
 
+@pytest.mark.parametrize("name", ["cold", "cold, file"])
+def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path, name: str) -> None:
+    """Each reads a part of them, and they share the rows for later steps. The result has the bits of one thread."""
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
+    calls = split(tokens, [70, *[1] * 40, 40])
+    with open_llama(tiny_model, EVICTING[name]) as llm:
+        expected = np.concatenate(eval_calls(llm, calls))
+    for n_threads in (3, 5):
+        with open_llama(tiny_model, EVICTING[name], n_threads=n_threads) as llm:
+            np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
+
+
+@pytest.mark.parametrize(("model_name", "kv_type"), [("qwen3-gqa4-f32", "f16"), ("deci-mixed-f32", "q8_0")])
+def test_what_an_index_chooses_is_brought_back(
+    model_by_name: ModelByName, tmp_path: Path, model_name: str, kv_type: str
+) -> None:
+    """Prompts, generated tokens and the tokens of a copy, while another sequence reads another text."""
+    kept = INDEX.but(kv_type=kv_type)
+    cold = kept.but(evict=True, cold_store="memory")
+    lossless = LosslessConfig()
+    configs = (kept, cold, cold.but(cold_store=str(tmp_path)), cold.but(lossless=lossless))
+    tokens, others = random_tokens(150, seed=15), random_tokens(90, seed=16)
+    results = []
+    for config in configs:
+        with open_llama(model_by_name(model_name), config, n_seq_max=3, n_threads=3) as llm:
+            other = llm.sequence()
+            got = eval_calls(llm, split(tokens[:100], [70, 30]))
+            got += eval_calls(other, split(others, [50, 40]))
+            copy = llm.fork()
+            got.append(decode_calls(llm, [[token] for token in tokens[100:]]))
+            got.append(decode_calls(copy, [[token] for token in others[:40]]))
+            results.append(got)
+    for result in results[1:]:
+        assert_all_equal(result, results[0])
+
+
 def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
     """Whatever n_ctx is."""
-    with open_llama(tiny_model, CONFIG, n_ctx=100_000) as llm:
+    with open_llama(tiny_model, EVICT, n_ctx=100_000) as llm:
         n_byte = llm.kv.stats.kv_bytes
-    with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:
+    with open_llama(tiny_model, EVICT, n_ctx=0, n_batch=256) as llm:
         llm.eval(random_tokens(3000))
         assert llm.n_tokens == 3000
         n_head_kv, _, size = llm.kv.keys(0).shape
-        assert llm.kv.stats.kv_bytes == n_byte == 2 * 4 * len(llm.kv.layers) * n_head_kv * (CONFIG.M + S) * size
+        assert (
+            llm.kv.stats.kv_bytes
+            == n_byte
+            == 2 * 4 * len(llm.kv.layers) * n_head_kv * (EVICT.h2o.memory_size + S) * size
+        )
         assert np.isfinite(llm.logits).all()
 
 
 def given_back_by_a_sequence(n_chunk: int) -> list[float]:
-    """Resident bytes that are gone when the chunk after a complete one begins, and when the sequence is empty again.
+    """Resident bytes that are freed when the chunk after a complete one begins, and when the sequence is reset.
 
     Over the K and V of a chunk. The most of some rounds: what else the process does takes memory now and then.
     """
@@ -138,35 +159,18 @@ def test_rows_take_memory_while_something_is_in_them(monkeypatch: pytest.MonkeyP
     assert empty > 0.75
 
 
-def test_a_cache_that_cannot_fit_is_refused(tiny_model: Path) -> None:
-    """Of dense layers; without them any n_ctx will do."""
-    huge = 2**31 - 1
-    with open_llama(tiny_model, CONFIG, n_ctx=huge, n_batch=64) as llm:
-        assert llm.n_ctx == huge
-    with pytest.raises(ValueError, match=rf"n_ctx={huge} needs .* GiB for the KV cache"):
-        open_llama(tiny_model, replace(CONFIG, dense_layers=(0,)), n_ctx=huge, n_batch=64)
-
-
-def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG, n_ctx=0, n_batch=256) as llm:
-        llm.eval(random_tokens(llm.model._handle.n_ctx_train))
-        with pytest.warns(UserWarning, match=f"trained for texts of {llm.model._handle.n_ctx_train} tokens"):
-            llm.eval([1])
-        llm.eval([1])  # warnings are errors
-
-
-def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: Path, config: Config) -> None:
+def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: Path, config: Case) -> None:
     """A small part of a state: K and V are in the cache until the chunk closes."""
-    tokens = random_tokens(3 * config.S + 5)
+    tokens = random_tokens(3 * config.h2o.chunk_size + 5)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
             x.eval(tokens)
         state = state_of(llm, partial=True, rows=False)
         assert len(state) < 0.5 * len(state_of(llm, partial=True))
-        llm.eval(random_tokens(config.S - 5, seed=1))
+        llm.eval(random_tokens(config.h2o.chunk_size - 5, seed=1))
         restore(llm, state, partial=True, rows=False)
         for x in (llm, fresh):
-            x.eval(random_tokens(config.S, seed=2))
+            x.eval(random_tokens(config.h2o.chunk_size, seed=2))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
         before = arrays(llm)
         with pytest.raises(H2OError, match="the rows of this partial state have moved"):
@@ -175,40 +179,32 @@ def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: P
             np.testing.assert_array_equal(x, y)
 
 
-def test_rows_for_a_state_without_rows_are_taken_when_the_chunk_closes(tiny_model: Path, config: Config) -> None:
-    """Only those of its own tokens, not of the others in the chunk."""
-    tokens = random_tokens(3 * config.S + 5)
+def test_rows_for_a_state_without_rows_are_taken_when_the_chunk_closes(tiny_model: Path, config: Case) -> None:
+    """Only its own tokens' rows, not the others of the chunk."""
+    tokens = random_tokens(3 * config.h2o.chunk_size + 5)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
             x.eval(tokens)
         state, small = state_of(llm, partial=True, rows=False), len(state_of(llm, partial=True))
-        llm.eval(random_tokens(config.S - 5, seed=1))
+        llm.eval(random_tokens(config.h2o.chunk_size - 5, seed=1))
         rows = state_of(llm, partial=True, end=len(tokens))
         assert len(rows) == pytest.approx(small, rel=0.02)
         assert len(rows) < 0.9 * len(state_of(llm, partial=True))
-        llm.eval(random_tokens(2 * config.S, seed=2))
+        llm.eval(random_tokens(2 * config.h2o.chunk_size, seed=2))
         restore(llm, rows, partial=True)
         restore(llm, state, partial=True, rows=False)
-        for more in (random_tokens(2 * config.S, seed=3), [3]):
+        for more in (random_tokens(2 * config.h2o.chunk_size, seed=3), [3]):
             assert_all_equal(arrays(llm), arrays(fresh))
             for x in (llm, fresh):
                 x.eval(more)
             np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-def test_a_bad_state_is_refused(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, replace(CONFIG, evict=False)) as kept:
-        for x in (llm, kept):
-            x.eval(random_tokens(50))
-        before = arrays(llm)
-        for bad in (state_of(kept), state_of(llm)[:-9], state_of(llm)[:400]):
-            with pytest.raises(H2OError, match="state cannot be restored"):
-                restore(llm, bad)
-            assert_all_equal(arrays(llm), before)
+# --- dense tails
 
 
 def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as plain:
+    with open_llama(tiny_model, EVICT) as llm, open_llama(tiny_model, EVICT) as plain:
         tokens = random_tokens(60)
         llm.eval(tokens, dense_tail=20)
         plain.eval(tokens)
@@ -217,15 +213,19 @@ def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
 def test_with_a_cold_store_a_dense_tail_attends_to_everything(tiny_model: Path, kv_type: str) -> None:
-    """Over the end of a chunk, too; in a text of as many chunks as are read one by one, and of more.
+    """Over the end of a chunk; in a text whose chunks are read singly, and in a longer one.
 
-    There are no heavy hitters: a tail is scored only where nothing is evicted.
+    Without heavy hitters: a tail is scored only where nothing is evicted.
     """
-    config = replace(CONFIG, L=10, H=0, kv_type=kv_type, B=8, T=4, cold_store="memory")
+    config = EVICT.but(local_window=10, heavy_budget=0, kv_type=kv_type, lookup_budget=8, tile=4, cold_store="memory")
     for n in (40, 33 * S, 50 * S + 5):
         tokens = random_tokens(n, seed=n)
         results = []
-        for x in (config, replace(config, evict=False, cold_store=None), replace(config, cold_store=None, B=0)):
+        for x in (
+            config,
+            config.but(evict=False, cold_store=None, decode="memory"),
+            config.but(cold_store=None, lookup_budget=0),
+        ):
             with open_llama(tiny_model, x) as llm:
                 llm.eval(tokens, dense_tail=19)
                 results.append([np.array(llm.logits), *eval_calls(llm, [[1], [2], random_tokens(20)])])
@@ -237,18 +237,21 @@ def test_with_a_cold_store_a_dense_tail_attends_to_everything(tiny_model: Path, 
 
 def test_a_dense_tail_beside_dense_layers(tiny_model: Path) -> None:
     """With a scorer that limits what queries count, and a cold store, in whose tails nothing is scored."""
-    config = replace(CONFIG, scorer="distant", B=8, T=4, cold_store="memory", dense_layers=(0,))
+    config = EVICT.but(scorer="distant", lookup_budget=8, tile=4, cold_store="memory", dense_layers=(0,))
     logits = []
-    for x in (config, replace(config, evict=False, cold_store=None)):
+    for x in (config, config.but(evict=False, cold_store=None, decode="memory")):
         with open_llama(tiny_model, x) as llm:
             llm.eval(random_tokens(60), dense_tail=19)
             logits.append(np.array(llm.logits))
     assert_logits_close(*logits, SELF_LOGITS_F32)
 
 
+# --- the cold store's file
+
+
 def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
     """A call that fails, and one after it, when there is room again."""
-    config = replace(CONFIGS["looked up"], cold_store=str(tmp_path))
+    config = COLD.but(cold_store=str(tmp_path))
     tokens = [token % 20 for token in random_tokens(150, seed=2)]
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
@@ -262,28 +265,255 @@ def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Pat
         np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
-def test_a_cold_store_that_cannot_be_made(tiny_model: Path, tmp_path: Path) -> None:
-    for folder, reason in ((tmp_path / "none", "No such file"), (tiny_model, "Not a directory")):
-        config = replace(CONFIGS["looked up"], cold_store=str(folder))
-        with pytest.raises(H2OError, match=f"cannot make a file in {folder}.*{reason}"):
-            open_llama(tiny_model, config)
-    with pytest.raises(ValueError, match=r"cold_store must be of less than 1024 bytes, got 'x{77}\.\.\.'$"):
-        open_llama(tiny_model, replace(CONFIGS["looked up"], cold_store="x" * 2000))
-    with pytest.raises(H2OError, match="a cold store needs attention as one operator"):
-        open_llama(tiny_model, replace(CONFIGS["looked up"], flash_attn="off"))
-
-
 def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Path) -> None:
-    """Which is gone, with its room on the disk, when its sequences are."""
-    with open_llama(tiny_model, replace(CONFIGS["looked up"], cold_store=str(tmp_path))) as llm:
+    """The disk's space is free again when its sequences are closed."""
+    with open_llama(tiny_model, COLD.but(cold_store=str(tmp_path))) as llm:
         llm.eval(random_tokens(200))
         n_head_kv, _, size = llm.kv.keys(0).shape
         assert llm.kv.stats.cold_bytes == 2 * 2 * len(llm.kv.layers) * n_head_kv * size * (200 // S * S)
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_memory_set_cannot_be_replaced(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
-        llm.eval(random_tokens(2 * S))
-        with pytest.raises(ValueError, match="evict=True"):
-            llm.kv.set_memory_indices(0, llm.kv.memory_indices(0))
+# --- positions="cache": no key counts as further away than what the model was trained for
+
+
+def test_within_the_trained_length_nothing_changes(tiny_model: Path) -> None:
+    """Bit for bit. The first chunk that ends beyond it differs."""
+    with (
+        open_llama(tiny_model, CACHE_POSITIONS) as llm,
+        open_llama(tiny_model, CACHE_POSITIONS.but(positions="text")) as text,
+    ):
+        got, want = (eval_calls(x, [random_tokens(TRAINED)])[0] for x in (llm, text))
+    n_same = TRAINED // S * S
+    np.testing.assert_array_equal(got[:n_same], want[:n_same])
+    assert relative_error(got[n_same:], want[n_same:]) > 1e-3
+
+
+def test_is_dense_attention_to_what_is_kept(one_layer_model: Path) -> None:
+    """As llama.cpp computes a text of the window and the chunk, and nothing else.
+
+    Where K and V do not depend on what attention computes, so in a model of one layer.
+    """
+    config = CACHE_POSITIONS.but(sink_tokens=0, local_window=12, heavy_budget=0)
+    tokens = random_tokens(40 * S)
+    with open_llama(one_layer_model, config, n_ctx=0, n_batch=256) as llm, open_llama(one_layer_model, None) as dense:
+        (logits,) = eval_calls(llm, [tokens])
+        for start in (4 * S, 39 * S):
+            dense.reset()
+            dense.eval(tokens[start - 12 : start + S], logits="all")
+            assert_logits_close(logits[start : start + S], dense.logits[-S:], SELF_LOGITS_F32)
+
+
+@pytest.mark.parametrize(("kv_type", "bound"), [("f16", 1.2e-3), ("q8_0", 1.2e-2)])
+def test_errors_do_not_add_up(one_layer_model: Path, kv_type: str, bound: float) -> None:
+    """Keys that have moved a hundred times are as exact as two roundings, when written and when moved, leave them."""
+    model = read_model(one_layer_model)
+    tokens = random_tokens(120 * S + 3)
+    with open_llama(one_layer_model, CACHE_POSITIONS.but(sink_tokens=0, kv_type=kv_type), n_ctx=0, n_batch=256) as llm:
+        llm.eval(tokens)
+        memory, keys = llm.kv.memory_indices(0), llm.kv.keys(0)
+    assert memory.min() < 20 * S
+    x = model.tok_embd.rows(np.array(tokens), np.float64)
+    unrotated, _ = layers.key_value(model, 0, x, np.zeros(len(tokens), np.int32))
+    for head, positions in enumerate(memory):
+        places = np.maximum(positions - (120 * S - REACH), 0).astype(np.int32)
+        expected = rotated(
+            unrotated[head, positions, None], places, model.hparams.rope[0], neox=model.hparams.rope_neox
+        )
+        assert relative_error(keys[head, positions], expected[:, 0]) < bound
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 4.0},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 16},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 16, "attn_factor": 1.3},  # multiplies keys, once
+    ],
+)
+def test_with_scaled_positions(one_layer_model: Path, scaling: dict[str, Any]) -> None:
+    """Moved keys are equal to the keys of a text that has the tokens at these places."""
+    tokens = random_tokens(10 * S)
+    overrides = {f"qwen3.rope.scaling.{name}": value for name, value in scaling.items()}
+    options: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": "f32"}
+    with Model(one_layer_model, kv_overrides=overrides | {"qwen3.context_length": TRAINED}) as model:
+        with Llama(model, h2o=CACHE_POSITIONS.h2o, **options) as llm:
+            llm.eval(tokens)
+            memory, keys = llm.kv.memory_indices(0), llm.kv.keys(0)
+        with Llama(
+            model, h2o=CACHE_POSITIONS.but(evict=False, positions="text", decode="memory").h2o, **options
+        ) as alone:
+            for head, position in ((head, int(p)) for head, kept in enumerate(memory) for p in kept):
+                place = max(position - (9 * S - REACH), 0)
+                alone.reset()
+                alone.eval([tokens[position]] * (place + 1))
+                assert relative_error(keys[head, position], alone.kv.keys(0)[head, place]) < SELF_LOGITS_F32
+
+
+def test_it_is_the_default_where_it_can_be(model_by_name: ModelByName) -> None:
+    options: dict[str, Any] = {"h2o": H2OConfig(chunk_size=S, evict=True), "n_threads": 1, "n_batch": 64, "n_ctx": 64}
+    for model, want in (("qwen3-gqa4-f32", "cache"), ("deepseek2-mla-f32", "text")):
+        with Llama(model_by_name(model), **options) as llm:
+            assert llm.h2o is not None
+            assert llm.h2o.positions == want
+
+
+def test_a_text_never_ends(tiny_model: Path) -> None:
+    """Prompts, generated tokens and drafts, far beyond the trained length: as long as asked for, without a warning."""
+    with open_llama(tiny_model, CACHE_POSITIONS, n_ctx=0, n_batch=256) as llm:
+        n_bytes = llm.kv.stats.kv_bytes
+        llm.eval([token % 20 for token in random_tokens(20 * TRAINED)])
+        plain = list(islice(llm.generate([], temperature=0, logit_bias={models.EOS: -100}), 5 * TRAINED))
+        assert len(plain) == 5 * TRAINED
+        assert llm.n_tokens == 25 * TRAINED
+        assert llm.kv.stats.kv_bytes == n_bytes
+        llm.reset()
+        llm.eval([token % 20 for token in random_tokens(20 * TRAINED)])
+        drafted = llm.generate([], temperature=0, logit_bias={models.EOS: -100}, draft=15)
+        assert list(islice(drafted, 5 * TRAINED)) == plain
+        assert llm.kv.stats.accepted_tokens > 0
+
+
+# --- memory sets that grow with the text
+
+
+def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
+    """It grows by the chunk, in whole blocks. The statistics report its size and the evicted tokens."""
+    S, n_ctx = 16, 160
+    h2o = H2OConfig(
+        local_window=4,
+        sink_tokens=4,
+        scorer="block_ema",
+        lookup_budget=0,
+        decode="memory",
+        evict=True,
+        chunk_size=S,
+        research={"block_tokens": 4, "keep_ratio": 1 / 3.2, "positions": "text"},
+    )
+    with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_batch=S, h2o=h2o, record=True) as llm:
+        assert llm.kv.stats.lossy_ratio == 1
+        assert llm.kv.memory_size == math.ceil(n_ctx / 3.2 / 4) * 4
+        before = 0
+        for end in range(S, n_ctx + 1, S):
+            llm.eval(random_tokens(S, seed=end))
+            closed, stats = end - S, llm.kv.stats
+            expected = min(max(8, math.ceil(closed / 3.2 / 4) * 4), closed)
+            assert (stats.n_tokens, stats.closed_tokens, stats.kept_tokens) == (end, closed, expected)
+            if closed:
+                sets = llm.kv.memory_indices(0)
+                np.testing.assert_array_equal((sets >= 0).sum(axis=1), expected)
+                assert all(len(set(row[row >= 0] // 4)) == expected // 4 for row in sets)
+                assert stats.evicted_tokens == closed - expected
+                assert stats.last_evicted_tokens == stats.evicted_tokens - before
+                assert stats.lossy_ratio == pytest.approx(closed / expected)
+                assert (stats.floor_tokens, stats.target_tokens) == (8, pytest.approx(closed / 3.2))
+            before = stats.evicted_tokens
+        assert stats.select_ms > 0
+        # 10 chunks of K and V over the rows of the cache. The total ratio counts scores and sets as well.
+        rows = stats.n_tokens * stats.token_bytes / stats.kv_bytes
+        assert rows == pytest.approx(n_ctx / (llm.kv.memory_size + S))
+        assert 0 < stats.total_lossy_ratio < rows
+        llm.reset()
+        assert (llm.kv.stats.lossy_ratio, llm.kv.stats.evicted_tokens) == (1, 0)
+
+
+def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
+    """Sinks and local window are 12 of 16, 32 and 48 tokens, whatever the ratio asks for."""
+    h2o = H2OConfig(local_window=8, sink_tokens=4, lookup_budget=0, chunk_size=16, research={"keep_ratio": 0.1})
+    with h2o_llama.Llama(tiny_model, n_ctx=64, n_batch=64, h2o=h2o) as llm:
+        llm.eval(random_tokens(50, seed=1))
+        assert llm.kv.stats.kept_tokens == llm.kv.stats.floor_tokens == 12
+        assert llm.kv.stats.lossy_ratio == 4
+        assert llm.kv.stats.evicted_tokens == 0  # nothing is dropped without evict=True
+
+
+# --- bytes and refusals
+
+
+def test_bytes_held(model_by_name: ModelByName) -> None:
+    """Of 2 layers: 4.5 bits for each number of a key, 1,024 positions, 2 KV heads of 64; what rotates blocks too."""
+    for config in (INDEX, INDEX.but(retrieval="ngrams"), INDEX.but(lookup_budget=0)):
+        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
+            stats = llm.kv.stats
+            index_bytes = 2 * (1024 * 2 * 64 * 18 // 32 + 32 * 32 * 4) if config is INDEX else 0
+            assert 0 <= stats.index_bytes - index_bytes < 256
+            with llm._state.used() as context:
+                assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
+
+
+def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(tiny_model: Path) -> None:
+    with open_llama(tiny_model, EVICT, n_ctx=0, n_batch=256) as llm:
+        llm.eval(random_tokens(llm.model._handle.n_ctx_train))
+        with pytest.warns(UserWarning, match=f"trained for texts of {llm.model._handle.n_ctx_train} tokens"):
+            llm.eval([1])
+        llm.eval([1])  # warnings are errors
+
+
+def test_a_cache_that_cannot_fit_is_refused(tiny_model: Path) -> None:
+    """Of dense layers; without them any n_ctx will do."""
+    huge = 2**31 - 1
+    with open_llama(tiny_model, EVICT, n_ctx=huge, n_batch=64) as llm:
+        assert llm.n_ctx == huge
+    with pytest.raises(ValueError, match=rf"n_ctx={huge} needs .* GiB for the KV cache"):
+        open_llama(tiny_model, EVICT.but(dense_layers=(0,)), n_ctx=huge, n_batch=64)
+
+
+def test_a_cold_store_that_cannot_be_made(tiny_model: Path, tmp_path: Path) -> None:
+    for folder, reason in ((tmp_path / "none", "No such file"), (tiny_model, "Not a directory")):
+        config = COLD.but(cold_store=str(folder))
+        with pytest.raises(H2OError, match=f"cannot make a file in {folder}.*{reason}"):
+            open_llama(tiny_model, config)
+    with pytest.raises(ValueError, match=r"cold_store must be of less than 1024 bytes, got 'x{77}\.\.\.'$"):
+        open_llama(tiny_model, COLD.but(cold_store="x" * 2000))
+    with pytest.raises(H2OError, match="a cold store needs attention as one operator"):
+        open_llama(tiny_model, COLD.but(flash_attn="off"))
+
+
+def test_models_without_positions_of_the_cache_are_refused(model_by_name: ModelByName) -> None:
+    plain, latents = model_by_name("qwen3-gqa4-f32"), model_by_name("deepseek2-mla-f32")
+    asked = H2OConfig(chunk_size=S, evict=True, research={"positions": "cache"})
+    trained = asked.memory_size + S - 1
+    options: dict[str, Any] = {"h2o": asked, "n_threads": 1, "n_batch": 64, "n_ctx": 64}
+    with pytest.raises(
+        UnsupportedModelError, match=r"in layer 0 of this model it rotates a part.* Use positions text"
+    ) as caught:
+        Llama(latents, **options)
+    assert caught.value.option == "positions"
+    with pytest.raises(UnsupportedModelError, match=f"at most the {trained} tokens which this model"):
+        Llama(plain, kv_overrides={"qwen3.context_length": trained}, **options)
+
+
+def test_attention_must_be_one_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h2o = H2OConfig(retrieval="index")
+    with pytest.raises(ValueError, match=r"flash_attn='off' rules out: pass flash_attn='auto' or retrieval='ngrams'"):
+        Llama(tiny_model, n_ctx=1024, h2o=h2o, flash_attn="off")
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+    with pytest.raises(H2OError, match=r"needs attention as one operator, which layer 0 does not have\. Leave flash"):
+        Llama(tiny_model, n_ctx=1024, h2o=h2o)
+    Llama(tiny_model, n_ctx=1024, h2o=H2OConfig(retrieval="index", lookup_budget=0)).close()
+
+
+def test_heads_must_be_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "heads-of-16.gguf"
+    models.write_model(models.ModelSpec("heads-of-16", "qwen3", 64, 16, (4, 4), (2, 2)), path)
+    with pytest.raises(
+        H2OError, match="heads whose size is a multiple of 32, but layer 0 has heads of 16: use retrieval"
+    ):
+        Llama(path, n_ctx=1024, h2o=H2OConfig(retrieval="index"))
+    Llama(path, n_ctx=1024, h2o=H2OConfig()).close()
+
+
+def test_a_budget_that_no_memory_could_hold(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("h2o_llama._internal.memory.physical_memory", lambda: 2**24)
+    h2o = H2OConfig(retrieval="index", lookup_budget=2**31 - 1, research={"tile": 1})
+    with pytest.raises(ValueError, match=r"lookup_budget=2147483647 needs about .* for what every tile retrieves"):
+        Llama(tiny_model, n_ctx=4096, h2o=h2o)
+
+
+def test_dense_layers_that_cannot_be(tiny_model: Path, one_layer_model: Path) -> None:
+    with pytest.raises(H2OError, match="no layer is left for H2O"):
+        open_llama(one_layer_model, SMALL.but(dense_layers=(0,)))
+    with pytest.raises(ValueError, match="dense_layers must be layers of this model, from 0 to 2, got 99"):
+        open_llama(tiny_model, SMALL.but(dense_layers=(0, 99)))
+    with open_llama(tiny_model, SMALL.but(dense_layers=(0,))) as llm, pytest.raises(ValueError, match="layer"):
+        llm.kv.memory_indices(0)

@@ -1,7 +1,7 @@
-"""The past of a sequence: whatever was done, it is as if what is left had been read by a fresh context.
+"""The past of a sequence: after any calls, it is as if a fresh context had read the remaining text.
 
 One state machine over all configurations: three sequences of a context are read, generated, cancelled, forked, rewound,
-saved and restored in any order. Its model of a sequence is the calls that have made what is left of it.
+saved and restored in any order. Its model of a sequence is the list of calls that made the remaining text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Text:
-    """A sequence, and what has made it."""
+    """A sequence and the calls that made it."""
 
     sequence: h2o_llama.Sequence
     calls: list[Call] = field(default_factory=list)
@@ -84,7 +84,7 @@ def some_text(seed: int, n: int) -> list[int]:
 
 
 def seen(sequence: h2o_llama.Sequence, history: bool) -> list[Any]:
-    """All that is known of it: no scores where nothing ranks by them."""
+    """All that can be read of it; scores only where something ranks by scores."""
     kv = sequence.kv
     if sequence.h2o is None:
         return [sequence.n_tokens]
@@ -92,7 +92,7 @@ def seen(sequence: h2o_llama.Sequence, history: bool) -> list[Any]:
     for il in kv.layers:
         found += [kv.memory_indices(il), kv.keys(il), kv.values(il)]
         if sequence.h2o.heavy_budget:
-            # Of what can still be chosen: a tail that is taken back has scored the others, too.
+            # Only candidates for the next memory set: an undone tail has scored the other positions as well.
             scores, start = kv.scores(il), (kv.n_tokens - 1) // kv.chunk_size * kv.chunk_size
             found.append(scores[:, start:])
             found += [row[kept[kept >= 0]] for row, kept in zip(scores, kv.memory_indices(il), strict=True)]
@@ -155,7 +155,7 @@ class Past(RuleBasedStateMachine):
     @precondition(has_room)
     @rule(i=PLACES, n=st.integers(1, 20), seed=st.integers(0, 3), together=st.booleans())
     def decode(self, i: int, n: int, seed: int, together: bool) -> None:
-        """Generated tokens, one by one or several at once."""
+        """Generated tokens, singly or several at once."""
         text, tokens = self.at(i), some_text(seed, n)
         for call in [tokens] if together else [[token] for token in tokens]:
             text.sequence.eval(call, decode=True)
@@ -235,7 +235,7 @@ class Past(RuleBasedStateMachine):
     @precondition(has_room)
     @rule(i=PLACES, part=st.floats(0, 1), seed=st.integers(0, 3))
     def reuse(self, i: int, part: float, seed: int) -> None:
-        """What is shared with another text, as far as it can be kept."""
+        """Keeps a prefix of the part shared with another text."""
         text = self.at(i)
         n_shared = round(part * len(text.tokens))
         tokens = text.tokens[:n_shared] + [255 - token for token in some_text(seed, 9)]
@@ -334,7 +334,7 @@ class Past(RuleBasedStateMachine):
                 self.close(i)
 
     def check(self, text: Text) -> None:
-        """A fresh context is given the same, another one takes a snapshot, and all go on alike.
+        """A fresh context gets the same calls, another one a snapshot, and all continue alike.
 
         Not before they do: at the end of a chunk the memory set is there if it has been gone back to.
         """
@@ -356,7 +356,7 @@ class Past(RuleBasedStateMachine):
                 np.testing.assert_array_equal(self.other.logits, text.sequence.logits, "where a snapshot was restored")
                 assert_all_equal(seen(self.other, text.has_history), got)
 
-    def compare(self, text: Text, got: list[Any], want: list[Any], what: str = "what is seen") -> None:
+    def compare(self, text: Text, got: list[Any], want: list[Any], what: str = "view") -> None:
         if text.is_exact:
             assert_all_equal(got, want)
             return
@@ -373,7 +373,7 @@ class Past(RuleBasedStateMachine):
 
 @contextmanager
 def contexts(path: Path, case: Case | None, **options: Any) -> Iterator[dict[str, h2o_llama.Llama]]:
-    """For three sequences, for one, and one of another size."""
+    """Contexts for three sequences, for a single one, and of another size."""
     is_recorded = case is None or case.h2o.heavy_budget > 0
     options |= {"n_ctx": N_CTX, "n_batch": 512, "record": is_recorded}
     library = options.pop("library", None)
@@ -385,7 +385,7 @@ def contexts(path: Path, case: Case | None, **options: Any) -> Iterator[dict[str
         yield {"llm": llm, "alone": alone, "other": other}
 
 
-def run(path: Path, name: str, folder: Path, library: Path | None = None, n_examples: int = 10) -> None:
+def run(path: Path, name: str, folder: Path, library: Path | None = None, n_examples: int = 5) -> None:
     case = CASES[name]
     with contexts(path, case, library=library) as llms:
         members: dict[str, Any] = {
@@ -411,8 +411,9 @@ def run(path: Path, name: str, folder: Path, library: Path | None = None, n_exam
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_any_order_of_calls(tiny_model: Path, tmp_path: Path, name: str) -> None:
-    run(tiny_model, name, tmp_path)
+@pytest.mark.parametrize("n_examples", [5, pytest.param(10, marks=pytest.mark.slow)])
+def test_any_order_of_calls(tiny_model: Path, tmp_path: Path, n_examples: int, name: str) -> None:
+    run(tiny_model, name, tmp_path, n_examples=n_examples)
 
 
 @pytest.mark.parametrize("name", ["sum", "lookups", "cold", "unscored, lookups", "index", "dense"])
@@ -425,5 +426,5 @@ def test_any_order_of_calls_with_a_library(tiny_model: Path, tmp_path: Path, nam
 def test_any_order_of_calls_in_models_of_other_kinds(
     model_by_name: ModelByName, tmp_path: Path, model: str, name: str
 ) -> None:
-    """Windows and recurrent states go with a boundary; where there are none, neither rewinding nor drafts go there."""
+    """A boundary may have windows and recurrent states. Rewinding to a boundary without them is refused."""
     run(model_by_name(model), name, tmp_path, n_examples=4)

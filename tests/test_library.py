@@ -1,4 +1,4 @@
-"""The library: what is taken from it is what was read, bit for bit; what is damaged, foreign or gone is read again."""
+"""The library: a text from it equals the text that was read, bit for bit. Damaged or missing texts are read again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import SMALL, Case
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
@@ -23,11 +24,11 @@ from h2o_llama.library._library import Found
 from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
-from llamas import Config, open_llama, view
+from llamas import open_llama, view
 from pairwise import SHAPES, pairwise
 
 S = 64
-CONFIG = Config(S=S, L=8, H=12, A=2, kv_type="f16")
+CONFIG = SMALL.but(chunk_size=S, local_window=8, heavy_budget=12, sink_tokens=2, kv_type="f16")
 CONFIGS = CONFIG.one_of_each
 N = 5 * S + 41
 DOCUMENT = random_tokens(N)
@@ -47,7 +48,7 @@ def read(
     path: Path,
     library: Library | None,
     tokens: list[int],
-    config: Config | None = CONFIG,
+    config: Case | None = CONFIG,
     *,
     name: str = "",
     **kwargs: Any,
@@ -63,7 +64,7 @@ def files_of(library: Library) -> list[Path]:
     return [path for path in library.folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
-# --- what comes back
+# --- texts that are found
 
 
 @pairwise(name=list(CONFIGS), end=[N, 6 * S, 6 * S + 1], model_path=SHAPES)
@@ -89,7 +90,7 @@ def test_what_is_taken_goes_on_as_what_was_read(model_path: Path, library: Libra
 @pytest.mark.parametrize("name", CONFIGS)
 def test_another_question_goes_on_near_the_end_of_the_document(tiny_model: Path, library: Library, name: str) -> None:
     """Document and question are one text, so where the document ends is not known when it is read."""
-    config = CONFIGS[name] and replace(CONFIGS[name], S=2 * S)
+    config = CONFIGS[name] and CONFIGS[name].but(chunk_size=2 * S)
     first, second = [*DOCUMENT, *question(1)], [*DOCUMENT, *question(2)]
     read(tiny_model, library, first, config)
     with (
@@ -108,34 +109,20 @@ def test_another_question_goes_on_near_the_end_of_the_document(tiny_model: Path,
         assert_all_equal(view(llm), view(fresh))
 
 
-@pytest.mark.parametrize("name", ["sum", "lookups", "key_index", "cold_store", "dense"])
-def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(tiny_model: Path, library: Library, name: str) -> None:
-    config = CONFIGS[name]
-    read(tiny_model, library, DOCUMENT, config)
-    with open_llama(tiny_model, config, library=library) as llm, open_llama(tiny_model, config) as fresh:
-        other = [*DOCUMENT[: 3 * S + 5], *question(3, 100)]
-        llm.eval(other)
-        at = llm.n_cached
-        assert at == (3 * S + 5 if name == "dense" else 3 * S)
-        # in the same parts, so that products have as many columns and round alike
-        for start, stop in [(0, at)] if config is None else split_at_marks([(0, N)]):
-            if start < at:
-                fresh.eval(DOCUMENT[start : min(stop, at)])
-        rest = other[at:]
-        for start, stop in [(0, len(rest))] if config is None else split_at_marks([(0, len(rest))]):
-            fresh.eval(rest[start:stop])
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
 @pytest.mark.parametrize(
-    "config", [replace(CONFIG, H=0, B=12, T=4), replace(CONFIG, H=0, B=8, T=16, retrieval="index")], ids=str
+    "config",
+    [
+        CONFIG.but(heavy_budget=0, lookup_budget=12, tile=4),
+        CONFIG.but(heavy_budget=0, lookup_budget=8, tile=16, retrieval="index"),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("n", [7, 3 * S + 21, N + 3])
 def test_without_heavy_hitters_it_goes_on_where_two_texts_part(
-    tiny_model: Path, library: Library, config: Config, n: int
+    tiny_model: Path, library: Library, config: Case, n: int
 ) -> None:
     """Or at the beginning of that tile; a text says so, whatever was asked at its end."""
-    first, step = [*DOCUMENT, *question(1)], config.T if config.retrieval == "index" else 1
+    first, step = [*DOCUMENT, *question(1)], config.h2o.tile if config.h2o.retrieval == "index" else 1
     read(tiny_model, library, first, config, record=False)
     [text] = library._texts.read()[0]
     assert text.contents.points == ((step, len(first)),)
@@ -166,7 +153,7 @@ def test_models_with_other_memory(unsupported_memory_model: Path, library: Libra
 
 @pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
 def test_other_layers_go_back_to_the_last_chunk(model: str, model_by_name: ModelByName, library: Library) -> None:
-    config = replace(CONFIG, kv_type="f32")
+    config = CONFIG.but(kv_type="f32")
     second = [*DOCUMENT, *question(2)]
     with (
         open_llama(model_by_name(model), config, library=library) as llm,
@@ -187,7 +174,7 @@ def test_a_text_says_where_it_can_be_gone_back_to(
     tiny_model: Path, library: Library, name: str, chunk_size: int
 ) -> None:
     """After an answer that closes a chunk, or none: else texts would be loaded for nothing."""
-    config = CONFIGS[name] and replace(CONFIGS[name], S=chunk_size)
+    config = CONFIGS[name] and CONFIGS[name].but(chunk_size=chunk_size)
     with open_llama(tiny_model, config, library=library) as llm:
         generated = llm.generate(DOCUMENT, temperature=0)
         for _ in range(70):
@@ -227,7 +214,7 @@ def test_generated_tokens_are_kept(tiny_model: Path, library: Library) -> None:
 
 def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Library) -> None:
     """Also where the sequence has another text by then, and begins afresh."""
-    with open_llama(tiny_model, replace(CONFIG, S=2 * S), library=library) as llm:
+    with open_llama(tiny_model, CONFIG.but(chunk_size=2 * S), library=library) as llm:
         for n, reuse in ((0, True), (N + 10 - 64, True), (N + 10 - 64, False)):
             prompt = [*DOCUMENT, *question(n + reuse)]
             usage = llm(prompt, max_tokens=2, reuse=reuse)["usage"]
@@ -256,13 +243,13 @@ def test_a_text_that_is_removed_while_it_is_taken(
     assert len({text.text.path for text in found}) == 2
 
 
-# --- what is kept, and what is not
+# --- texts that are kept
 
 
 def test_other_models_settings_and_types_do_not_mix(tiny_model: Path, one_layer_model: Path, library: Library) -> None:
     read(tiny_model, library, DOCUMENT)
     assert read(tiny_model, library, DOCUMENT) == N
-    for config in (None, replace(CONFIG, H=13), replace(CONFIG, kv_type="f32"), CONFIGS["evict"]):
+    for config in (None, CONFIG.but(heavy_budget=13), CONFIG.but(kv_type="f32"), CONFIGS["evict"]):
         assert read(tiny_model, library, DOCUMENT, config) == 0
         assert read(tiny_model, library, DOCUMENT, config) == N
     assert read(one_layer_model, library, DOCUMENT) == 0
@@ -303,7 +290,7 @@ def test_short_texts_and_contexts(tiny_model: Path, library: Library) -> None:
 
 @pytest.mark.parametrize("name", ["sum", "key_index", "evict", "dense"])
 def test_what_texts_share_is_stored_once(tiny_model: Path, library: Library, name: str) -> None:
-    """Ten conversations about a document of twelve chunks; and each that goes on replaces what it was."""
+    """Ten conversations about a document of twelve chunks; a longer version of a conversation replaces the shorter."""
     config = CONFIGS[name]
     document = random_tokens(12 * S + 41)
     read(tiny_model, library, document, config)
@@ -314,7 +301,7 @@ def test_what_texts_share_is_stored_once(tiny_model: Path, library: Library, nam
     library.flush()
     assert len(library.texts()) == 11 - (name in ("sum", "key_index", "dense"))  # the document itself is in all of them
     again = {path for path in files_of(library) if path.parent.parent.name == "blocks"}
-    assert len(blocks - again) <= 2  # what is not rows of tokens, and the end of the document, which is now a mark
+    assert len(blocks - again) <= 2  # the block without rows, and the document's end, which is now a mark
     per_text = (library.n_bytes - one) / 10
     assert per_text < 0.45 * one if name != "evict" else per_text < one
 

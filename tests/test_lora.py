@@ -1,4 +1,4 @@
-"""LoRA adapters: what they add, against the oracle with the same added to the weights; what is refused."""
+"""LoRA adapters: against the oracle with the adapter merged into the weights; refusals."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ import pytest
 
 import models
 from adapters import Adapter, random_adapter
+from cases import SMALL, Case
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from compare import assert_logits_close, relative_error
 from gguf_mutation import UINT32, mutated, pack
 from h2o_llama import DamagedFileError, H2OConfig, Llama, Model, Snapshot
 from inputs import ModelByName, random_tokens
 from kernels import ISAS
-from llamas import Config, assert_agrees_with_oracle, eval_calls, open_llama
+from llamas import assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import read_model
 from pairwise import pairwise
 from tolerances import tolerance
 
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=4)
+CONFIG = SMALL.but(lookup_budget=6)
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +62,7 @@ def test_an_adapter_is_what_it_adds_to_the_weights(
         adapter = random_adapter(path, rank=4 + seed, seed=seed)
         lora.append((adapter.write(tmp_path / f"{seed}.gguf"), scale))
         merged = adapter.merge_into(merged, tmp_path / f"merged-{seed}.gguf", scale)
-    config = replace(CONFIG, schedule=schedule, flash_attn=flash_attn)
+    config = CONFIG.but(schedule=schedule, flash_attn=flash_attn)
     tokens = random_tokens(90)
     calls = [tokens[:50], tokens[50:85], *([t] for t in tokens[85:])]
     assert_agrees_with_oracle(path, read_model(merged), config, calls, lora=lora)
@@ -70,7 +71,7 @@ def test_an_adapter_is_what_it_adds_to_the_weights(
 @pytest.mark.parametrize("isa", ISAS, indirect=True)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_every_kernel_adds_the_same(isa: str, dtype: Any, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """The second factor's products, of whole runs of tokens and rows and of what is left over."""
+    """The second factor's products, of whole runs of tokens and rows and of the remainders."""
     path = model_by_name("llama-gqa2-f32")
     adapter = random_adapter(path, rank=20)
     adapter.factors = {name: (a, b.astype(dtype)) for name, (a, b) in adapter.factors.items()}
@@ -101,11 +102,11 @@ def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, t
     lora = random_adapter(path).write(tmp_path / "adapter.gguf")
     tokens = random_tokens(70)
 
-    def logits(config: Config | None, products: str, **options: Any) -> Any:
+    def logits(config: Case | None, products: str, **options: Any) -> Any:
         with open_llama(path, config, products=products, **options) as llm:
             return eval_calls(llm, [tokens])[0]
 
-    everything = replace(CONFIG, H=128, B=0)
+    everything = CONFIG.but(heavy_budget=128, lookup_budget=0)
     with pytest.warns(UserWarning, match="costs more than it saves"):
         own = logits(everything, "own", lora=lora)
     bound = tolerance("Q8_0", "f32").logits
@@ -121,11 +122,11 @@ def test_a_scale_of_zero_adds_nothing(tiny_model: Path, adapter: Path) -> None:
         assert llm.model.fingerprint == plain.model.fingerprint
 
 
-# --- what was computed with it
+# --- snapshots and sequences
 
 
 def test_a_snapshot_knows_its_adapters(tiny_model: Path, adapter: Path, tmp_path: Path) -> None:
-    """By what is in them: not by where they are, nor by their order."""
+    """By their content, not by their paths or order."""
     other = random_adapter(tiny_model, seed=1).write(tmp_path / "other.gguf")
     copied = Path(shutil.copy(adapter, tmp_path / "copy.gguf"))
     for h2o in (H2OConfig(chunk_size=S), None):
@@ -161,7 +162,7 @@ def test_sequences_and_contexts_share_adapters(tiny_model: Path, adapter: Path) 
         assert relative_error(plain.logits, first.logits) > 0.05
 
 
-# --- what is refused
+# --- refusals
 
 
 def _without(part: str) -> Callable[[Adapter], None]:
@@ -294,7 +295,7 @@ def test_commands_take_adapters(tiny_model: Path, adapter: Path, tmp_path: Path)
     ids=lambda command: command[0],
 )
 def test_every_command_opens_them(command: list[str], tiny_model: Path, tmp_path: Path) -> None:
-    """What is wrong with one is an error of each."""
+    """Every command reports a bad adapter."""
     path = random_adapter(tiny_model).write(tmp_path / "bad.gguf", kind="dora")
     for name in ("asked", "document.txt"):
         (tmp_path / name).write_text("abc")

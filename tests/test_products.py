@@ -21,7 +21,7 @@ from kernels import ALL_ISAS, using
 
 Array = NDArray[Any]
 
-# Of each type's unit, the bytes that hold scales in F16, and where numbers lie if there are minimums besides.
+# The bytes of each type's unit that hold scales in F16, and where numbers lie if there are minimums besides.
 TYPES: dict[str, tuple[list[int], slice | None]] = {
     "q4_0": ([0], None),
     "q4_1": ([0, 2], slice(4, None)),
@@ -40,7 +40,7 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
     "bf16": ([], None),
 }
 
-# Those of which a number stands for itself. Up to 3 columns are upstream's, and 65 to 127.
+# A sample of the numbers of columns. Up to 3 columns are upstream's, and 65 to 127.
 FLOATS = ("f16", "bf16")
 
 # Those with kernels of their own.
@@ -83,7 +83,7 @@ def weights_of(
 
 
 def columns_of(rng: np.random.Generator, n_columns: int, n: int) -> Array:
-    """Columns that are in Q8_0 as they are: 127 is the largest number of each block, and scales are powers of two."""
+    """Columns that Q8_0 represents exactly: 127 is the largest number of each block, and scales are powers of two."""
     x = rng.integers(-127, 128, (n_columns, n // 32, 32)).astype(np.float32)
     x[..., 5] = 127
     x *= rng.choice(np.float32([0.25, 1, 8]), (n_columns, n // 32, 1))
@@ -209,7 +209,7 @@ def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator,
     weights, x = weights_of(rng, "q8_0", 21, 128), rng.standard_normal((19, 128), dtype=np.float32)
     expected = product("q8_0", weights, x)
     odd_x, odd_weights = x.copy(), weights.copy()
-    odd_x[3, 70], odd_x[18, 127] = np.inf, 1e30  # whose scale is no F16
+    odd_x[3, 70], odd_x[18, 127] = np.inf, 1e30  # whose scale overflows F16
     odd_weights[5, 34:36] = np.float16([np.nan]).view(np.uint8)
     odd_weights[20, :2] = np.float16([np.inf]).view(np.uint8)
     for i, got in ((0, product("q8_0", weights, odd_x).T), (1, product("q8_0", odd_weights, x))):

@@ -11,14 +11,15 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
+from cases import SMALL, Case
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_logits_close
 from h2o_llama import _core
 from inputs import ModelByName, random_tokens
-from llamas import Config, eval_calls, open_llama
+from llamas import eval_calls, open_llama
 from oracle import DenseOracle, read_model
 
-CONFIG = Config(S=64, L=8, H=8)
+CONFIG = SMALL.but(chunk_size=64, local_window=8, heavy_budget=8, sink_tokens=0)
 CALLS = [random_tokens(60), [1], [2]]  # in one chunk: sparse attention is dense attention
 
 PRODUCTS = ("auto", "upstream", "own")
@@ -37,7 +38,7 @@ def weights(model_by_name: ModelByName) -> Path:
     return model_by_name("qwen3-gqa4-q8_0")
 
 
-def logits(path: Path, config: Config | None, **options: Any) -> NDArray[np.float32]:
+def logits(path: Path, config: Case | None, **options: Any) -> NDArray[np.float32]:
     with open_llama(path, config, **options) as llm:
         return np.concatenate(eval_calls(llm, CALLS))
 
@@ -56,7 +57,7 @@ def test_auto_is_own_with_h2o_and_upstreams_without(weights: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["dense", "h2o"])
-def test_what_was_read_with_the_one_goes_on_with_the_other(config: Config | None, weights: Path) -> None:
+def test_what_was_read_with_the_one_goes_on_with_the_other(config: Case | None, weights: Path) -> None:
     with open_llama(weights, config, products="upstream") as before:
         before.eval(CALLS[0])
         snapshot = before.snapshot()

@@ -1,4 +1,4 @@
-"""`quantize_model` and `h2o-llama quantize`: what they write, and what each failure says and leaves."""
+"""`quantize_model` and `h2o-llama quantize`: the written files, and the messages and remains of failures."""
 
 from __future__ import annotations
 

@@ -1,44 +1,46 @@
-"""Going back in a sequence, and reusing what it shares with another text."""
+"""Going back in a sequence, reusing its shared prefix with another text, and extra keys.
+
+In any order with all else: test_h2o_past.py.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import h2o_llama
+from cases import CASES, EVICT, INDEX, LOOKUP, SMALL, Case, S
 from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
-from inputs import random_tokens
-from llamas import Config, open_llama
+from inputs import ModelByName, random_tokens, repetitive_tokens, split
+from llamas import decode_calls, eval_calls, min_position, open_llama, remove, restore, rewind_points, state_of
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
-S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1)
-EVICT = replace(CONFIG, decode="memory", evict=True)
-STORED = replace(EVICT, B=8, T=4, cold_store="memory")
-NEAR = replace(CONFIG, H=0)
-GRID = replace(NEAR, B=8, T=4, retrieval="index", kv_type="q8_0")
+STORED = EVICT.but(lookup_budget=8, cold_store="memory")
+NEAR = SMALL.but(heavy_budget=0)
+GRID = NEAR.but(lookup_budget=8, retrieval="index", kv_type="q8_0")
 N = 5 * S + 9
-"""Tokens of a prompt; two generated ones follow."""
+
 
 # configuration, record, positions that are possible
-POSSIBLE: dict[str, tuple[Config | None, bool, set[int]]] = {
-    "sum": (CONFIG, False, {0, 5 * S, N, N + 1, N + 2}),
-    "sum-recorded": (CONFIG, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
+POSSIBLE: dict[str, tuple[Case | None, bool, set[int]]] = {
+    "sum": (SMALL, False, {0, 5 * S, N, N + 1, N + 2}),
+    "sum-recorded": (SMALL, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
     "evict": (EVICT, False, {0, 5 * S, N, N + 2}),
     "cold store": (STORED, False, {0, 5 * S, N, N + 2}),
     "cold store-recorded": (STORED, True, {0, *range(S, 6 * S, S), N, N + 2}),
     "dense": (None, False, set(range(N + 3))),
     "near": (NEAR, False, set(range(N + 3))),
     "near-recorded": (NEAR, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
-    "near-evict": (replace(EVICT, H=0), False, {0, *range(5 * S, N + 3)}),
-    "near-ngrams": (replace(NEAR, B=8, T=4), False, set(range(N + 3))),
+    "near-evict": (EVICT.but(heavy_budget=0), False, {0, *range(5 * S, N + 3)}),
+    "near-ngrams": (NEAR.but(lookup_budget=8, tile=4), False, set(range(N + 3))),
     "near-index": (GRID, False, {*range(0, N, 4), N, N + 1, N + 2}),
-    "near-index of 5": (replace(GRID, T=5), False, {*(n for n in range(N) if n % S % 5 == 0), N, N + 1, N + 2}),
+    "near-index of 5": (GRID.but(tile=5), False, {*(n for n in range(N) if n % S % 5 == 0), N, N + 1, N + 2}),
 }
 
 
@@ -67,21 +69,76 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert found is not None
             assert int(found[1]) == max(p for p in possible if p < n)
             assert int(found[2]) == min(p for p in possible if p > n)
-            assert ("record=True" in str(error.value)) != (record or config in (GRID, replace(GRID, T=5)))
+            assert ("record=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=5)))
             assert llm.snapshot().state == snapshot.state
+
+
+def test_min_position_says_what_can_be_removed(tiny_model: Path) -> None:
+    """Every position after it, as upstream's server takes it; -1 if there is nothing."""
+    with open_llama(tiny_model, SMALL) as llm:
+        assert min_position(llm) == -1
+        for call in ([1], random_tokens(9), random_tokens(6), [2], [3, 4], random_tokens(40)):
+            eval_calls(llm, [call])
+            lowest = min_position(llm)
+            assert 0 <= lowest < llm.n_tokens
+            state = state_of(llm)
+            for start in range(lowest + 1, llm.n_tokens):
+                assert remove(llm, start), start
+                assert llm.n_tokens == start
+                restore(llm, state)
+        llm.reset()
+        assert min_position(llm) == -1
+
+
+@pytest.mark.parametrize(
+    ("config", "first"),
+    [
+        (SMALL.but(heavy_budget=0), 0),
+        (SMALL.but(heavy_budget=0, evict=True, decode="memory"), 4 * S - 1),
+        (SMALL.but(heavy_budget=0, lookup_budget=8, tile=4, retrieval="index"), 69),
+    ],
+    ids=str,
+)
+def test_without_scores_more_can_be_removed(tiny_model: Path, config: Case, first: int) -> None:
+    """llama.cpp's programs hear of the places that can be removed from on without a gap."""
+    with open_llama(tiny_model, config, record=False) as llm:
+        llm.eval(random_tokens(70))
+        eval_calls(llm, [[1], [2]])
+        assert min_position(llm) == first
+        assert remove(llm, 50) == (first == 0)
+        assert remove(llm, 4 * S)
+
+
+@pytest.mark.parametrize("name", ["distant", "lookups", "composed", "evict"])
+def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
+    """To the prompt's end, and to the last tokens; in a fork as well."""
+    config = CASES[name]
+    assert config is not None
+    n_prompt, n = 45, 75
+    tokens = random_tokens(n)
+    with open_llama(tiny_model, config.but(chunk_size=40, decode="memory"), n_seq_max=2) as llm:
+        llm.eval(tokens[:n_prompt])
+        decode_calls(llm, [[token] for token in tokens[n_prompt:]])
+        oldest = min_position(llm) + 1
+        assert n - 16 <= oldest <= n - 8
+        with llm.fork() as fork:
+            for sequence in (llm, fork):
+                points = [rewind_points(sequence, position) for position in range(n + 1)]
+                possible = {position for position, found in enumerate(points) if position in found}
+                assert possible == {0, 40, n_prompt, *range(oldest, n + 1)}
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        replace(NEAR, decode="memory"),
-        replace(NEAR, B=8, T=4, schedule="two_phase", scorer="distant"),
-        replace(GRID, kv_type="f32"),
+        NEAR.but(decode="memory"),
+        NEAR.but(lookup_budget=8, tile=4, schedule="two_phase", scorer="distant"),
+        GRID.but(kv_type="f32"),
     ],
     ids=str,
 )
-def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Config) -> None:
-    """Where nothing ranks by them only with record=True; with the same results."""
+def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Case) -> None:
+    """Where nothing ranks by scores, they are kept only with record=True. Results are the same."""
     with open_llama(tiny_model, config) as recorded, open_llama(tiny_model, config, record=False) as llm:
         for x in (recorded, llm):
             evaluate(x)
@@ -124,14 +181,14 @@ def test_memory_sets_of_ones_own_are_gone_back_to(tiny_model: Path) -> None:
 
 
 def test_the_first_and_the_last_places_are_kept(tiny_model: Path) -> None:
-    with open_llama(tiny_model, replace(CONFIG, S=64)) as llm:
+    with open_llama(tiny_model, SMALL.but(chunk_size=64)) as llm:
         for token in random_tokens(20):
             llm.eval([token])
-        assert [n for n in range(20) if llm._state.context.rewind_points(n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
+        assert [n for n in range(20) if rewind_points(llm, n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
 
 
 def test_logits_are_those_of_the_end_or_none(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
+    with open_llama(tiny_model, SMALL) as llm:
         tokens = evaluate(llm)
         logits = llm.logits
         llm.rewind(len(tokens))
@@ -147,7 +204,7 @@ def test_logits_are_those_of_the_end_or_none(tiny_model: Path) -> None:
 
 
 def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
-    """Without H2O: a recurrent state has no past, what has left a sliding window is still there."""
+    """Without H2O: a recurrent state has no past; rows outside a sliding window are still there."""
     tokens = random_tokens(200)
     with open_llama(unsupported_memory_model, None) as llm:
         llm.eval(tokens)
@@ -163,6 +220,23 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
             assert_logits_close(rewound, llm.logits, SELF_LOGITS_F32)
         llm.rewind(0)
         assert llm.n_tokens == 0
+
+
+def test_a_state_goes_on_where_nothing_is_pending(tiny_model: Path) -> None:
+    """In a context with decode="full" the scores are the same, and generated tokens add nothing."""
+    config = SMALL.but(chunk_size=40, scorer="distant", decode="memory")
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config.but(decode="full")) as other:
+        llm.eval(random_tokens(43))
+        decode_calls(llm, [[token] for token in range(20)])
+        restore(other, state_of(llm))
+        scores: list[Any] = [llm.kv.scores(il) for il in llm.kv.layers]
+        decode_calls(other, [[1], [2]])
+        for il, want in zip(other.kv.layers, scores, strict=True):
+            np.testing.assert_array_equal(other.kv.scores(il)[:, :-2], want)
+            assert not other.kv.scores(il)[:, -2:].any()
+        restore(llm, state_of(other))
+        decode_calls(llm, [[3]])
+        assert all((llm.kv.scores(il)[:, :43] >= want[:, :43]).all() for il, want in enumerate(scores))
 
 
 # --- reuse
@@ -194,7 +268,7 @@ def test_a_common_prefix_is_kept(tiny_model: Path, name: str, n_shared: int, n_c
 
 
 def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CONFIG) as llm:
+    with open_llama(tiny_model, SMALL) as llm:
         tokens = evaluate(llm)
         logits = llm.logits
         assert llm.reuse(np.array(tokens)) == len(tokens)
@@ -202,15 +276,15 @@ def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) ->
         assert llm.reuse(tokens[:-1]) == len(tokens) - 2
         with pytest.raises(H2OError, match="there are no logits"):
             _ = llm.logits
-        assert llm.reuse(tokens[:-2]) == 5 * S  # the last token of the prompt cannot be taken back alone
+        assert llm.reuse(tokens[:-2]) == 5 * S  # the last token of the prompt cannot be removed alone
         assert llm.reuse([]) == 0
         with pytest.raises(ValueError, match="must be a token id"):
             llm.reuse([10**9])
 
 
 def test_reuse_in_the_middle_of_generation(tiny_model: Path) -> None:
-    """What is drafted ahead is no part of the sequence."""
-    with open_llama(tiny_model, CONFIG) as llm:
+    """Drafted tokens are not part of the sequence."""
+    with open_llama(tiny_model, SMALL) as llm:
         prompt = random_tokens(10) * 4
         drawn = list(islice(llm.generate(prompt, temperature=0, draft=8), 7))
         assert llm.reuse(prompt + drawn + [1]) == len(prompt) + 7
@@ -218,9 +292,9 @@ def test_reuse_in_the_middle_of_generation(tiny_model: Path) -> None:
 
 
 def test_a_completion_reuses_the_turn_before(tiny_model: Path) -> None:
-    """The same text comes out; usage says what was there already."""
+    """The same text is generated; usage reports the reused tokens."""
     prompt = random_tokens(40)
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as fresh:
+    with open_llama(tiny_model, SMALL) as llm, open_llama(tiny_model, SMALL) as fresh:
         llm(prompt, max_tokens=5, temperature=0)
         answer = llm.tokens.tolist()
         turn = answer + random_tokens(20, seed=3)
@@ -232,3 +306,95 @@ def test_a_completion_reuses_the_turn_before(tiny_model: Path) -> None:
         drawn = list(islice(fresh.generate(turn[len(answer) :], temperature=0), 5))
         assert llm.tokens.tolist() == turn + drawn
         assert "prompt_tokens_details" not in llm(prompt, max_tokens=1, reuse=False)["usage"]
+
+
+# --- extra keys
+
+
+def extra_keys_of(llm: h2o_llama.Sequence) -> list[Any]:
+    """Of every layer, head and tile; None where they are not kept."""
+    found = []
+    for layer in llm.kv.layers:
+        for head, tile in np.ndindex(len(llm.kv.memory_indices(layer)), len(INDEX.tiles(llm.n_tokens))):
+            try:
+                found.append((layer, head, tile, llm.kv.extra_keys(layer, head, tile).tolist()))
+            except H2OError:
+                found.append((layer, head, tile, None))
+    return found
+
+
+def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName) -> None:
+    tokens = random_tokens(150, seed=18)
+    config = INDEX
+    with open_llama(model_by_name("qwen3-gqa4-f32"), config, n_seq_max=2) as llm:
+        llm.eval(tokens[:90])
+        decode_calls(llm, [[token] for token in tokens[90:107]])
+        before = extra_keys_of(llm)
+        for layer, head, tile, keys in before:
+            start = config.tiles(llm.n_tokens)[tile][0] // S * S
+            memory = llm.kv.history[start // S - 1][layer][head] if start else []
+            assert keys is not None
+            assert sorted({*keys} - {*memory}) == keys
+            n = max(1, int(INDEX.h2o.lookup_budget * (start / (8 * S)) ** 0.4 + 0.5))
+            assert len(keys) == max(0, min(n, start - config.h2o.memory_size))
+            assert max(keys, default=-1) < start
+        with llm.fork() as fork:
+            assert extra_keys_of(fork) == before
+            llm.rewind(105)  # in the tile of 104 to 107
+            kept = [(*place, keys if place[-1] < 26 else None) for *place, keys in before]
+            assert extra_keys_of(llm) == kept
+            llm.rewind(96)
+            llm.eval(tokens[110:130])
+            after = extra_keys_of(llm)
+            assert [row for row in after if row[2] < 24] == [row for row in before if row[2] < 24]
+            assert [row for row in after if row[2] == 25] != [row for row in before if row[2] == 25]
+            assert extra_keys_of(fork) == before
+            state = state_of(fork)
+        restore(llm, state)
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys is not None} == {0, 1, 2, 3}
+
+
+def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: Path) -> None:
+    with (
+        open_llama(tiny_model, INDEX.but(heavy_budget=0), record=False) as llm,
+        open_llama(tiny_model, INDEX) as none,
+    ):
+        for call in split(random_tokens(100), [70, 10, 20]):
+            llm.eval(call)
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
+        llm.eval(random_tokens(12))
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24, 25, 26, 27}
+        with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* record=True"):
+            llm.kv.extra_keys(0, 0, 23)
+        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 28), (0, 0, -1), (0, 0, 1.5)):
+            with pytest.raises(ValueError, match="layer|head|tile"):
+                llm.kv.extra_keys(*bad)
+        with pytest.raises(ValueError, match="tile"):
+            none.kv.extra_keys(0, 0, 0)
+    with (
+        open_llama(tiny_model, INDEX.but(lookup_budget=0)) as llm,
+        pytest.raises(H2OError, match="nothing chooses"),
+    ):
+        llm.kv.extra_keys(0, 0, 0)
+
+
+def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> None:
+    """What queries see, and a state, do not depend on it."""
+    tokens = repetitive_tokens(150)
+    with open_llama(tiny_model, LOOKUP) as all_kept, open_llama(tiny_model, LOOKUP, record=False) as llm:
+        for call in split(tokens[:120], [70, 10, 40]):
+            expected, actual = eval_calls(all_kept, [call]), eval_calls(llm, [call])
+            np.testing.assert_array_equal(actual, expected)
+        n_kept = 0
+        for tile in range(16, 30):  # from the chunk of the first place that can be gone back to
+            keys = llm.kv.extra_keys(0, 0, tile)
+            np.testing.assert_array_equal(keys, all_kept.kv.extra_keys(0, 0, tile))
+            n_kept += len(keys)
+        assert n_kept > 0
+        with pytest.raises(H2OError, match=r"extra keys of tile 15 are not kept. .* record=True"):
+            llm.kv.extra_keys(0, 0, 15)
+        state = state_of(llm)
+        expected = eval_calls(llm, [tokens[120:]])
+        llm.reset()
+        restore(llm, state)
+        np.testing.assert_array_equal(eval_calls(llm, [tokens[120:]]), expected)

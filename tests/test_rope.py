@@ -13,21 +13,22 @@ import numpy as np
 import pytest
 
 import models
+from cases import SMALL
 from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from compare import relative_error
 from h2o_llama import H2OConfig, Llama, Model, Snapshot
 from inputs import ModelByName, random_tokens
-from llamas import Config, assert_agrees_with_oracle
+from llamas import assert_agrees_with_oracle
 from oracle import GGUFModel, read_model
 from oracle.hparams import Rope, Yarn
 from pairwise import pairwise
 
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1, B=6, T=4)
+CONFIG = SMALL.but(lookup_budget=6)
 N_TRAINED = models.N_CTX_TRAIN
 
 YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
-# Arguments, and what they make of a model's RoPE.
+# Arguments, and the model's RoPE with them.
 CASES: dict[str, tuple[dict[str, Any], Callable[[Rope], Rope]]] = {
     "base": ({"rope_freq_base": 700.0}, lambda rope: replace(rope, base=700.0)),
     "linear": (
@@ -75,7 +76,7 @@ def test_options_reach_every_part_of_attention(
     model = with_rope(read_model(path), change)
     if os.environ["H2O_NO_FUSED_ATTENTION"] == "1" or name == "gemma3-windows-f32":
         retrieval = "ngrams"  # windows round to F16, which decides between keys in 4 bits that are nearly equal
-    config = replace(CONFIG, schedule=schedule, flash_attn=flash_attn, retrieval=retrieval, B=8)
+    config = CONFIG.but(schedule=schedule, flash_attn=flash_attn, retrieval=retrieval, lookup_budget=8)
     tokens = random_tokens(150)
     calls = [tokens[:70], tokens[70:145], *([t] for t in tokens[145:])]
     assert_agrees_with_oracle(path, model, config, calls, dense_tail=9, **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,22 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from cases import SMALL, Case
 from compare import assert_all_equal
 from inputs import ModelByName, random_tokens
-from llamas import Config, open_llama, view
+from llamas import open_llama, view
 from pairwise import pairwise
 from test_threads_cancel import Stop, stop_at
 
 S = 16
-# Attention is composed of ggml's operators whoever moves the rows.
-CONFIG = Config(S=S, L=4, H=8, A=4, B=0, decode="memory", evict=True, flash_attn="off", block_tokens=4)
+# Attention is composed of ggml's operators in both ways.
+CONFIG = SMALL.but(
+    heavy_budget=8, sink_tokens=4, decode="memory", evict=True, flash_attn="off", block_tokens=4, tile=16
+)
 
 
 @contextmanager
-def both_ways(path: Path, config: Config, **kwargs: Any) -> Iterator[list[h2o_llama.Llama]]:
+def both_ways(path: Path, config: Case, **kwargs: Any) -> Iterator[list[h2o_llama.Llama]]:
     """Rows are moved by the host, and by a device."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("H2O_NO_FUSED_ATTENTION", "0")
@@ -37,7 +39,7 @@ def both_ways(path: Path, config: Config, **kwargs: Any) -> Iterator[list[h2o_ll
 
 
 @pairwise(
-    # Heads of 32 and 64: in Q8_0 and Q4_0 those of 32 are no whole number of words.
+    # Heads of 32 and 64: in Q8_0 and Q4_0 a head of 32 is not a whole number of words.
     model=("qwen3-gqa4-f32", "qwen3-gqa8-f32", "llama-gqa2-q8_0", "deci-mixed-f32"),
     type_k=("f32", "f16", "bf16", "q8_0", "q4_0"),
     type_v=("f32", "f16", "bf16"),
@@ -48,7 +50,7 @@ def test_the_device_moves_rows_as_the_host_does(
     model_by_name: ModelByName, model: str, type_k: str, type_v: str, scorer: str, dense_layers: tuple[int, ...]
 ) -> None:
     """Bit for bit: in prompts, generated text, forks, cancelled calls, after going back and restoring."""
-    config = replace(CONFIG, scorer=scorer, dense_layers=dense_layers)
+    config = CONFIG.but(scorer=scorer, dense_layers=dense_layers)
     with both_ways(model_by_name(model), config, n_seq_max=2, type_k=type_k, type_v=type_v) as llms:
 
         def both(do: Callable[[h2o_llama.Llama], h2o_llama.Sequence | None]) -> None:
@@ -90,11 +92,13 @@ def check_layers_that_choose_alike(path: Path, n_chunks: int, **kwargs: Any) -> 
 
     K and V of the first layer do not depend on attention: they are the same without eviction.
     """
-    config = replace(CONFIG, S=8, L=1, H=1, A=0, shared_heads=True, scorer="distant")
-    tokens = random_tokens(n_chunks * config.S)
+    config = CONFIG.but(
+        chunk_size=8, local_window=1, heavy_budget=1, sink_tokens=0, shared_heads=True, scorer="distant"
+    )
+    tokens = random_tokens(n_chunks * config.h2o.chunk_size)
     with (
         open_llama(path, config, **kwargs) as llm,
-        open_llama(path, replace(config, evict=False), **kwargs) as whole,
+        open_llama(path, config.but(evict=False), **kwargs) as whole,
     ):
         for sequence in (llm, whole):
             sequence.eval(tokens)
@@ -115,7 +119,7 @@ def test_layers_that_choose_alike(tiny_model: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("kv_type", ["f16", "bf16", "q8_0", "q5_1", "q4_0"])
 def test_v_of_any_type(one_layer_model: Path, kv_type: str) -> None:
     """Its K and V do not depend on attention, which here may be H2O's operator or not."""
-    config = replace(CONFIG, flash_attn="on", kv_type=kv_type)
+    config = CONFIG.but(flash_attn="on", kv_type=kv_type)
     with both_ways(one_layer_model, config) as llms:
         for llm in llms:
             llm.eval(random_tokens(5 * S + 3))

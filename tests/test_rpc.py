@@ -55,7 +55,7 @@ def load(h2o: H2OConfig | None, **options: Any) -> Llama:
 
 
 def read(llm: Llama) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Logits after the text, and after two more tokens one by one; the memory sets."""
+    """Logits after the text, and after each of two more tokens; the memory sets."""
     tokens = llm.tokenize(TEXT)
     logits = []
     for part in (tokens[:-2], tokens[-2:-1], tokens[-1:]):
@@ -111,7 +111,7 @@ def counted(address: str) -> Iterator[tuple[str, Counter[str], set[tuple[int, in
             asked.add((tensors[0][1], tensors[2][0], tensors[3][0]))
         if command in (SET_TENSOR, GET_TENSOR):
             name = RPC_TENSOR.unpack_from(data)[2].split(b"\0")[0].decode()
-            # what follows is an offset, then the bytes or their number
+            # next are an offset, then the bytes or their number
             n = len(data) - RPC_TENSOR.size - 8 if command == SET_TENSOR else struct.unpack("<Q", data[-8:])[0]
             sizes[("to " if command == SET_TENSOR else "from ") + name] += n
 

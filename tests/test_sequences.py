@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,43 +12,31 @@ import numpy as np
 import pytest
 
 import h2o_llama
+from cases import CASES, SMALL, Case, S
 from compare import assert_all_close, assert_all_equal, relative_error
 from h2o_llama import H2OError
-from llamas import Config, decode_each, open_llama, view
+from llamas import decode_each, open_llama, view
 from tolerances import SELF_LOGITS_F32
 
-S = 16
 N_CTX = 256  # llama.cpp makes it a multiple of 256
-PLAIN = Config(S=S, L=4, H=6, A=1)
-CONFIGS: dict[str, Config | None] = {
-    "plain": PLAIN,
-    "two_phase": replace(PLAIN, scorer="distant", schedule="two_phase", B=4, T=8),
-    "lookups": replace(PLAIN, B=8, T=8, decode="memory"),
-    "index": replace(PLAIN, B=8, retrieval="index", decode="memory"),
-    "dense_layers": replace(PLAIN, decode="memory", dense_layers=(1,)),
-    "composed": replace(PLAIN, scorer="distant", B=8, T=8, decode="memory", flash_attn="off"),
-    "composed_full": replace(PLAIN, flash_attn="off"),
-    "evict": replace(PLAIN, decode="memory", evict=True),
-    "cold_store": replace(PLAIN, decode="memory", evict=True, B=8, T=4, cold_store=tempfile.gettempdir()),
-    "evict_dense_layers": replace(PLAIN, decode="memory", evict=True, dense_layers=(1,)),
-    "evict_positions": replace(PLAIN, decode="memory", evict=True, positions="cache", n_ctx_train=40),
-    "dense": None,
-}
+SHARED = ("sum", "two_phase, lookups", "lookups", "index", "dense layer", "composed", "composed, decode full")
+EVICTING = ("evict", "cold, file", "evict, dense layer", "evict, positions")
+CONFIGS = {name: (case := CASES[name]) and case.but(kv_type="f32") for name in (*SHARED, *EVICTING, "dense")}
 
 
 @pytest.fixture(params=CONFIGS)
-def config(request: pytest.FixtureRequest) -> Config | None:
+def config(request: pytest.FixtureRequest) -> Case | None:
     return CONFIGS[request.param]
 
 
 @pytest.fixture
-def llm(tiny_model: Path, config: Config | None) -> Iterator[h2o_llama.Llama]:
+def llm(tiny_model: Path, config: Case | None) -> Iterator[h2o_llama.Llama]:
     with open_llama(tiny_model, config, n_ctx=N_CTX, n_batch=512, n_seq_max=3) as llm:
         yield llm
 
 
 @pytest.fixture
-def alone(tiny_model: Path, config: Config | None) -> Iterator[h2o_llama.Llama]:
+def alone(tiny_model: Path, config: Case | None) -> Iterator[h2o_llama.Llama]:
     """A context with one sequence."""
     with open_llama(tiny_model, config, n_ctx=N_CTX, n_batch=512) as alone:
         yield alone
@@ -60,29 +46,6 @@ def text(seed: int, n: int = 40) -> list[int]:
     """n different tokens, so that none have equal keys in a chunk; then the first half of them again."""
     tokens: list[int] = np.random.default_rng(seed).permutation(256)[:n].tolist()
     return [*tokens, *tokens[: n // 2]]
-
-
-@dataclass
-class Tracked:
-    """A sequence, and what was done to it."""
-
-    sequence: h2o_llama.Sequence
-    calls: list[tuple[list[int], bool]] = field(default_factory=list)
-
-    def eval(self, tokens: list[int], decode: bool = False) -> None:
-        self.sequence.eval(tokens, decode=decode)
-        self.calls.append((tokens, decode))
-
-    def fork(self) -> Tracked:
-        return Tracked(self.sequence.fork(), list(self.calls))
-
-    def assert_as(self, alone: h2o_llama.Llama, history: bool = True) -> None:
-        """A context of its own in which the same is done gives the same, to the bit."""
-        alone.reset()
-        for tokens, decode in self.calls:
-            alone.eval(tokens, decode=decode)
-        np.testing.assert_array_equal(self.sequence.logits, alone.logits)
-        assert_all_equal(view(self.sequence, history), view(alone, history))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +85,7 @@ def test_generating_at_once(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> Non
         assert sequence.n_tokens == alone.n_tokens
 
 
-@pytest.mark.parametrize("config", ["plain", "lookups"], indirect=True)
+@pytest.mark.parametrize("config", ["sum", "lookups"], indirect=True)
 def test_a_step_of_several_uses_its_graph_again(llm: h2o_llama.Llama) -> None:
     """And it is counted for each."""
     b = llm.sequence()
@@ -218,7 +181,7 @@ def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
     assert [s.n_tokens for s in prompts] == [N_CTX, 60 + 5, 60 + 8]
 
 
-@pytest.mark.parametrize("config", ["plain", "dense"], indirect=True)
+@pytest.mark.parametrize("config", ["sum", "dense"], indirect=True)
 def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     kept = llm.sequence()
     for _ in range(3):
@@ -227,7 +190,7 @@ def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
     assert llm.sequence().n_tokens == kept.n_tokens == 0
 
 
-@pytest.mark.parametrize("config", ["plain", "dense"], indirect=True)
+@pytest.mark.parametrize("config", ["sum", "dense"], indirect=True)
 def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
     others = [llm.sequence(), llm.sequence()]
     with pytest.raises(H2OError, match=r"^\[Llama.sequence\] all n_seq_max=3 sequences are in use"):
@@ -241,22 +204,23 @@ def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
     assert llm.fork().n_tokens == 1
 
 
-# with eviction a sequence is never full
-@pytest.mark.parametrize(
-    "config", [name for name in CONFIGS if name not in ("evict", "cold_store", "evict_positions")], indirect=True
-)
+# with eviction a sequence is never full, but for dense layers
+@pytest.mark.parametrize("config", [*SHARED, "evict, dense layer", "dense"], indirect=True)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
-    a, b = Tracked(llm), Tracked(llm.sequence())
-    a.eval(text(0)[: 2 * S])
-    b.eval(text(1, 200)[:N_CTX])
+    full = llm.sequence()
+    full.eval(text(1, 200)[:N_CTX])
+    llm.eval(text(0)[: 2 * S])
+    alone.eval(text(0)[: 2 * S])
     with pytest.raises(H2OError, match="llama.cpp failed"):
-        decode_each([a.sequence, b.sequence], [1, 2])
-    a.eval(text(2)[:20])
-    a.assert_as(alone)
+        decode_each([llm, full], [1, 2])
+    for sequence in (llm, alone):
+        sequence.eval(text(2)[:20])
+    np.testing.assert_array_equal(llm.logits, alone.logits)
+    assert_all_equal(view(llm), view(alone))
 
 
-@pytest.mark.parametrize("config", ["two_phase", "lookups", "index", "evict", "dense"], indirect=True)
+@pytest.mark.parametrize("config", ["two_phase, lookups", "lookups", "index", "evict", "dense"], indirect=True)
 def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """What one is ahead is nothing to the others, and stays when they compute."""
     b = llm.sequence()
@@ -269,7 +233,7 @@ def test_drafts_are_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.Ll
 
 
 def test_closing_the_llama_closes_all(tiny_model: Path) -> None:
-    llm = open_llama(tiny_model, PLAIN, n_ctx=N_CTX, n_seq_max=2)
+    llm = open_llama(tiny_model, SMALL, n_ctx=N_CTX, n_seq_max=2)
     b = llm.sequence()
     kv = b.kv
     llm.close()
@@ -283,14 +247,14 @@ def test_closing_the_llama_closes_all(tiny_model: Path) -> None:
 def test_bad_arguments(tiny_model: Path) -> None:
     for value in (0, 257, "2"):
         with pytest.raises(ValueError, match=r"^\[Llama\] n_seq_max must be an integer from 1 to 256, got"):
-            open_llama(tiny_model, PLAIN, n_seq_max=value)
+            open_llama(tiny_model, SMALL, n_seq_max=value)
     with pytest.raises(ValueError, match=r"^\[Llama\] n_batch must be at least n_seq_max \(32\), got 16"):
-        open_llama(tiny_model, PLAIN, n_seq_max=32, n_batch=16)
+        open_llama(tiny_model, SMALL, n_seq_max=32, n_batch=16)
     with pytest.raises(ValueError, match=r"n_seq_max=256 sequences of n_ctx=100000000 tokens are more than"):
-        open_llama(tiny_model, PLAIN, n_ctx=10**8, n_batch=512, n_seq_max=256)
+        open_llama(tiny_model, SMALL, n_ctx=10**8, n_batch=512, n_seq_max=256)
     with (
-        open_llama(tiny_model, PLAIN, n_ctx=N_CTX, n_seq_max=2) as llm,
-        open_llama(tiny_model, PLAIN, n_ctx=N_CTX) as other,
+        open_llama(tiny_model, SMALL, n_ctx=N_CTX, n_seq_max=2) as llm,
+        open_llama(tiny_model, SMALL, n_ctx=N_CTX) as other,
     ):
         for prompts in ({}, [llm], {other: [1]}, {1: [1]}):
             with pytest.raises(ValueError, match=r"^\[Llama.generate_many\] prompts must be "):

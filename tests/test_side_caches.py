@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 
+from cases import SMALL
 from compare import assert_all_equal
 from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens, split
-from llamas import Config, arrays, open_llama, restore, state_of
+from llamas import arrays, open_llama, restore, state_of
 
 WINDOWS, RECURRENT, LATENTS = "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1)
+CONFIG = SMALL
 
 with_other_layers = pytest.mark.parametrize("model", [WINDOWS, RECURRENT])
 
@@ -23,11 +23,11 @@ with_other_layers = pytest.mark.parametrize("model", [WINDOWS, RECURRENT])
 @with_other_layers
 def test_two_phase_is_refused(model: str, model_by_name: ModelByName) -> None:
     with pytest.raises(H2OError, match=r"two_phase computes each token twice.*has such layers\. Use single_pass"):
-        open_llama(model_by_name(model), replace(CONFIG, schedule="two_phase"))
+        open_llama(model_by_name(model), CONFIG.but(schedule="two_phase"))
 
 
 def test_a_cold_store_of_latents_is_refused(model_by_name: ModelByName) -> None:
-    config = replace(CONFIG, scorer="distant", B=12, T=4, evict=True, decode="memory", cold_store="memory")
+    config = CONFIG.but(scorer="distant", lookup_budget=12, tile=4, evict=True, decode="memory", cold_store="memory")
     with pytest.raises(H2OError, match=r"has multi-head latent attention \(MLA\), which keeps one row for both"):
         open_llama(model_by_name(LATENTS), config)
 

@@ -1,4 +1,4 @@
-"""Snapshots: what was saved goes on elsewhere as if it had just been evaluated; what is damaged changes nothing."""
+"""Snapshots: a restored sequence continues as if it had just been evaluated. A damaged one changes nothing."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import pytest
 from gguf import GGUFReader, GGUFWriter
 
 import h2o_llama
+from cases import SMALL, Case
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, Snapshot
@@ -29,10 +30,11 @@ from h2o_llama.models._gguf_file import tensor_starts
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
 from inputs import ModelByName, random_tokens
-from llamas import Config, open_llama, view
+from llamas import arrays, open_llama, restore, state_of, view
+from oracle.lookup import Lookup
 
 S = 16
-CONFIG = Config(S=S, L=4, H=6, A=1, kv_type="f16")
+CONFIG = SMALL.but(kv_type="f16")
 START = struct.Struct("<8sIII")
 
 
@@ -54,12 +56,12 @@ def evaluate(llm: Llama, n: int) -> None:
     llm.eval([1, 2, 3], decode=True)
 
 
-# --- what comes back
+# --- restoring
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "bf16", "q4_0"])
 def test_any_type_of_k_and_v_in_a_file(tiny_model: Path, tmp_path: Path, kv_type: str) -> None:
-    with open_llama(tiny_model, replace(CONFIG, kv_type=kv_type)) as llm:
+    with open_llama(tiny_model, CONFIG.but(kv_type=kv_type)) as llm:
         llm.eval(random_tokens(70))
         snapshot = llm.snapshot()
         snapshot.save(tmp_path / "snapshot")
@@ -130,19 +132,8 @@ def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
         np.testing.assert_array_equal(llm.logits, expected)
 
 
-def test_an_empty_sequence(tiny_model: Path, tmp_path: Path) -> None:
-    """It has no logits."""
-    with open_llama(tiny_model, CONFIG) as llm:
-        llm.save(tmp_path / "snapshot")
-        llm.eval([1, 2, 3])
-        llm.load(tmp_path / "snapshot")
-        assert llm.n_tokens == 0
-        with pytest.raises(H2OError, match="there are no logits"):
-            next(llm.generate([]))
-
-
 def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
-    """What is drafted ahead is not in it."""
+    """Drafted tokens are not in it."""
     prompt = random_tokens(10) * 6
     with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as other:
         drawn = list(islice(llm.generate(prompt, temperature=0, draft=8), 5))
@@ -154,7 +145,7 @@ def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
 
 
 def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
-    """What was not recorded cannot come back; what was, does not stay where nothing is recorded."""
+    """An unrecorded history cannot be restored; a recorded one is dropped where nothing is recorded."""
     with open_llama(tiny_model, CONFIG, record=False) as plain, open_llama(tiny_model, CONFIG) as recording:
         for llm in (plain, recording):
             llm.eval(random_tokens(5 * S))
@@ -173,12 +164,12 @@ def test_it_fits_only_where_it_came_from(tiny_model: Path, model_by_name: ModelB
     with open_llama(tiny_model, CONFIG) as llm:
         llm.eval(random_tokens(40))
         snapshot = llm.snapshot()
-    others: list[tuple[Config | None, dict[str, Any], str]] = [
-        (replace(CONFIG, H=7), {}, "its heavy_budget is 6, not 7"),
-        (replace(CONFIG, S=32), {}, "its chunk_size is 16, not 32"),
-        (replace(CONFIG, scorer="distant"), {}, "its scorer is 'sum', not 'distant'"),
-        (replace(CONFIG, dense_layers=(0,)), {}, r"its dense_layers is \(\), not \(0,\)"),
-        (replace(CONFIG, kv_type="f32"), {}, "its type_k is 'f16', not 'f32'; its type_v is 'f16', not 'f32'"),
+    others: list[tuple[Case | None, dict[str, Any], str]] = [
+        (CONFIG.but(heavy_budget=7), {}, "its heavy_budget is 6, not 7"),
+        (CONFIG.but(chunk_size=32), {}, "its chunk_size is 16, not 32"),
+        (CONFIG.but(scorer="distant"), {}, "its scorer is 'sum', not 'distant'"),
+        (CONFIG.but(dense_layers=(0,)), {}, r"its dense_layers is \(\), not \(0,\)"),
+        (CONFIG.but(kv_type="f32"), {}, "its type_k is 'f16', not 'f32'; its type_v is 'f16', not 'f32'"),
         (None, {"type_k": "f16", "type_v": "f16"}, "its h2o is H2OConfig.*, not None"),
         (CONFIG, {"n_ctx": 39}, "has 40 tokens, which do not fit into n_ctx=39"),
     ]
@@ -435,7 +426,7 @@ def test_a_model_is_told_by_the_ends_of_its_tensors(tmp_path: Path) -> None:
 
 
 def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> None:
-    """Other code says what is wrong with a file."""
+    """Other code reports the damage."""
     whole, path = tiny_model.read_bytes(), tmp_path / "damaged.gguf"
     for n in (0, 3, 4, 8, 20, 30, 100, 1000, 3000):
         for content in (whole[:n], whole[:n] + b"\xff" * 40, whole[:n] + b"\xff" * 9 + whole[n + 9 :]):
@@ -449,7 +440,7 @@ def test_a_damaged_head_has_a_fingerprint(tiny_model: Path, tmp_path: Path) -> N
 
 def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) -> None:
     """It does not tell its receiver where a cold store was either."""
-    config = replace(CONFIG, decode="memory", evict=True, B=8, T=4, cold_store=str(tmp_path))
+    config = CONFIG.but(decode="memory", evict=True, lookup_budget=8, tile=4, cold_store=str(tmp_path))
     with open_llama(tiny_model, config, library=tmp_path / "library") as llm:
         evaluate(llm, 120)
         llm.save(tmp_path / "saved")
@@ -472,3 +463,100 @@ def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) ->
         assert snapshot.origin.h2o.cold_store == "memory"
         with open_llama(tiny_model, config) as llm:
             llm.restore(snapshot)
+
+
+# --- states of llama.cpp's programs
+
+
+def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) -> None:
+    """With the reason; the context can be used. All but the K and V in it is checked before anything changes."""
+    tokens = random_tokens(40)
+
+    def usable(llm: h2o_llama.Llama) -> None:
+        llm.reset()
+        llm.eval(tokens)
+
+    with open_llama(tiny_model, SMALL) as llm:
+        llm.eval(tokens)
+        state = state_of(llm)
+        before = arrays(llm)
+        own = state.index(b"h2o\0")  # after llama.cpp's own header
+        header = own + 4 * (4 + int.from_bytes(state[own + 12 : own + 16], "little"))  # the configuration is as long
+        bad: list[tuple[bytes, str]] = [
+            (state[: own + 20], "cannot be restored"),
+            (state[: header + 40], "cannot be restored"),
+            (_with_int(state, own + 4, 99), "of version 99, expected 16"),
+            (_with_int(state, own + 8, 99), "other H2O parameters"),
+            (_with_int(state, header, 2**31), "damaged"),
+            (_with_int(state, header + 4, 41), "damaged"),
+            (_with_int(state, header + 12, 0), "damaged"),  # without the scores that heavy hitters need
+            (_with_int(state, header + 16, 2), "damaged"),
+            (_with_int(state, header + 20, 9), "damaged"),
+            (_with_int(state, header + 20, 1), "damaged"),  # a memory set that was never built
+            (_with_int(state, header + 24, 10**6), "damaged"),
+            (_with_int(state, header + 24 + 4 * (SMALL.h2o.memory_size - 1), 32), "damaged"),  # of the open chunk
+        ]
+        for bytes_, match in bad:
+            with pytest.raises(H2OError, match=match):
+                restore(llm, bytes_)
+            assert llm.n_tokens == 40
+            assert_all_equal(arrays(llm), before)
+        with pytest.raises(H2OError, match="cannot be restored"):
+            restore(llm, state[:-100])
+        usable(llm)
+    for config, path in (
+        (SMALL.but(heavy_budget=7), tiny_model),
+        (SMALL.but(scorer="distant"), tiny_model),
+        (SMALL.but(lookup_budget=7), tiny_model),
+        (SMALL.but(evict=True), tiny_model),
+        (SMALL, model_by_name("qwen3-mha-f32")),
+    ):
+        with open_llama(path, config) as other:
+            with pytest.raises(H2OError, match="cannot be restored"):
+                restore(other, state)
+            usable(other)
+
+
+def test_bad_lookups_are_refused(tiny_model: Path) -> None:
+    """A query of this configuration has at most two, before its chunk, in order."""
+    with open_llama(tiny_model, SMALL.but(lookup_budget=8)) as llm:
+        llm.eval(tokens := random_tokens(10) * 7)
+        state = state_of(llm)
+        lookup = Lookup(S=S, T=4, B=8, A=SMALL.h2o.sink_tokens, L=SMALL.h2o.local_window)
+        log = np.array(lookup.choose(tokens, 0, len(tokens), []), np.int32)
+        own = state.index(log.tobytes())
+        pos, query = log.T
+        i = int(np.nonzero((query[1:-1] == query[:-2]) & (query[2:] > query[1:-1]) & (pos[2:] > pos[1:-1]))[0][0])
+        bad = [
+            (i + 2, 1, query[i]),  # a third one
+            (i + 1, 0, query[i] // S * S),
+            (i + 1, 0, pos[i]),
+            (len(log) - 1, 1, 70),
+            (len(log) - 1, 0, -1),
+        ]
+        for row, column, value in bad:
+            with pytest.raises(H2OError, match="damaged"):
+                restore(llm, _with_int(state, own + 8 * row + 4 * column, int(value) % 2**32))
+            assert llm.n_tokens == 70
+
+
+def _with_int(state: bytes, offset: int, value: int) -> bytes:
+    return state[:offset] + value.to_bytes(4, "little") + state[offset + 4 :]
+
+
+@pytest.mark.parametrize("mutate", ["cut", "flip"])
+def test_no_damaged_state_ends_the_process(tiny_model: Path, mutate: str, rng: np.random.Generator) -> None:
+    """Restored or refused, and the context can be used."""
+    change: Callable[[bytes, int], bytes] = {
+        "cut": lambda state, i: state[:i],
+        "flip": lambda state, i: state[:i] + bytes([state[i] ^ (1 << int(rng.integers(8)))]) + state[i + 1 :],
+    }[mutate]
+    with open_llama(tiny_model, SMALL) as llm:
+        llm.eval(random_tokens(40))
+        state = state_of(llm)
+        for i in [*range(0, 400, 3), *rng.integers(0, len(state), 150).tolist()]:
+            try:
+                restore(llm, change(state, i))
+            except H2OError:
+                llm.reset()
+            llm.eval([1, 2, 3])

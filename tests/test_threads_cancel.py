@@ -52,7 +52,7 @@ def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
 
 
 def stop_at(limit: int, reports: list[int] | None = None) -> Callable[[int, int], None]:
-    """A progress that raises Stop when so many tokens are done."""
+    """A progress callback that raises Stop when `limit` tokens are done."""
 
     def progress(n_done: int, n_total: int) -> None:
         if reports is not None:
@@ -103,17 +103,6 @@ def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
         llm.eval(tokens[64:])
         fresh.eval(tokens)
         np.testing.assert_allclose(llm.logits, fresh.logits, rtol=1e-4, atol=1e-4)
-
-
-def test_cancelling_without_h2o(tiny_model: Path) -> None:
-    tokens = random_tokens(100)
-    with open_tiny(tiny_model, None) as llm, open_tiny(tiny_model, None) as fresh:
-        with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(32))
-        assert llm.n_tokens == 32
-        llm.eval(tokens[32:])
-        fresh.eval(tokens)
-        np.testing.assert_array_equal(llm.logits, fresh.logits)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -321,29 +310,6 @@ def test_what_ends_a_stream_is_for_its_reader(tiny_model: Path) -> None:
         assert llm("def", max_tokens=4)["usage"]["completion_tokens"] == 4
         with pytest.raises(Stop):
             list(chunks)
-
-
-def test_waiting_threads_do_not_keep_a_stream_from_going_on() -> None:
-    """They have all threads of the pool that it is read in."""
-    with Llama(demo_model_path(), n_ctx=512, n_threads=1, h2o=None, busy="wait", chat_template="chatml") as llm:
-        options: dict[str, Any] = {"max_tokens": 20, "temperature": 0}
-        messages: dict[str, Any] = {name: [{"role": "user", "content": name}] for name in ("first", "second")}
-
-        def ask(name: str) -> str:
-            answer: Any = llm.create_chat_completion(messages[name], **options)
-            return str(answer["choices"][0]["message"]["content"])
-
-        expected = {name: ask(name) for name in messages}
-        with ThreadPoolExecutor(2) as pool:
-            chunks: Any = llm.create_chat_completion(messages["first"], **options, stream=True)
-            try:
-                read = [pool.submit(next, chunks).result() for _ in range(3)]
-                others = [pool.submit(ask, "second") for _ in range(2)]
-                read += pool.submit(list, chunks).result(30)
-                assert [other.result() for other in others] == [expected["second"]] * 2
-            finally:
-                chunks.close()
-        assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in read) == expected["first"]
 
 
 def test_those_who_came_first_go_first(tiny_model: Path) -> None:

@@ -7,7 +7,6 @@ device in software. Products are in float32, see conftest.py: rounded to float16
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cases import SMALL, Case
 from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama import _ops as ops
 from inputs import ModelByName, random_tokens, repetitive_tokens
-from llamas import Config, open_llama
+from llamas import open_llama
 from test_row_moves import check_layers_that_choose_alike
 from test_threads_cancel import Stop, stop_at
 
@@ -42,17 +42,17 @@ pytestmark = pytest.mark.skipif(
     not has_device(), reason="this build has no Vulkan, or there is no device: python tools/check_vulkan.py"
 )
 
-CONFIG = Config(S=S, L=4, H=10, A=2, B=16, T=4, scorer="distant")
-EVICT = replace(CONFIG, B=0, evict=True, decode="memory")
+CONFIG = SMALL.but(chunk_size=S, heavy_budget=10, sink_tokens=2, lookup_budget=16, scorer="distant")
+EVICT = CONFIG.but(lookup_budget=0, evict=True, decode="memory")
 CONFIGS = {
     "n-grams": CONFIG,
-    "two_phase": replace(CONFIG, schedule="two_phase", scorer="sum", B=0),
+    "two_phase": CONFIG.but(schedule="two_phase", scorer="sum", lookup_budget=0),
     "evict": EVICT,
-    "evict, dense layer": replace(EVICT, dense_layers=(1,)),
+    "evict, dense layer": EVICT.but(dense_layers=(1,)),
 }
 
 
-def run(path: Path, config: Config, n_gpu_layers: int) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+def run(path: Path, config: Case, n_gpu_layers: int) -> tuple[NDArray[Any], list[NDArray[Any]]]:
     """Logits of a prompt with a dense tail and of generated tokens; the memory sets."""
     tokens = repetitive_tokens(5 * S + 9, seed=3)
     with open_llama(path, config, n_ctx=512, n_gpu_layers=n_gpu_layers) as llm:
@@ -77,7 +77,7 @@ def run(path: Path, config: Config, n_gpu_layers: int) -> tuple[NDArray[Any], li
 )
 def test_logits_are_the_cpus(model_by_name: ModelByName, model: str, config: str, kv_type: str) -> None:
     path = model_by_name(model)
-    (here, memory), (there, memory_there) = (run(path, replace(CONFIGS[config], kv_type=kv_type), n) for n in (0, -1))
+    (here, memory), (there, memory_there) = (run(path, CONFIGS[config].but(kv_type=kv_type), n) for n in (0, -1))
     assert_logits_close(there, here, BOUND)
     assert_all_equal(memory_there, memory)
 

@@ -126,7 +126,7 @@ def attention_tolerance(kernel: str, type: str, d_k: int) -> tuple[float, float]
     return logit + (d_k * 2.0**-24 if kernel == "cuda" and type != "f32" else 0), output
 
 
-# The bounds hold for so many layers; the errors of more are independent, and add up like a random walk.
+# The bounds hold for this many layers; the errors of more are independent, and add up like a random walk.
 LAYERS = 4
 
 

@@ -211,7 +211,7 @@ static void test_largest_graphs(llama_model * model, llama_context_params params
     }
 }
 
-// what is asked of a cache by itself is checked, and nothing is thrown
+// arguments of a stand-alone cache are checked, and nothing is thrown
 static void test_standalone(const llama_model * model, const llama_h2o_params & h2o) {
     llama_h2o_kv_params params = {};
     params.h2o     = h2o;
@@ -220,7 +220,7 @@ static void test_standalone(const llama_model * model, const llama_h2o_params & 
     llama_h2o_kv * kv = llama_h2o_kv_init(model, params);
     require(kv && llama_h2o_kv_next_chunk(kv, 32), "no stand-alone cache is made");
 
-    // memory sets that were built one by one have no record
+    // memory sets that were built singly have no record
     const int32_t  il        = llama_h2o_kv_layer_id(kv, 0);
     const uint32_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il), M = llama_h2o_kv_info(kv).memory_size;
     for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
@@ -305,7 +305,7 @@ int main(int argc, char ** argv) {
     require(llama_decode(ctx, batch_at(tokens, pos)) == 0, "a prompt is not computed again");
     require(llama_get_logits(ctx)[0] == logits[0], "the same prompt has other logits");
 
-    // a gap in the positions is no lack of room (1), which callers try again with less
+    // a gap in the positions is an error, not a lack of room (1), after which callers try again with less
     for (auto & p : pos) {
         p += 51;
     }
@@ -313,7 +313,7 @@ int main(int argc, char ** argv) {
     require(gap < 0, "positions may have a gap, or are taken for a lack of room");
     require(llama_memory_seq_pos_max(llama_get_memory(ctx), 0) == 49, "a refused call has left something");
 
-    // as upstream's server does before it goes on from a common prefix
+    // as upstream's server does before it continues from a common prefix
     llama_memory_t memory = llama_get_memory(ctx);
     require(llama_memory_seq_pos_min(memory, 0) == 49, "the lowest position that can be removed is another");
     require(!llama_memory_seq_rm(memory, 0, 40, -1) && !llama_memory_seq_rm(memory, 0, 5, 10), "what was scored can be removed");

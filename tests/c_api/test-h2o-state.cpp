@@ -126,7 +126,7 @@ static std::vector<uint8_t> damaged(const std::vector<uint8_t> & good, std::mt19
 
     std::vector<uint8_t> res = good;
     for (size_t i = 0, n = 1 + below(3); i < n; ++i) {
-        // what is no K, V, or score lies at the begin of either half
+        // all but K, V and scores lies at the begin of either half
         const size_t region = below(3);
         const size_t at     = region == 0 ? below(std::min<size_t>(400, res.size() - 4)) : region == 1 ? below(std::min<size_t>(12000, res.size() - 4)) : below(res.size() - 4);
         const size_t word   = at/4*4;

@@ -1,4 +1,4 @@
-// Work buffers of our operators: what is planned for some threads is enough for fewer, one column of a product needs little, and a thread's
+// Work buffers of our operators: the size planned for some threads is enough for fewer, one column of a product needs little, and a thread's
 // logits are bounded.
 
 #include "ggml-cpp.h"

@@ -13,7 +13,7 @@ static __global__ void k_race(int * dst) {
     dst[threadIdx.x] = values[(threadIdx.x + 1)%64];
 }
 
-// a warp reads what the other one writes: that each waits for its own threads is no barrier between them
+// a warp reads the other's data: each waits for its own threads, without a barrier between them
 static __global__ void k_race_of_warps(int * dst) {
     __shared__ int values[64];
     values[threadIdx.x] = 0;

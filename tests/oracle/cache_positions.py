@@ -1,6 +1,6 @@
 """Positions in the cache, beyond the T tokens that the model was trained for.
 
-By the definition: keys are kept as they are before RoPE, and rotated whenever they are attended to. The chunk is at the
+By the definition: keys are stored before RoPE, and rotated whenever they are attended to. The chunk is at the
 last S of T positions, the memory set at those before, and at 0 whatever is further away. So nothing here knows of a
 first rotation, or of differences.
 """

@@ -55,7 +55,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Experts:
-    """A feed-forward network of which each token uses some of the stacked ones, and the shared one."""
+    """Experts: each token uses some of the stacked networks, and the shared network."""
 
     router: Linear
     router_bias: Array | None  # adds to what experts are chosen by, not to their weights
@@ -166,5 +166,5 @@ class GGUFModel:
 
 @cache
 def read_model(path: Path) -> GGUFModel:
-    """The model of a file that stays as it is: read once, its weights widened once."""
+    """The model of a file that does not change: read once, its weights widened once."""
     return GGUFModel(path)

@@ -28,7 +28,7 @@ GATINGS = {1: "softmax", 2: "sigmoid"}
 class LatentHParams:
     """Attention by latents (MLA): of a head's query, `n_rope` dimensions have RoPE, and `n_nope` before them have not.
 
-    What is cached for all heads is a latent of `rank` dimensions and a key of `n_rope`.
+    The cache has a latent of `rank` dimensions and a key of `n_rope` for all heads.
     """
 
     rank: int
@@ -49,10 +49,10 @@ class ExpertsHParams:
 
 @dataclass(frozen=True)
 class Yarn:
-    """YaRN (Peng et al., 2023, arXiv:2309.00071, section 3): high frequencies stay as they are."""
+    """YaRN (Peng et al., 2023, arXiv:2309.00071, section 3): high frequencies are unchanged."""
 
     n_trained: int  # tokens
-    beta_fast: float = 32.0  # turns in so many tokens, above which a frequency stays
+    beta_fast: float = 32.0  # turns in n_trained tokens above which a frequency stays
     beta_slow: float = 1.0  # below which it is interpolated
     extrapolation: float = 1.0  # how far the high frequencies stay
 
@@ -94,7 +94,7 @@ class HParams:
     value_dim: int  # of a cached value
     n_head: tuple[int, ...]
     n_head_kv: tuple[int, ...]
-    window: tuple[int, ...]  # a query sees so many positions, its own among them; 0: all
+    window: tuple[int, ...]  # positions that a query sees, its own among them; 0: all
     rms_eps: float
     rope: tuple[Rope, ...]
     rope_neox: bool
@@ -107,7 +107,7 @@ class HParams:
 
     @property
     def attention_layers(self) -> list[int]:
-        """Layers in which a token attends to the whole text: those that have H2O."""
+        """Layers in which a token attends to the whole text: H2O's layers."""
         return [il for il in range(self.n_layer) if self.n_head_kv[il] > 0 and not self.window[il]]
 
     @property
@@ -117,7 +117,7 @@ class HParams:
 
 
 class Keys:
-    """The keys of a GGUF, those of its architecture by their second part."""
+    """The keys of a GGUF; its architecture's keys by their second part."""
 
     def __init__(self, reader: GGUFReader) -> None:
         self._reader = reader

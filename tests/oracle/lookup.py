@@ -35,11 +35,11 @@ class Lookup:
 
     @property
     def share(self) -> int:
-        """So many rows a query adds at most."""
+        """Rows that a query adds at most."""
         return -(-self.B // 4)
 
     def seen(self, log: Sequence[Row], query: int) -> tuple[int, int]:
-        """The part of the log with the last B rows from before the tile, and those of the tile up to the query."""
+        """The part of the log with the last B rows before the tile, and the tile's rows up to the query."""
         n_before = bisect_left(log, query - query % self.S % self.T, key=lambda row: row[1])
         return max(n_before - self.B, 0), bisect_right(log, query, key=lambda row: row[1])
 
@@ -48,7 +48,7 @@ class Lookup:
         return max(query // self.S * self.S - self.L, 0)
 
     def scores(self, tokens: Sequence[int] | IntArray, query: int) -> Array:
-        """Of the positions [0, end); 0 for those that are no candidates."""
+        """Of the positions [0, end); 0 where a position is not a candidate."""
         text = np.asarray(tokens, dtype=np.int64)
         end = self.end(query)
         scores = np.zeros(end)

@@ -33,7 +33,7 @@ class Scorer:
 
     counts: Callable[[IntArray, IntArray, int, int], BoolArray] = _all
     rank: Callable[[Array, IntArray, int, int], Array] = _score
-    blocks: bool = False  # positions are ranked by blocks, and scores of what is kept fade
+    blocks: bool = False  # positions are ranked by blocks, and the scores of kept positions fade
 
 
 SCORERS = {

@@ -21,7 +21,7 @@ def candidate_ranks(
     chunk_sink: int = 0,
     block_tokens: int = 16,
 ) -> Array:
-    """Ranks of positions [0, end) of one KV head, -inf where a position is no candidate for a heavy hitter.
+    """Ranks of positions [0, end) of one KV head, -inf where a position cannot be a heavy hitter.
 
     `scores` covers positions [0, end), `previous` is M_{c-1} (padding allowed), the chunk is [chunk_start, end).
     The first `chunk_sink` positions of chunks of S, but for the first chunk, have no rank of their own.

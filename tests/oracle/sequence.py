@@ -34,7 +34,7 @@ class OracleSequence(ABC):
 
     @property
     def chunk_sink(self) -> int:
-        """So many first positions of every chunk but the first are heavy hitters only if there are no others."""
+        """How many first positions of each later chunk are heavy hitters only if nothing else is left."""
         return 0
 
     def __init__(
@@ -85,7 +85,7 @@ class OracleSequence(ABC):
             for il in model.hparams.attention_layers
             if il not in self.dense_layers
         }
-        # What generated tokens of the open chunk give to them: added when it is closed, or a prompt goes on.
+        # The part of generated tokens of the open chunk: added when the chunk closes, or a prompt follows.
         self._pending = {il: np.zeros_like(scores) for il, scores in self._scores.items()}
 
     @property
@@ -115,7 +115,7 @@ class OracleSequence(ABC):
         return chunk * -(-self.S // self.lookup.T) + offset // self.lookup.T
 
     def looked_up(self, query: int) -> list[int]:
-        """What it sees of the log, ascending."""
+        """The positions of the log that the query sees, ascending."""
         begin, end = self.lookup.seen(self.log, query)
         return sorted({position for position, _ in self.log[begin:end]})
 
@@ -156,7 +156,7 @@ class OracleSequence(ABC):
         return x
 
     def decode_step(self, *tokens: int) -> None:
-        """Generated tokens, which attend to what `decode` says. With "full" scores stay as they are.
+        """Generated tokens, which attend to what `decode` says. With "full" scores do not change.
 
         `logits` has a row for each.
         """
@@ -235,15 +235,15 @@ class OracleSequence(ABC):
     def _attend_past(
         self, il: int, q: Array, positions: IntArray, chunk: IntArray, is_generated: bool = False
     ) -> SoftmaxState:
-        """Attention to the whole memory set, to what was looked up, and causally to positions of the open chunk.
+        """Attention to the whole memory set, to lookups, and causally to positions of the open chunk.
 
-        One softmax; all but what was looked up is scored.
+        One softmax; all but lookups is scored.
         """
         memory = self._memory(il)
         if self.B:
             start = int(positions[0]) // self.S * self.S
             looked_up, index = np.arange(start), self.cache.index(il, slice(0, start))
-            # Tiles of a prompt lie on a grid that begins with the chunk, those of generated tokens with the call.
+            # Tiles of a prompt lie on a grid that begins with the chunk, tiles of generated tokens with the call.
             tiles = (positions - (positions[0] if is_generated else start)) // self.lookup.T
             is_visible = choose_keys(self.cache.rotated(q), index, memory, index_budget(self.B, self.S, start), tiles)
             for position, visible in zip(positions.tolist(), is_visible.swapaxes(0, 1), strict=True):
@@ -270,7 +270,7 @@ class OracleSequence(ABC):
         return state
 
     def _begin_chunk(self, position: int) -> None:
-        """Lazy build: the first token of chunk c makes M_{c-1}, from the scores as they are now."""
+        """Lazy build: the first token of chunk c makes M_{c-1}, from the current scores."""
         chunk, offset = divmod(position, self.S)
         if offset or not chunk:
             return

@@ -1,6 +1,6 @@
 """Schedule `single_pass`: chunk by chunk through the model once.
 
-One softmax over the memory set, the chunk and what the query sees of what was looked up.
+One softmax over the memory set, the chunk and the lookups that the query sees.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from gguf.quants import dequantize
 from .arrays import Array, IntArray
 from .kv_rounding import round_to
 
-# Weights as float32 are kept if those of the whole file take no more than this.
+# Weights are kept in float32 if the whole file then takes no more than this.
 KEEP_BYTES = 4 << 30
 
 # The type that ggml rounds the activations to before a dot product with weights of the given type. (Q8_1 is Q8_0 and
@@ -93,7 +93,7 @@ class Tensors:
         return self.linear(name) if name + ".weight" in self else None
 
     def vector(self, name: str) -> Array:
-        """The values of a tensor that is no matrix of a product; `name` is all of it."""
+        """The values of a tensor that is not a matrix of a product; `name` is its full name."""
         return to_float32(self._tensors[name])
 
     def vector_or_none(self, name: str) -> Array | None:
@@ -106,5 +106,5 @@ def dequantised(data: Any, tensor_type: GGMLQuantizationType) -> Array:
 
 
 def to_float32(tensor: ReaderTensor) -> Array:
-    """The tensor's values, shape [ne1, ne0] for a matrix; those of the file itself if they have this type."""
+    """The tensor's values, shape [ne1, ne0] for a matrix; the file's own memory if it has this type."""
     return np.asarray(dequantised(tensor.data, tensor.tensor_type), dtype=np.float32)

@@ -142,7 +142,7 @@ void run_block(unsigned n_threads, std::mt19937 & random) {
         }
         bool moved = false;
         for (unsigned start = 0; start < n_threads; start += 32) {
-            // a warp goes on for as long as it can, which may be far ahead of the others
+            // a warp runs for as long as it can, far ahead of the others
             for (bool warp_moved = true; warp_moved;) {
                 warp_moved = false;
                 for (unsigned i = start; i < start + 32; ++i) {

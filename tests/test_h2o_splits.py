@@ -1,0 +1,545 @@
+"""Properties P1 to P3 of the design, section 3: where H2O is dense attention, and that splits change nothing.
+
+Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most, in chunks of 16.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import h2o_llama
+from cases import (
+    CACHE_POSITIONS,
+    EVICT,
+    EVICTING,
+    INDEX,
+    KEPT,
+    LOOKUP,
+    POSITION_SCORERS,
+    SMALL,
+    UNSCORED,
+    Case,
+    S,
+    configurations,
+)
+from compare import (
+    assert_all_equal,
+    assert_logits_close,
+    assert_same_history,
+    assert_scores_close,
+    case,
+)
+from inputs import ModelByName, limited, random_tokens, repetitive_tokens, small, split
+from llamas import arrays, assert_agrees_with_oracle, decode_calls, eval_calls, lookups_of, open_llama
+from oracle import DenseOracle, GGUFModel, read_model
+from oracle.dense import dense_forward
+from oracle.kv_cache import OracleKVCache
+from oracle.layers import output_logits
+from pairwise import pairwise
+from test_threads_cancel import Stop, stop_at
+from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
+
+# More than any text here has positions.
+EVERYTHING = 300
+T = INDEX.h2o.tile
+
+# --- P1: what fits in one chunk is ordinary causal attention
+
+
+@pairwise("schedule", "flash_attn", "model_path")
+def test_p1_prompt_within_one_chunk_is_dense(
+    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
+) -> None:
+    n = limited(100, model_path)
+    tokens = random_tokens(n, oracle_model.hparams.n_vocab)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    configs = [
+        SMALL.but(chunk_size=S, heavy_budget=4, flash_attn=flash_attn, schedule=schedule, sink_tokens=0)
+        for S in (n, n + 1, 256)
+    ]
+    bound = configs[0].tolerance(oracle_model).logits
+    for config in configs:
+        with open_llama(model_path, config) as llm:
+            (logits,) = eval_calls(llm, [tokens])
+            assert_logits_close(logits, expected, bound)
+            assert not llm.kv.memory_initialized
+    with open_llama(model_path, None) as llm:
+        (dense,) = eval_calls(llm, [tokens])
+    assert_logits_close(dense, expected, bound)
+
+
+# --- P2: with everything in memory it is dense
+
+
+@pairwise(
+    "flash_attn",
+    "model_path",
+    sizes=[(0, EVERYTHING, 0), (S, 100_000, 0), (0, 1, EVERYTHING)],
+    first_calls=[[], [10, 25, 2], [S, S]],
+    kv_type=["f32", "f16", "bf16", "q8_0"],
+    B=[0, 6],
+)
+def test_p2_everything_in_memory_is_dense(
+    flash_attn: str,
+    model_path: Path,
+    oracle_model: GGUFModel,
+    sizes: tuple[int, int, int],
+    first_calls: list[int],
+    kv_type: str,
+    B: int,
+) -> None:
+    """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too.
+
+    One memory set is larger than the context. Lookups are in a memory set anyway, and count once.
+    """
+    L, H, A = sizes
+    config = SMALL.but(
+        local_window=L, heavy_budget=H, sink_tokens=A, lookup_budget=B, kv_type=kv_type, flash_attn=flash_attn
+    )
+    n = limited(100, model_path)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
+    calls = split(tokens, [*first_calls, n - sum(first_calls)])
+    cache = OracleKVCache(oracle_model.hparams, kv_type)
+    expected = output_logits(oracle_model, dense_forward(oracle_model, cache, np.array(tokens), np.float32))
+    bound = config.tolerance(oracle_model).logits
+    with open_llama(model_path, None) as llm:
+        (dense,) = eval_calls(llm, [tokens])
+    with open_llama(model_path, config) as llm:
+        logits = np.concatenate(eval_calls(llm, calls))
+        if B > 0 and A == 0:
+            assert len(np.concatenate(lookups_of(llm))) > n // 5
+        assert_logits_close(logits, expected, bound)
+        if kv_type == "f32":
+            assert_logits_close(logits, dense, bound)
+        for il in llm.kv.layers:
+            for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cache.read(il, slice(n)), strict=True):
+                assert_logits_close(got, want, bound)
+
+
+@pairwise("flash_attn", "model_path", decode=["full", "memory"], sizes=[[1] * 30, [3, 1, 5, S + 3, 1]])
+def test_p2_generated_tokens_are_dense(
+    flash_attn: str, model_path: Path, oracle_model: GGUFModel, decode: str, sizes: list[int]
+) -> None:
+    """One token or several, over the ends of chunks. With decode="full" scores do not change."""
+    config = SMALL.but(heavy_budget=1024, lookup_budget=8, decode=decode, flash_attn=flash_attn)
+    n = limited(60, model_path)
+    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=4)
+    n_prompt = n - sum(sizes)
+    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
+    with open_llama(model_path, config) as llm:
+        llm.eval(tokens[:n_prompt])
+        scores = [llm.kv.scores(il) for il in llm.kv.layers]
+        got = decode_calls(llm, split(tokens[n_prompt:], sizes))
+        assert_logits_close(got, expected[n_prompt:], config.tolerance(oracle_model, [[0]]).logits)
+        for il, before in zip(llm.kv.layers, scores, strict=True) if decode == "full" else ():
+            np.testing.assert_array_equal(llm.kv.scores(il)[:, :n_prompt], before)
+            assert not llm.kv.scores(il)[:, n_prompt:].any()
+
+
+@pytest.mark.parametrize(("H", "B"), [(6, EVERYTHING), (EVERYTHING, 8), (1, 10_000)])
+@pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
+def test_p2_everything_in_an_index_is_dense(model_by_name: ModelByName, H: int, B: int, kv_type: str) -> None:
+    """Retrieved, or in the memory sets. Prompts and generated tokens."""
+    for name in ("qwen3-gqa4-f32", "qwen3-gqa8-q8_0", "deci-mixed-f32"):
+        path = model_by_name(name)
+        model = read_model(path)
+        config = INDEX.but(heavy_budget=H, lookup_budget=B, decode="memory", kv_type=kv_type)
+        tokens = random_tokens(100, seed=1)
+        expected = DenseOracle(model, kv_type).logits(np.array(tokens))
+        with open_llama(path, config) as llm:
+            actual = np.concatenate(eval_calls(llm, split(tokens, [25, 1, 34, *[1] * 40])))
+        assert_logits_close(actual, expected, config.tolerance(model).logits)
+
+
+@pytest.mark.parametrize("H", [S, S + 1, 3 * S])
+def test_memory_set_not_below_the_chunk_size_warns_and_works(tiny_model: Path, H: int) -> None:
+    config = SMALL.but(local_window=0, heavy_budget=H, sink_tokens=0)
+    with pytest.warns(UserWarning, match="costs more than it saves"):
+        assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, [random_tokens(100), [1], [2, 3]])
+
+
+# --- P3: a text may come in any split into calls
+
+
+@pytest.mark.parametrize("name", [name for name in (*KEPT, *EVICTING, *UNSCORED) if "index" not in name])
+def test_p3_whoever_wrote_the_text(tiny_model: Path, name: str) -> None:
+    """A prompt in parts; generated tokens singly or several at once, causal among themselves.
+
+    With decode="memory" and one pass it is all the same, else generated tokens are computed otherwise than a prompt's.
+    """
+    config = (KEPT | EVICTING | UNSCORED)[name].but(kv_type="f32")
+    n, is_same = 130, config.h2o.decode == "memory" and config.h2o.schedule == "single_pass"
+    if is_same:
+        config = config.but(chunk_size=40)
+    tokens = repetitive_tokens(n, seed=1)
+    n_read = 0 if is_same else 70
+    ways = [split(tokens[:n_read], sizes) for sizes in ([n_read], [2, 30, 1, 16, n_read - 49]) if n_read]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as other:
+        (expected,) = eval_calls(llm, [tokens if is_same else tokens[:n_read]], decode=False)
+        if not is_same:
+            expected = np.concatenate([expected, decode_calls(llm, [[token] for token in tokens[n_read:]])])
+        for sizes in ([1] * (n - n_read), [3, 1, 16, 23, 1, n - n_read - 44], [n - n_read]):
+            for prompt in ways or [[]]:
+                other.reset()
+                got = eval_calls(other, prompt, decode=False)
+                got.append(decode_calls(other, split(tokens[n_read:], sizes)))
+                with case(sizes=sizes, prompt=[len(call) for call in prompt]):
+                    assert_same_to_rounding(other, np.concatenate(got), llm, expected)
+        if is_same:
+            sizes = [30, *[1] * 25, 7, *[1] * 3, 20, *[1] * 25, 4, 16]
+            other.reset()
+            assert_same_to_rounding(other, np.concatenate(eval_calls(other, split(tokens, sizes))), llm, expected)
+
+
+def assert_same_to_rounding(llm: h2o_llama.Llama, got: Any, other: h2o_llama.Llama, want: Any) -> None:
+    """Logits, memory sets, lookups, and scores."""
+    assert_logits_close(got, want, SELF_LOGITS_F32)
+    assert (llm.n_tokens, llm.kv.chunk_index) == (other.n_tokens, other.kv.chunk_index)
+    assert_same_history(llm.kv.history, other.kv.history)
+    assert_all_equal(lookups_of(llm), lookups_of(other))
+    for il in other.kv.layers:
+        scores = other.kv.scores(il)
+        kept = ~np.isnan(scores)
+        np.testing.assert_array_equal(~np.isnan(llm.kv.scores(il)), kept)
+        assert_scores_close(llm.kv.scores(il)[kept], scores[kept], 1e-3)
+
+
+@small(40)
+@given(
+    config=configurations(),
+    sizes=st.lists(st.one_of(st.integers(1, 30), st.just(1)), min_size=1, max_size=8),
+    n_ubatch=st.integers(1, 40),
+    seed=st.integers(0, 10_000),
+)
+def test_p3_any_split(
+    flash_attn: str, tiny_model: Path, config: Case, sizes: list[int], n_ubatch: int, seed: int
+) -> None:
+    """Nor does it matter how many tokens are computed at once."""
+    config = config.but(flash_attn=flash_attn)
+    tokens = repetitive_tokens(sum(sizes), seed=seed)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_ubatch=n_ubatch) as parts:
+        (expected,) = eval_calls(whole, [tokens], decode=False)
+        for calls in (split(tokens, sizes), [[token] for token in tokens]):
+            parts.reset()
+            got = np.concatenate(eval_calls(parts, calls, decode=False))
+            assert_same_to_rounding(parts, got, whole, expected)
+
+
+@pairwise(
+    "schedule", "flash_attn", n_ubatch=[64, 100, 512, 2048], decode=["full", "memory"], kind=["plain", "evict", "index"]
+)
+def test_n_ubatch_changes_no_result(
+    schedule: str, flash_attn: str, tiny_model: Path, n_ubatch: int, decode: Any, kind: str
+) -> None:
+    """A chunk is as many steps as it takes: memory sets, logits, lookups, a dense tail and generated tokens."""
+    config = SMALL.but(
+        chunk_size=256,
+        local_window=20,
+        heavy_budget=40,
+        sink_tokens=2,
+        lookup_budget=16,
+        schedule=schedule,
+        flash_attn=flash_attn,
+        decode=decode,
+    )
+    if kind == "evict" and schedule == "single_pass":
+        config = config.but(lookup_budget=0, decode="memory", evict=True, dense_layers=(1,))
+    elif kind == "index" and flash_attn == "on" and os.environ.get("H2O_NO_FUSED_ATTENTION") != "1":
+        config = config.but(retrieval="index")
+    tokens = repetitive_tokens(900, seed=3)
+    found = []
+    for size in (None, n_ubatch):
+        with open_llama(tiny_model, config, n_batch=2048, n_ubatch=size) as llm:
+            logits = eval_calls(llm, [tokens[:700], tokens[700:701], tokens[701:]], dense_tail=90)
+            found.append((np.concatenate(logits), llm.kv.history, lookups_of(llm)))
+            assert llm.kv.chunk_size == 256
+    (expected, history, lookups), (actual, other_history, other_lookups) = found
+    assert_logits_close(actual, expected, SELF_LOGITS_F32)
+    assert_same_history(other_history, history)
+    assert_all_equal(other_lookups, lookups)
+
+
+@pairwise("schedule", n=[64, 65, 97, 160], n_batch=[16, 21, 32, 37])
+def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int, n_batch: int) -> None:
+    """`eval` makes several calls of it, some of a single token, with the same lookups."""
+    config = SMALL.but(lookup_budget=6, schedule=schedule, sink_tokens=0)
+    tokens = repetitive_tokens(n, seed=2)
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=n_batch) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        (actual,) = eval_calls(parts, [tokens])
+        assert actual.shape == expected.shape == (n, whole.n_vocab)
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+        assert len(np.concatenate(lookups_of(whole))) > n // 4
+        assert_all_equal(lookups_of(parts), lookups_of(whole))
+        parts.reset()
+        parts.eval(tokens)
+        assert parts.logits.shape == (1, whole.n_vocab)
+        assert_logits_close(parts.logits, expected[-1:], SELF_LOGITS_F32)
+
+
+def test_p3_a_dense_tail_in_one_call_or_two(schedule: str, tiny_model: Path) -> None:
+    """The tail may come in a call of its own, or several; a call longer than n_batch takes several too."""
+    tokens = random_tokens(150, seed=3)
+    config = SMALL.but(schedule=schedule)
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_batch=32) as parts:
+        (expected,) = eval_calls(llm, [tokens], dense_tail=50)
+        scores = {il: llm.kv.scores(il) for il in llm.kv.layers}
+        (actual,) = eval_calls(parts, [tokens], dense_tail=50)
+        assert_logits_close(actual, expected, SELF_LOGITS_F32)
+        llm.reset()
+        llm.eval(tokens[:100])
+        actual = np.concatenate(eval_calls(llm, [tokens[100:103], tokens[103:]], dense_tail=100))
+        assert_logits_close(actual, expected[100:], SELF_LOGITS_F32)
+        for il in llm.kv.layers:
+            np.testing.assert_allclose(llm.kv.scores(il), scores[il], rtol=1e-4, atol=1e-5)
+
+
+def test_a_cancelled_dense_tail_leaves_no_scores(schedule: str, tiny_model: Path) -> None:
+    """It attends to every position, not only to a memory set and its chunk."""
+    with open_llama(tiny_model, SMALL.but(schedule=schedule)) as llm:
+        llm.eval(random_tokens(50))
+        before = arrays(llm)
+        with pytest.raises(Stop):
+            llm.eval(random_tokens(40, seed=1), dense_tail=40, progress=stop_at(10))
+        assert_all_equal(arrays(llm), before)
+
+
+# --- P3 with an index, whose tiles choose together: near ties let few rows differ
+
+
+def assert_most_logits_close(actual: Any, expected: Any, bound: float) -> None:
+    """All rows but one tile's in 100, for near ties."""
+    errors = np.abs(actual - expected).max(axis=1) / np.abs(expected).max()
+    assert np.isfinite(actual).all()
+    assert np.sum(errors > bound) <= T * len(errors) // 100, f"rows {np.flatnonzero(errors > bound)} differ"
+
+
+@pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
+def test_p3_index_splits_on_the_grid(one_layer_model: Path, schedule: str) -> None:
+    """Tile by tile too, and of prompts longer than n_batch."""
+    config = INDEX.but(schedule=schedule)
+    tokens = random_tokens(150, seed=5)
+    with open_llama(one_layer_model, config) as whole, open_llama(one_layer_model, config, n_batch=S + T) as parts:
+        (expected,) = eval_calls(whole, [tokens])
+        for sizes in ([150], [*[T] * 37, 2], [20, 4, 8, S, 52, 50]):
+            parts.reset()
+            actual = np.concatenate(eval_calls(parts, split(tokens, sizes), decode=False))
+            assert_most_logits_close(actual, expected, SELF_LOGITS_F32)
+
+
+def rms(x: Any) -> float:
+    return float(np.sqrt(np.mean(x * x)))
+
+
+@pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])
+def test_p3_index_other_splits(one_layer_model: Path, schedule: str) -> None:
+    """Only tiles that a call ends within choose otherwise. They are as near to dense attention, and to each other."""
+    config = INDEX.but(heavy_budget=0, schedule=schedule)
+    tokens = random_tokens(150, seed=6)
+    dense = DenseOracle(read_model(one_layer_model), "f32").logits(np.array(tokens))
+    with open_llama(one_layer_model, config) as llm:
+        (whole,) = eval_calls(llm, [tokens])
+        for sizes in ([150], [22, 6, 2, 19, 48, 3, 50], [3] * 50, [1] * 150):
+            llm.reset()
+            actual = np.concatenate(eval_calls(llm, split(tokens, sizes), decode=False))
+            cuts = np.cumsum(sizes)[:-1]
+            cut_tiles = cuts[cuts % T > 0] // T
+            same = ~np.isin(np.arange(150) // T, cut_tiles)
+            assert_most_logits_close(np.where(same[:, None], actual, whole), whole, SELF_LOGITS_F32)
+            assert (np.abs(actual - whole).max() > 0.1) == (len(cut_tiles) > 0)
+            assert rms(actual - whole) < rms(whole - dense)
+            assert rms(actual - dense) < 1.05 * rms(whole - dense)
+
+
+@pytest.mark.parametrize(("tile", "sizes"), [(1, [1] * 14), (1, [3, 1, 10]), (T, [4, 8, 2]), (T, [14])])
+def test_p3_index_generated_tokens_are_as_those_of_a_prompt(one_layer_model: Path, tile: int, sizes: list[int]) -> None:
+    """Whose tiles are theirs, until a memory set is built."""
+    tokens = random_tokens(62, seed=7)
+    with open_llama(one_layer_model, INDEX.but(tile=tile, decode="memory")) as llm:
+        (expected,) = eval_calls(llm, [tokens])
+        llm.reset()
+        llm.eval(tokens[:48])
+        got = decode_calls(llm, split(tokens[48:], sizes))
+        assert_most_logits_close(got, expected[48:], SELF_LOGITS_F32)
+
+
+def test_the_last_chunk_may_have_less_room_in_an_index(tiny_model: Path) -> None:
+    """Graphs are reserved for the end of the text, where a dense layer reads all there is: not what would be behind."""
+    config = INDEX.but(chunk_size=160, dense_layers=(1,))
+    tokens = random_tokens(250)
+    with open_llama(tiny_model, config, n_ctx=256, n_batch=256) as llm, open_llama(tiny_model, config) as larger:
+        np.testing.assert_array_equal(*(eval_calls(x, [tokens])[0] for x in (llm, larger)))
+
+
+@pairwise("schedule", scorer=POSITION_SCORERS, n_threads=[2, 3])
+def test_threads_change_nothing(schedule: str, scorer: str, n_threads: int, tiny_model: Path) -> None:
+    """They compute, and build the memory sets, one layer each."""
+    config = SMALL.but(chunk_size=32, heavy_budget=8, sink_tokens=0, scorer=scorer, schedule=schedule)
+    tokens = random_tokens(300, seed=10)
+    with open_llama(tiny_model, config) as one, open_llama(tiny_model, config, n_threads=n_threads) as many:
+        (expected,), (got,) = (eval_calls(llm, [tokens]) for llm in (one, many))
+        assert_same_to_rounding(many, got, one, expected)
+
+
+# --- graphs
+
+
+LARGE = LOOKUP.but(chunk_size=300, local_window=20, heavy_budget=30, sink_tokens=0, lookup_budget=8, kv_type="f16")
+
+
+# model, configuration, tokens, how many of them are a prompt, how many graphs the others need
+REUSED: dict[str, tuple[str, Case, list[int], int, int]] = {
+    # All but the first step, and the first that needs more than 256 rows, to which a step's rows are padded.
+    "decode full": ("llama-gqa2-f32", SMALL.but(heavy_budget=1024, kv_type="f16"), random_tokens(300, seed=4), 200, 2),
+    # While memory set and chunk need no more than 256 rows. A dense layer's grow to 1,024.
+    "lookups": ("llama-gqa2-f32", LARGE, repetitive_tokens(790, seed=7), 690, 1),
+    "dense layer": ("llama-gqa2-f32", LARGE.but(dense_layers=(1,)), repetitive_tokens(790, seed=7), 690, 2),
+    # A new one for the first token and for the chunk that begins at 400.
+    "index": (
+        "llama-gqa2-f32",
+        LARGE.but(chunk_size=100, retrieval="index", tile=16),
+        random_tokens(460, seed=8),
+        350,
+        2,
+    ),
+    # Also over the ends of chunks, where rows move; positions are an input.
+    "evict": ("qwen3-gqa4-f32", EVICT.but(chunk_size=8), random_tokens(200), 100, 1),
+    "evict, positions": ("qwen3-gqa4-f32", CACHE_POSITIONS.but(chunk_size=8), random_tokens(200), 100, 1),
+}
+
+
+@pytest.mark.parametrize(("name", "is_fused"), [*((name, True) for name in REUSED), ("decode full", False)])
+def test_graphs_are_used_again(
+    model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, name: str, is_fused: bool
+) -> None:
+    """Tokens generated singly need this many new graphs, and have the same bits as with a graph for each."""
+    model, config, tokens, n_prompt, n_built = REUSED[name]
+    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "0" if is_fused else "1")
+    logits = []
+    for disabled in ("1", "0"):
+        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
+        with open_llama(model_by_name(model), config) as llm:
+            eval_calls(llm, [tokens[:n_prompt]])
+            before = llm.kv.stats.graphs_reused
+            logits.append(decode_calls(llm, [[token] for token in tokens[n_prompt:]]))
+            n_reused = llm.kv.stats.graphs_reused - before
+            assert n_reused == (0 if disabled == "1" else len(tokens) - n_prompt - n_built)
+    np.testing.assert_array_equal(logits[0], logits[1])
+
+
+@pairwise("schedule", "flash_attn")
+def test_a_reused_graph_gives_what_a_new_one_gives(
+    schedule: str, flash_attn: str, model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole chunks one after another, pieces at the same place of their chunks, decode steps in between, and again."""
+    config = SMALL.but(heavy_budget=8, flash_attn=flash_attn, kv_type="f16", sink_tokens=0, schedule=schedule)
+    sizes = [10 * S, 8, 8, S, 8, 8, 1, 1, 6, 8, S, 1, 7, 8, S]
+    calls = split(random_tokens(sum(sizes), seed=5), sizes)
+    results = {}
+    for disabled in ("1", "0"):
+        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
+        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
+            logits = eval_calls(llm, calls)
+            reused = llm.kv.stats.graphs_reused
+            llm.reset()
+            results[disabled] = [*logits, *eval_calls(llm, calls), *arrays(llm)]
+        # At least the whole chunks with a full memory set, but for the first of them.
+        assert reused == 0 if disabled == "1" else reused >= 8 or schedule == "two_phase"
+    assert_all_equal(results["1"], results["0"])
+
+
+def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It uses ggml's flash attention on contiguous rows, with sums computed apart; graphs are reused."""
+    n = 190
+    tokens = repetitive_tokens(n, seed=1)
+    sums = EVICT.but(chunk_size=40, local_window=6, heavy_budget=12, sink_tokens=2, kv_type="f16")
+    for config in (sums, sums.but(scorer="distant"), sums.but(dense_layers=(0,))):
+        with case(config=config), open_llama(tiny_model, config) as llm:
+            (expected,) = eval_calls(llm, [tokens])
+            history, scores = llm.kv.history, [llm.kv.scores(il) for il in llm.kv.layers]
+        with case(config=config), monkeypatch.context() as patch:
+            patch.setenv("H2O_NO_FUSED_ATTENTION", "1")
+            with open_llama(tiny_model, config) as llm:
+                got = decode_calls(llm, split(tokens, [3, 16, 20, *[1] * (n - 39)]))
+                assert_logits_close(got, expected, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
+                assert llm.kv.stats.graphs_reused > n / 2
+                assert_same_history(llm.kv.history, history)
+                for il, want in zip(llm.kv.layers, scores, strict=True):
+                    kept = ~np.isnan(want)
+                    assert_scores_close(llm.kv.scores(il)[kept], want[kept], 1e-3 + FLASH_ATTN_DECODE.scores)
+
+
+# --- steps
+
+# schedule, n_batch, sizes of calls, dense tail: runs of single_pass, of both phases, and of tails
+STEPS: list[tuple[str, int, list[int], int, tuple[int, int, int, int]]] = [
+    ("single_pass", 256, [S], 0, (1, 0, 0, 0)),
+    ("single_pass", 256, [5 * S + 3], 0, (6, 0, 0, 0)),
+    ("single_pass", 256, [10, 20, 4, 26], 0, (7, 0, 0, 0)),
+    ("single_pass", S + S // 2, [6 * S], 0, (8, 0, 0, 0)),
+    ("single_pass", 2 * S, [2 * S + 1], 0, (3, 0, 0, 0)),
+    ("single_pass", 256, [90], 40, (4, 0, 0, 3)),
+    # Phase 1 once for each call of at most n_batch tokens, phase 2 for each chunk of a call that leaves chunk 0.
+    ("two_phase", 256, [1], 0, (0, 1, 0, 0)),
+    ("two_phase", 256, [S], 0, (0, 1, 0, 0)),
+    ("two_phase", 256, [S + 1], 0, (0, 1, 2, 0)),
+    ("two_phase", 256, [10, 20, 4, 26], 0, (0, 4, 6, 0)),
+    ("two_phase", 3 * S, [6 * S], 0, (0, 2, 6, 0)),
+    ("two_phase", S, [2 * S], 0, (0, 2, 1, 0)),
+    ("two_phase", 4 * S, [8 * S + 1], 0, (0, 3, 9, 0)),
+    ("two_phase", 256, [90], 40, (0, 1, 4, 3)),
+]
+
+
+def test_steps_follow_the_chunk_grid(tiny_model: Path) -> None:
+    """A step is the part of a call of at most n_batch tokens in one chunk, also if it is a single token."""
+    for schedule, n_batch, sizes, tail, runs in STEPS:
+        with (
+            case(schedule=schedule, n_batch=n_batch, sizes=sizes, tail=tail),
+            open_llama(tiny_model, SMALL.but(schedule=schedule), n_batch=n_batch) as llm,
+        ):
+            for call in split(random_tokens(sum(sizes)), sizes):
+                llm.eval(call, dense_tail=tail)
+            stats = llm.kv.stats
+            assert (stats.single_pass_runs, stats.phase1_runs, stats.phase2_runs, stats.tail_runs) == runs
+            times = (stats.single_pass_ms, stats.phase1_ms, stats.phase2_ms, stats.tail_ms)
+            assert [time > 0 for time in times] == [n > 0 for n in runs]
+            assert (stats.prefill_tokens, stats.decode_steps) == (sum(sizes), 0)
+            assert stats.selections == (sum(sizes) - 1) // S * len(llm.kv.layers)
+            llm.reset()
+            assert (llm.kv.stats.prefill_tokens, llm.n_tokens, llm.kv.chunk_index, llm.kv.history) == (0, 0, 0, [])
+
+
+LOGGED = {
+    "single_pass": """[H2O] single_pass chunk_idx=0 ubatch.n_tokens=16 pos=0 n_memory=0
+[H2O] single_pass chunk_idx=1 ubatch.n_tokens=8 pos=16 n_memory=8
+""",
+    "two_phase": """[H2O] phase=1 ubatch.n_tokens=24 pos=0
+[H2O] cache ready: n_tokens=24 base_pos=0 layers=3
+[H2O] phase=2 chunk_idx=0 ubatch.n_tokens=16 has_prev=0 mem_init=0
+[H2O] phase=2 chunk_idx=1 ubatch.n_tokens=8 has_prev=1 mem_init=1
+""",
+}
+LOGGING = """
+import sys
+from h2o_llama import H2OConfig, Llama
+h2o = H2OConfig(chunk_size=16, local_window=4, heavy_budget=4, sink_tokens=0, schedule=sys.argv[2], scorer="sum")
+with Llama(sys.argv[1], n_ctx=256, n_threads=1, h2o=h2o) as llm:
+    llm.eval(list(range(24)))
+"""
+
+
+def test_steps_are_logged(schedule: str, tiny_model: Path) -> None:
+    for env, expected in (({"H2O_DEBUG_PHASES": "1", "H2O_DEBUG_CACHE": "1"}, LOGGED[schedule]), ({}, "")):
+        command = [sys.executable, "-c", LOGGING, tiny_model, schedule]
+        process = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=True, timeout=120)
+        assert process.stderr == expected

@@ -1,0 +1,333 @@
+"""The stand-alone `KVCache`, with scores set by hand: their bookkeeping, the choice of memory sets, gathering.
+
+Its choice is compared with the oracle's, and that one with tables in test_oracle.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from cases import SMALL
+from compare import assert_all_equal, assert_logits_close, assert_scores_close, case
+from inputs import ModelByName, random_tokens, split
+from llamas import eval_calls, open_llama
+from oracle import GGUFModel, read_model, select_memory
+from oracle.kv_rounding import CacheRounding, round_to
+from pairwise import SHAPES, pairwise
+from tolerances import ACTIVATIONS
+
+S, L, H = 64, 16, 16
+M = L + H
+
+
+def make_cache(path: Path, **kwargs: Any) -> h2o_llama.KVCache:
+    arguments = {"kv_size": 8 * S, "chunk_size": S, "local_window": L, "heavy_budget": H}
+    return h2o_llama.KVCache(str(path), **(arguments | kwargs))
+
+
+def first_layer(cache: h2o_llama.KVCache) -> int:
+    """The one that is looked at."""
+    return int(cache.layers[0])
+
+
+def n_head_kv(cache: h2o_llama.KVCache) -> int:
+    return int(cache.memory_indices(first_layer(cache)).shape[0])
+
+
+def per_head(cache: h2o_llama.KVCache, row: Any) -> Any:
+    """The same column sums for every KV head: float32 [n_head_kv, len(row)]."""
+    return np.tile(np.asarray(row, dtype=np.float32), (n_head_kv(cache), 1))
+
+
+def add_chunk(cache: h2o_llama.KVCache, colsum: Any) -> None:
+    """Score the next chunk, build its memory set, advance. colsum [n_head_kv or n_head, len]."""
+    layer, start = first_layer(cache), cache.n_tokens
+    n = colsum.shape[1]
+    cache.init_chunk_scores(layer, start, colsum)
+    cache.build_memory_set(layer, start + n)
+    cache.next_chunk(n)
+
+
+def kept(cache: h2o_llama.KVCache, head: int = 0) -> list[int]:
+    """Positions in the memory set, without padding."""
+    row = cache.memory_indices(first_layer(cache))[head]
+    return [int(p) for p in row[row >= 0]]
+
+
+def test_shapes_follow_the_model(model_path: Path, oracle_model: GGUFModel) -> None:
+    """Scores [n_head_kv, n_tokens] and indices [n_head_kv, M] of each layer."""
+    cache = make_cache(model_path)
+    hp = oracle_model.hparams
+    assert list(cache.layers) == hp.attention_layers
+    assert (cache.memory_size, cache.chunk_size, cache.memory_initialized) == (M, S, False)
+    for il in cache.layers:
+        assert cache.memory_indices(il).shape == (hp.n_head_kv[il], M)
+        assert (cache.memory_indices(il) == -1).all()
+        assert cache.scores(il).shape == (hp.n_head_kv[il], 0)
+    cache.next_chunk(S)
+    assert not cache.scores(first_layer(cache)).any()
+    assert (cache.n_tokens, cache.chunk_index) == (S, 1)
+    cache.build_memory_set(first_layer(cache), S)
+    assert cache.memory_initialized
+    cache.reset()
+    assert (cache.n_tokens, cache.memory_initialized) == (0, False)
+
+
+# --- memory sets
+
+# The memory-set seed's metrics: sizes, the lengths of chunks, and scores [head, position]
+METRICS: dict[str, tuple[dict[str, int], list[int], Any]] = {
+    "1 local window": ({}, [S] * 4, None),
+    "2 heavy hitters": ({}, [S], lambda head, p: p % 10 * 0.1),  # with ties at the threshold
+    "4 heads are independent": ({}, [S] * 2, lambda head, p: np.sin(head * 1.5 + p * 0.1)),
+    "5, 9, 10 order, size, bounds": ({"chunk_size": 8, "local_window": 4, "heavy_budget": 24}, [8] * 4, None),
+    "6 one chunk": ({}, [S], lambda head, p: 0.5),  # all ties
+    "7 a partial chunk": ({}, [S, S - 1], None),
+    "8 shorter than the window": ({}, [L // 2], None),
+    "sinks": ({"local_window": 0, "heavy_budget": 5, "sink_tokens": 3}, [S] * 5, None),
+    "sinks and window": ({"local_window": 64, "heavy_budget": 0, "sink_tokens": 1}, [S] * 5, None),
+    "more than there is": ({"local_window": 1, "heavy_budget": 200, "sink_tokens": 70}, [S] * 5, None),
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_memory_sets_are_those_of_the_oracle(metric: str, model_path: Path, rng: np.random.Generator) -> None:
+    sizes, lengths, score = METRICS[metric]
+    cache = make_cache(model_path, **sizes)
+    n_kv = n_head_kv(cache)
+    letters = {"local_window": "L", "heavy_budget": "H", "sink_tokens": "A"}
+    options = {"L": L, "H": H, "A": 0} | {letters[name]: n for name, n in sizes.items() if name in letters}
+    expected = np.full((n_kv, cache.memory_size), -1, dtype=np.int32)
+    for n in lengths:
+        start, end = cache.n_tokens, cache.n_tokens + n
+        if score is None:  # ties, negative and huge ones
+            colsum = rng.choice([-1.0, 0.0, 0.5, 0.5, 1.0, 1e30, 1e-30], (n_kv, n))
+        else:
+            colsum = np.array([[score(head, p) for p in range(start, end)] for head in range(n_kv)])
+        add_chunk(cache, colsum.astype(np.float32))
+        scores = cache.scores(first_layer(cache))
+        expected = np.stack(
+            [select_memory(row, old, start, end, **options) for row, old in zip(scores, expected, strict=True)]
+        )
+        np.testing.assert_array_equal(cache.memory_indices(first_layer(cache)), expected)
+        for head, row in enumerate(expected):
+            window = row[row >= max(end - options["L"], 0)]
+            np.testing.assert_array_equal(cache.local_window_of(first_layer(cache), head), window)
+            others = row[(row >= options["A"]) & (row < end - options["L"])]
+            np.testing.assert_array_equal(cache.heavy_hitters(first_layer(cache), head), others)
+
+
+def test_metric_3_cross_chunk_propagation(model_path: Path) -> None:
+    """A token of chunk 0 that later chunks attend to stays through M_3; one that nobody attends to goes."""
+    cache = make_cache(model_path)
+    important, once_important = 42, 17
+    scores = np.full(S, 0.1)
+    scores[important], scores[once_important] = 10.0, 5.0
+    add_chunk(cache, per_head(cache, scores))
+    for c in range(1, 4):
+        memory = kept(cache)
+        inter = np.full(M, 0.05)
+        inter[memory.index(important)] = 1.0
+        cache.accumulate_memory_scores(first_layer(cache), per_head(cache, inter))
+        # From chunk 2 on, each chunk has enough better tokens to crowd out all but the important one.
+        add_chunk(cache, per_head(cache, np.full(S, 0.1 if c == 1 else 6.0 + c)))
+        assert (once_important in kept(cache)) == (c == 1)
+    for head in range(n_head_kv(cache)):
+        assert important in kept(cache, head)
+
+
+def test_distant_by_hand(tiny_model: Path) -> None:
+    """Positions 0 to 3 before a local window of 2: divided by 4, 3, 2 and 1 queries that are at least 2 later."""
+    cache = make_cache(tiny_model, chunk_size=6, local_window=2, heavy_budget=2, scorer="distant")
+    add_chunk(cache, per_head(cache, [8, 5, 4.2, 1.9, 99, 99]))
+    assert kept(cache) == [0, 2, 4, 5]
+
+
+def test_a_moving_average_by_hand(tiny_model: Path) -> None:
+    """Three blocks of two; one is kept: the first by 6 to 5, then the newest, as 6 fades to 3."""
+    sizes: Any = {"chunk_size": 6, "local_window": 0, "heavy_budget": 2}
+    cache = make_cache(tiny_model, **sizes, scorer="block_ema", block_tokens=2, ema_alpha=0.5)
+    add_chunk(cache, per_head(cache, [2, 4, 5, 0, 0, 4.5]))
+    assert kept(cache) == [0, 1]
+    hp = read_model(tiny_model).hparams
+    n_queries = 6 * hp.n_head[0] // hp.n_head_kv[0]  # of a chunk, in all heads of a KV head
+    np.testing.assert_allclose(cache.scores(first_layer(cache))[0, :2], np.array([1, 2]) * 0.5 / n_queries, rtol=1e-6)
+    cache.accumulate_memory_scores(first_layer(cache), per_head(cache, [0.25, 0.25]))
+    add_chunk(cache, per_head(cache, [0, 0, 1.75, 1.7, 3.4, 0.2]))
+    assert kept(cache) == [10, 11]
+    with pytest.raises(ValueError, match=r"must be multiples of block_tokens \(16\), got 24"):
+        make_cache(tiny_model, chunk_size=24, scorer="block_ema")
+
+
+def test_shared_heads_by_hand(tiny_model: Path) -> None:
+    """One head prefers position 1, all together position 3."""
+    cache = make_cache(tiny_model, chunk_size=4, local_window=0, heavy_budget=1, shared_heads=True)
+    colsum = per_head(cache, [0, 0, 0, 2])
+    colsum[0] = [0, 3, 0, 2]
+    add_chunk(cache, colsum)
+    assert [kept(cache, head) for head in range(len(colsum))] == [[3]] * len(colsum)
+
+
+# --- scores
+
+
+@pytest.mark.parametrize("name", ["qwen3-mha-f32", "qwen3-gqa4-f32", "qwen3-gqa8-f32", "deci-mixed-f32"])
+def test_scores_add_up(name: str, model_by_name: ModelByName, rng: np.random.Generator) -> None:
+    """Of the query heads of a KV head, of calls that lie in one chunk, and of a memory set's positions."""
+    path = model_by_name(name)
+    cache, hp = make_cache(path), read_model(path).hparams
+    layer, n_head, n_kv = first_layer(cache), hp.n_head[0], n_head_kv(cache)
+
+    def reduced(colsum: Any) -> Any:
+        return colsum.reshape(n_kv, -1, colsum.shape[1]).sum(axis=1)
+
+    first, second = rng.random((n_head, 20), dtype=np.float32), rng.random((n_head, S), dtype=np.float32)
+    cache.init_chunk_scores(layer, 0, first)
+    cache.next_chunk(20)
+    cache.init_chunk_scores(layer, 0, second)  # of the keys of both calls
+    cache.build_memory_set(layer, S)
+    cache.next_chunk(S - 20)
+    expected = reduced(second)
+    expected[:, :20] += reduced(first)
+    np.testing.assert_allclose(cache.scores(layer), expected, rtol=1e-6)
+    inter = rng.random((n_head, M), dtype=np.float32)
+    cache.accumulate_memory_scores(layer, inter)
+    memory = cache.memory_indices(layer)
+    np.put_along_axis(expected, memory, np.take_along_axis(expected, memory, axis=1) + reduced(inter), axis=1)
+    np.testing.assert_allclose(cache.scores(layer), expected, rtol=1e-6)
+
+
+def test_padding_columns_are_ignored(tiny_model: Path) -> None:
+    """A memory set with fewer positions than columns: columns of padding are dropped."""
+    cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
+    add_chunk(cache, per_head(cache, np.ones(8)))
+    cache.accumulate_memory_scores(first_layer(cache), per_head(cache, [1.0] * 8 + [1000.0] * 8))
+    cache.next_chunk(8)
+    np.testing.assert_array_equal(cache.scores(first_layer(cache)), per_head(cache, [2.0] * 8 + [0.0] * 8))
+
+
+# --- K and V
+
+
+def fill(cache: Any, oracle_model: GGUFModel, rng: np.random.Generator, type_k: str, type_v: str) -> list[Any]:
+    """K and V in three chunks of the cache, whose memory sets keep other positions for every head.
+
+    The values are such that the cache's types hold them exactly, so that no rounding can flip.
+    """
+    hp = oracle_model.hparams
+    kv = [
+        CacheRounding(type_name, size, keys=keys)(
+            rng.standard_normal((n_head_kv(cache), 3 * S, size), dtype=np.float32)
+        )
+        for type_name, size, keys in ((type_k, hp.head_dim, True), (type_v, hp.value_dim, False))
+    ]
+    for c in range(3):
+        cache.set_kv(first_layer(cache), c * S, *(x[:, c * S : (c + 1) * S] for x in kv))
+        add_chunk(cache, rng.random((n_head_kv(cache), S), dtype=np.float32))
+    memory = cache.memory_indices(first_layer(cache))
+    assert len(memory) == 1 or np.any(memory[0] != memory[1])
+    return kv
+
+
+@pairwise(
+    model_path=SHAPES,
+    types=[("f32", "f32"), ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "f16"), ("f16", "f32")],
+)
+def test_gather_takes_each_heads_own_rows(
+    model_path: Path, oracle_model: GGUFModel, rng: np.random.Generator, types: tuple[str, str]
+) -> None:
+    """A Q8_0 cache is dequantised on gathering (and its rotation undone, for heads of 64, as the demo model's)."""
+    type_k, type_v = types
+    cache = make_cache(model_path, type_k=type_k, type_v=type_v)
+    kv = fill(cache, oracle_model, rng, type_k, type_v)
+    memory = cache.memory_indices(first_layer(cache))[..., None]
+    for type_name, gathered, source in zip(
+        (type_k, type_v),
+        (cache.gather_k_memory(first_layer(cache)), cache.gather_v_memory(first_layer(cache))),
+        kv,
+        strict=True,
+    ):
+        assert gathered.dtype == np.float32
+        rounding = 1e-5 if type_name == "q8_0" else 0
+        np.testing.assert_allclose(gathered, np.take_along_axis(source, memory, axis=1), rtol=0, atol=rounding)
+
+
+def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator) -> None:
+    cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
+    n_kv, head_dim = n_head_kv(cache), read_model(tiny_model).hparams.head_dim
+    k, v = rng.standard_normal((2, n_kv, 8, head_dim), dtype=np.float32)
+    cache.set_kv(first_layer(cache), 0, k, v)
+    add_chunk(cache, per_head(cache, np.ones(8)))
+    for gathered, source in (
+        (cache.gather_k_memory(first_layer(cache)), k),
+        (cache.gather_v_memory(first_layer(cache)), v),
+    ):
+        assert gathered.shape == (n_kv, 16, head_dim)
+        np.testing.assert_array_equal(gathered[:, :8], round_to(source, "f16"))
+        assert not gathered[:, 8:].any()
+
+
+def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
+    """By each of the kernels that make them float32; subnormal numbers too."""
+    hp = read_model(tiny_model).hparams
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)].astype(np.float32)
+    row = hp.n_head_kv[0] * hp.head_dim
+    n = -(-len(finite) // row)
+    k = np.resize(finite, (n, hp.n_head_kv[0], hp.head_dim)).transpose(1, 0, 2)
+    cache = make_cache(tiny_model, kv_size=n)
+    cache.set_kv(first_layer(cache), 0, k, k)
+    cache.next_chunk(n)
+    np.testing.assert_array_equal(cache.keys(first_layer(cache)), k)
+    np.testing.assert_array_equal(cache.values(first_layer(cache)), k)
+
+
+def test_layers_have_their_own_cache_and_scores(tiny_model: Path, rng: np.random.Generator) -> None:
+    cache = make_cache(tiny_model)
+    hp = read_model(tiny_model).hparams
+    values = rng.standard_normal((hp.n_layer, 2, hp.n_head_kv[0], S, hp.head_dim), dtype=np.float32)
+    scores = rng.random((hp.n_layer, hp.n_head_kv[0], S), dtype=np.float32)
+    for il in cache.layers:
+        cache.set_kv(il, 0, *values[il])
+        cache.init_chunk_scores(il, 0, scores[il])
+        cache.build_memory_set(il, S)
+    cache.next_chunk(S)
+    for il in cache.layers:
+        np.testing.assert_array_equal(cache.scores(il), scores[il])
+        memory = cache.memory_indices(il)[..., None]
+        expected = np.take_along_axis(round_to(values[il][0], "f16"), memory, axis=1)
+        np.testing.assert_array_equal(cache.gather_k_memory(il), expected)
+
+
+# --- a model's cache
+
+
+def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By H2O's own operator and by ggml's.
+
+    One layer: what the cache rounds does not depend on attention, so that no rounding can flip.
+    """
+    for type_k, type_v in [
+        *((t, t) for t in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")),
+        ("f32", "q4_0"),
+        ("q8_0", "f16"),
+        ("f16", "bf16"),
+        ("iq4_nl", "f32"),
+    ]:
+        with case(type_k=type_k, type_v=type_v):
+            found = {}
+            for way in ("fused", "composed"):
+                monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if way == "composed" else "0")
+                config = SMALL.but(heavy_budget=8, schedule=schedule, sink_tokens=0)
+                with open_llama(one_layer_model, config, type_k=type_k, type_v=type_v) as llm:
+                    logits = np.concatenate(eval_calls(llm, split(random_tokens(100), [50, 10, 40])))
+                    found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
+            for way in found:
+                assert_all_equal(found[way][:3], found["fused"][:3])
+                assert_logits_close(found[way][3], found["fused"][3], ACTIVATIONS["F32"].logits)
+                assert_scores_close(found[way][4], found["fused"][4], ACTIVATIONS["F32"].scores)
