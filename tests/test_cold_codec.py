@@ -264,7 +264,7 @@ def test_every_counter_counts() -> None:
     ("given", "told"),
     [
         ({"mode": "stored"}, "mode must be one of 'store', 'full', 'probe', got 'stored'"),
-        ({"threads": 513}, "threads must be an integer from 1 to 512, got 513"),
+        ({"n_threads": 513}, "n_threads must be an integer from 1 to 512, got 513"),
         ({"max_queue": True}, "max_queue must be an integer from 1 to 65536, got True"),
         ({"strict": 1}, "strict must be True or False, got 1"),
     ],

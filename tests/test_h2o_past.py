@@ -310,8 +310,8 @@ class Past(RuleBasedStateMachine):
         """A question after a document, which is read once: an empty sequence takes it from the library."""
         text = self.at(i)
         text.sequence.reset()
-        assert self.llm._library is not None
-        self.llm._library.flush()
+        assert self.llm._state.engine.library is not None
+        self.llm._state.engine.library.flush()
         tokens = some_text(5 + document, N_DOCUMENT) + some_text(seed, n)
         text.sequence.eval(tokens)
         assert (text.sequence.n_cached > 0) == (document in self.documents)

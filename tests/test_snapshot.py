@@ -446,9 +446,9 @@ def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) ->
         llm.save(tmp_path / "saved")
         llm.eval(random_tokens(300))
         origin = llm.snapshot().origin
-        assert llm._library is not None
-        llm._library.flush()
-        (text,) = llm._library._texts.read()[0]
+        assert llm._state.engine.library is not None
+        llm._state.engine.library.flush()
+        (text,) = llm._state.engine.library._texts.read()[0]
     assert origin.h2o is not None
     assert str(origin.h2o.cold_store) == str(tmp_path)
     for path in (tmp_path / "saved", text.path):
