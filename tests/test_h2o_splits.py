@@ -303,14 +303,16 @@ def test_p3_a_dense_tail_in_one_call_or_two(schedule: str, tiny_model: Path) -> 
             np.testing.assert_allclose(llm.kv.scores(il), scores[il], rtol=1e-4, atol=1e-5)
 
 
-def test_a_cancelled_dense_tail_leaves_no_scores(schedule: str, tiny_model: Path) -> None:
-    """It attends to every position, not only to a memory set and its chunk."""
-    with open_llama(tiny_model, SMALL.but(schedule=schedule)) as llm:
+@pytest.mark.parametrize("name", [*KEPT, *EVICTING])
+def test_a_cancelled_call_leaves_nothing(tiny_model: Path, name: str) -> None:
+    """Over the ends of chunks, where rows move. A dense tail scores every position, not only memory set and chunk."""
+    with open_llama(tiny_model, (KEPT | EVICTING)[name]) as llm:
         llm.eval(random_tokens(50))
         before = arrays(llm)
-        with pytest.raises(Stop):
-            llm.eval(random_tokens(40, seed=1), dense_tail=40, progress=stop_at(10))
-        assert_all_equal(arrays(llm), before)
+        for tail in (0, 90):
+            with pytest.raises(Stop):
+                llm.eval(random_tokens(90, seed=1), dense_tail=tail, progress=stop_at(60))
+            assert_all_equal(arrays(llm), before)
 
 
 # --- P3 with an index, whose tiles choose together: near ties let few rows differ
