@@ -10,6 +10,7 @@ struct h2o_attn_plain_keys {
 };
 
 // The same as a kernel's tile, slowly, and of any numbers. It reads no packed keys.
-//   q: the tile's, not multiplied by the scale
-void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_plain_keys & own, const h2o_attn_plain_keys & further,
-        const float * const * q, float scale);
+//   keys: the head's, and extra keys
+//   q:    the tile's, not multiplied by the scale
+void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_plain_keys (& keys)[2], const float * const * q,
+        float scale);

@@ -51,10 +51,11 @@ bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, 
 h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, int64_t n, const int32_t * iota,
         float * converted) {
     h2o_attn_source res;
-    if (!h2o_attn_find_source(t, h, rows, iota, res)) {
-        const int64_t d = t->ne[0];
+    if (!h2o_attn_find_source(t, h, rows, iota, res) || t->ne[0] % H2O_ATTN_LANES != 0) {
+        const int64_t d = h2o_ceil_div(t->ne[0], H2O_ATTN_LANES)*H2O_ATTN_LANES;
         for (int64_t i = 0; i < n; ++i) {
             h2o_attn_read_row(t, rows[i], h, converted + i*d);
+            std::fill(converted + i*d + t->ne[0], converted + (i + 1)*d, 0.0f);
         }
         res = { converted, (int64_t) (d*sizeof(float)), 0, iota, H2O_ATTN_F32 };
     }

@@ -20,8 +20,7 @@ struct h2o_index_query {
 // Keys are packed into panels of n_lanes keys. For each block of 32 numbers a panel has the scales of all keys in F32, then of
 // the keys' 16 bytes the first 4 of all keys, the next 4, and so on. A key whose first scale is NaN scores NaN.
 struct h2o_index_kernel {
-    const char * name;
-    int          n_lanes;
+    int n_lanes;
 
     // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
     void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
@@ -39,8 +38,3 @@ struct h2o_index_kernel {
 constexpr int64_t h2o_index_panel_size(int64_t n_lanes, int64_t d) {
     return d/H2O_INDEX_BLOCK*n_lanes*(int64_t) (sizeof(float) + H2O_INDEX_BLOCK/2);
 }
-
-// NULL where the compiler has no such instructions
-extern const h2o_index_kernel * const h2o_index_portable;
-extern const h2o_index_kernel * const h2o_index_avx2;
-extern const h2o_index_kernel * const h2o_index_avx512; // with VNNI

@@ -1,5 +1,5 @@
-// Scores and their selection with vectors of VL floats. The file that includes this has included h2o-half-simd.h and defines
-//   NQ                     queries that are scored at once, as many as fit into the registers
+// Scores and their selection with vectors of VL floats. The file that includes this has included simd/half.h and defines
+//   KERNEL                 the kernel's name
 //   key_block              a panel's block in registers; dot(q): VL sums of products with a query's block
 //   load_rows              16 bytes of every 4th of VL rows, side by side
 //   lanes_at_least(x, t)   the lanes that are t or more, as bits
@@ -8,6 +8,8 @@
 #include "ggml/top-keys/kernels/kernel.h"
 
 namespace {
+
+constexpr int NQ = VL == 16 ? 8 : 4; // queries that are scored at once: they fit into the registers
 
 constexpr int64_t BLOCK_SIZE = h2o_index_panel_size(VL, H2O_INDEX_BLOCK); // of a panel
 
@@ -294,8 +296,6 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     return n_top;
 }
 
-const h2o_index_kernel kernel = { NAME, VL, pack, score, select };
-
 } // namespace
 
-extern const h2o_index_kernel * const KERNEL = &kernel;
+extern const h2o_index_kernel KERNEL = { VL, pack, score, select };

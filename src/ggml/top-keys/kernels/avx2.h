@@ -1,10 +1,3 @@
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-
-#define NAME   "avx2"
-#define KERNEL h2o_index_avx2
-#define VL 8
-#define NQ 4
-
 #include "ggml/simd/half.h"
 #include "ggml/top-keys/kernels/kernel.h"
 
@@ -76,11 +69,3 @@ inline vec_f compress(vec_f x, unsigned lanes) {
 } // namespace
 
 #include "ggml/top-keys/kernels/simd.h"
-
-#else
-
-#include "ggml/top-keys/kernels/kernel.h"
-
-const h2o_index_kernel * const h2o_index_avx2 = nullptr;
-
-#endif

@@ -1,8 +1,3 @@
-#define NAME   "portable"
-#define KERNEL h2o_index_portable
-#define VL 4
-#define NQ 4
-
 #include "ggml/simd/half.h"
 #include "ggml/top-keys/kernels/kernel.h"
 
