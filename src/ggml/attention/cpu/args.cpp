@@ -6,7 +6,8 @@ static const int32_t * numbers_of(const ggml_tensor * t) {
     return t ? (const int32_t *) t->data : nullptr;
 }
 
-h2o_attn_extra::h2o_attn_extra(const ggml_tensor * dst) : n(1), size(dst->src[0]->ne[1]), first(numbers_of(dst->src[7])) {
+h2o_attn_extra::h2o_attn_extra(const ggml_tensor * dst) : n(1), size(dst->src[0]->ne[1]),
+        first(numbers_of(dst->src[7])) {
     const ggml_tensor * t = dst->src[6];
     if (!t) {
         return;

@@ -51,7 +51,8 @@ struct h2o_attn_extra {
     int64_t end  (int64_t list, int64_t n_q) const { return std::min((list + 1)*size - offset, n_q); }
 };
 
-// The arguments of ggml_h2o_attn, and where its results go. A KV head's rows are numbered by query, then by head of the group.
+// The arguments of ggml_h2o_attn, and where its results go. A KV head's rows are numbered by query, then by head of the
+// group.
 struct h2o_attn_args {
     explicit h2o_attn_args(const ggml_tensor * dst);
 
@@ -76,10 +77,11 @@ struct h2o_attn_args {
     float * m;
     float * l;
 
-    // the first keys, those that the row sees
-    int64_t n_visible(int64_t row) const { return first ? std::upper_bound(first, first + n_k, row/group) - first : n_k; }
+    // The row sees this many keys, the first ones.
+    int64_t n_visible(int64_t row) const { return first ? std::upper_bound(first, first + n_k, row/group) - first :
+            n_k; }
 
-    // the first keys, those whose sums count the row
+    // The row counts in the sums of this many keys, the first ones.
     int64_t n_counted(int64_t row, int64_t h, int64_t block) const;
 
     h2o_attn_rows rows_of(int64_t h, int64_t block) const {
@@ -90,7 +92,8 @@ struct h2o_attn_args {
     bool has_key(int64_t h, int32_t row) const;
 
     const float * q_of(int64_t row, int64_t h, int64_t block) const {
-        return (const float *) ((const char *) q->data + row/group*q->nb[1] + (h*group + row%group)*q->nb[2] + block*q->nb[3]);
+        const int64_t head = h*group + row%group;
+        return (const float *) ((const char *) q->data + row/group*q->nb[1] + head*q->nb[2] + block*q->nb[3]);
     }
 
     float sink_of(int64_t row, int64_t h) const { return sinks[h*group + row%group]; }

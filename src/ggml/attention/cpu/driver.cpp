@@ -41,6 +41,7 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     d_k_pad  = h2o_attn_pad(d_k);
     d_v_pad  = h2o_attn_pad(d_v);
     n_k_pad  = h2o_attn_pad(n_k);
+    n_packs  = how == PACKED ? n_k_pad/H2O_ATTN_KEYS : 0;
     n_rows   = n_q*group;
 
     block_size = how == PACKED ? n_k_pad : how == BLOCKS ? PACKED_BLOCK : IN_PLACE_BLOCK;
@@ -79,40 +80,40 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), h2o_ceil_div(n_threads, n_items));
     n_round = how == PACKED ? std::min(n_round, n_head_kv) : n_head_kv;
 
-    h2o_take take { nullptr };
-    get_shared(take);
-    off_thread = take.size;
-    get_scratch(take);
-    thread_size = take.size - off_thread;
+    h2o_take arena { nullptr };
+    get_shared(arena);
+    off_thread = arena.size;
+    get_scratch(arena);
+    thread_size = arena.size - off_thread;
 }
 
-h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & take) const {
-    const int64_t n_packed  = how == PACKED ? n_round*n_k_pad : 0;
+h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & arena) const {
+    const int64_t n_packed  = n_round*n_packs*H2O_ATTN_KEYS;
     const int64_t n_weights = has_query_sums ? h2o_ceil_div(n_k, block_size) : 0;
 
     shared w;
-    w.k       = take.get<float>(n_packed*d_k_pad);
-    w.v       = take.get<float>(n_packed*d_v_pad);
-    w.peaks   = take.get<h2o_attn_peaks>(n_packed/H2O_ATTN_KEYS);
-    w.sums    = take.get<float>(has_column_sums ? n_round*n_items*n_k_pad : 0);
-    w.states  = take.get<float>((n_ranges - 1 + n_list_blocks)*n_head_kv*n_rows*(d_v_pad + 2));
-    w.weights = take.get<float>(n_weights*n_head_kv*n_rows*(ld + 1));
+    w.k       = arena.get<float>(n_packed*d_k_pad);
+    w.v       = arena.get<float>(n_packed*d_v_pad);
+    w.peaks   = arena.get<h2o_attn_peaks>(n_round*n_packs);
+    w.sums    = arena.get<float>(has_column_sums ? n_round*n_items*n_k_pad : 0);
+    w.states  = arena.get<float>((n_ranges - 1 + n_list_blocks)*n_head_kv*n_rows*(d_v_pad + 2));
+    w.weights = arena.get<float>(n_weights*n_head_kv*n_rows*(ld + 1));
     return w;
 }
 
-h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & take) const {
+h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
     scratch s;
-    s.q       = take.get<float>(tile_rows*d_k_pad);
-    s.q_pairs = take.get<float>(tile_rows*d_k_pad);
-    s.o       = take.get<float>(tile_rows*d_v_pad);
-    s.m       = take.get<float>(tile_rows);
-    s.l       = take.get<float>(tile_rows);
-    s.logits  = take.get<float>(tile_rows*ld);
-    s.rows    = take.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
-    s.k       = take.get<float>(local_keys*d_k_pad);
-    s.v       = take.get<float>(local_keys*d_v_pad);
-    s.extra   = take.get<int32_t>(extra ? 4*local_keys : 0);
-    s.iota    = take.get<int32_t>(how == IN_PLACE ? block_size : 0);
+    s.q       = arena.get<float>(tile_rows*d_k_pad);
+    s.q_pairs = arena.get<float>(tile_rows*d_k_pad);
+    s.o       = arena.get<float>(tile_rows*d_v_pad);
+    s.m       = arena.get<float>(tile_rows);
+    s.l       = arena.get<float>(tile_rows);
+    s.logits  = arena.get<float>(tile_rows*ld);
+    s.rows    = arena.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
+    s.k       = arena.get<float>(local_keys*d_k_pad);
+    s.v       = arena.get<float>(local_keys*d_v_pad);
+    s.extra   = arena.get<int32_t>(extra ? 4*local_keys : 0);
+    s.iota    = arena.get<int32_t>(how == IN_PLACE ? block_size : 0);
     if (s.iota) {
         std::iota(s.iota, s.iota + (how == IN_PLACE ? block_size : 0), 0);
     }
@@ -120,7 +121,8 @@ h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & take) const {
 }
 
 // that of the first range is the result
-h2o_attn_driver::state h2o_attn_driver::state_of(const shared & w, int64_t range, int64_t h, int64_t row, int64_t block) const {
+h2o_attn_driver::state h2o_attn_driver::state_of(const shared & w, int64_t range, int64_t h, int64_t row,
+        int64_t block) const {
     if (range == 0) {
         const int64_t i = state_index(row, h, block);
         return { o_of(row, h, block), m + i, l + i };
@@ -166,45 +168,52 @@ void h2o_attn_driver::fuse(const state & a, int64_t d, const float * o, float m,
     *a.l = sum;
 }
 
-h2o_attn_driver::key_set h2o_attn_driver::keys_of(int64_t h, int64_t block, int64_t key, int64_t end) const {
-    key_set res = {};
-    res.n     = std::min(block_size, end - key);
+h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t block, int64_t key, int64_t end) const {
+    h2o_attn_key_set res = {};
+    res.k     = k;
+    res.v     = v;
+    res.head  = h;
     res.rows  = rows_of(h, block).from(key);
+    res.n     = std::min(block_size, end - key);
     res.start = key;
     return res;
 }
 
-h2o_attn_driver::key_set h2o_attn_driver::packed_keys(const shared & w, int64_t h, int64_t block) const {
-    key_set res = keys_of(h, block, 0, n_k);
-    res.k = w.k + h%n_round*n_k_pad*d_k_pad;
-    res.v = w.v + h%n_round*n_k_pad*d_v_pad;
+h2o_attn_key_set h2o_attn_driver::packed_keys(const shared & w, int64_t h, int64_t block) const {
+    h2o_attn_key_set res = keys_of(h, block, 0, n_k);
+    res.packed_k = w.k + h%n_round*n_k_pad*d_k_pad;
+    res.packed_v = w.v + h%n_round*n_k_pad*d_v_pad;
     return res;
 }
 
-// A list's keys from `begin` to `end` that a query before end_query sees, but for those that the head has anyway.
+// Keys among a list's next local_keys rows: a query before end_query sees them, and the head does not have them anyway.
 //   buffer: rows, then first queries
-h2o_attn_driver::key_set h2o_attn_driver::extra_keys(
-        int64_t list, int64_t h, int64_t begin, int64_t end, int64_t end_query, int32_t * buffer) const {
-    int32_t * rows  = buffer;
+h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t begin, int64_t end_query,
+        int32_t * buffer) const {
     int32_t * first = buffer + local_keys;
 
-    key_set res = {};
-    res.rows  = { rows };
+    h2o_attn_key_set res = {};
+    res.k     = &extra.k;
+    res.v     = &extra.v;
+    res.head  = h;
+    res.rows  = { buffer };
     res.first = first;
-    end       = std::min(end, extra.n_seen(list, h, end_query));
+
+    const int64_t end = std::min(begin + local_keys, extra.n_seen(list, h, end_query));
     for (int64_t i = begin; i < end; ++i) {
         const int32_t row = extra.rows_of(list, h)[i];
         if (!extra.first || !has_key(h, row)) {
-            rows [res.n]   = row;
-            first[res.n++] = (int32_t) extra.first_query(list, i);
+            buffer[res.n]   = row;
+            first [res.n++] = (int32_t) extra.first_query(list, i);
         }
     }
     return res;
 }
 
-// What a thread reads after these keys: the range's next block, then the first one of the range that the thread most likely takes,
-// as so many have begun meanwhile.
-h2o_attn_driver::key_set h2o_attn_driver::keys_after(const key_set & keys, int64_t range, int64_t n_keys, int64_t h) const {
+// The keys that a thread reads after these: the range's next block, then the first block of the next range that no
+// thread has begun.
+h2o_attn_key_set h2o_attn_driver::keys_after(const h2o_attn_key_set & keys, int64_t range, int64_t n_keys,
+        int64_t h) const {
     const int64_t next_range = range + n_threads;
 
     int64_t key = keys.start + keys.n;
@@ -216,56 +225,54 @@ h2o_attn_driver::key_set h2o_attn_driver::keys_after(const key_set & keys, int64
     return keys_of(h, 0, key, end);
 }
 
-// Into the thread's buffers. Those of the head that are read after them are prefetched.
-void h2o_attn_driver::pack(const scratch & s, int64_t h, bool is_extra, key_set & keys, const key_set & after) const {
-    keys.k = s.k;
-    keys.v = s.v;
+int64_t h2o_attn_driver::n_seen(const h2o_attn_key_set & keys, int64_t row) const {
+    if (keys.n == 0) {
+        return 0;
+    }
+    return keys.first ? std::upper_bound(keys.first, keys.first + keys.n, row/group) - keys.first :
+        std::clamp<int64_t>(n_visible(row) - keys.start, 0, keys.n);
+}
+
+// Into the thread's buffers. The keys that are read after these are prefetched.
+void h2o_attn_driver::pack(const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & after) const {
+    keys.packed_k = s.k;
+    keys.packed_v = s.v;
     for (int64_t i = 0; i < keys.n; i += H2O_ATTN_KEYS) {
         for (int64_t j = i; j < std::min(i + H2O_ATTN_KEYS, after.n); ++j) {
-            h2o_attn_prefetch_row(k, after.rows[j], h);
-            h2o_attn_prefetch_row(v, after.rows[j], h);
+            h2o_attn_prefetch_key(after, j);
         }
-        keys.peaks.add(h2o_attn_pack_keys(kernel, is_extra ? &extra.k : k, is_extra ? &extra.v : v, h, keys.rows, i, keys.n,
-                h2o_attn_pad(keys.n), s.rows, s.k, s.v));
+        keys.peaks.add(h2o_attn_pack_keys(kernel, keys, i, s.rows));
     }
 }
 
 // n rows from the row-th on
-void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range, int64_t h, int64_t row, int64_t n, int64_t block,
-        const key_set & keys, const key_set & extra_keys, const next_rows & next, float * column_sums) const {
+void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n, int64_t block,
+        const h2o_attn_key_set & keys, const h2o_attn_key_set & extra, const h2o_attn_key_set & next,
+        float * column_sums) const {
     int64_t       visible[2][H2O_ATTN_MAX_ROWS];
     int64_t       counted   [H2O_ATTN_MAX_ROWS];
     float         sinks     [H2O_ATTN_MAX_ROWS];
     const float * q_rows    [H2O_ATTN_MAX_ROWS];
 
-    const bool is_extra = keys.first;
-    const bool is_saved = has_query_sums && !is_extra;
-
-    const h2o_attn_plain_keys from[2] = {
-        { is_extra ? &extra.k : k, is_extra ? &extra.v : v, keys.rows },
-        { &extra.k, &extra.v, extra_keys.rows },
-    };
-    const auto n_seen = [&](const key_set & keys, int64_t row) {
-        return keys.first ? std::upper_bound(keys.first, keys.first + keys.n, row/group) - keys.first :
-            std::clamp<int64_t>(n_visible(row) - keys.start, 0, keys.n);
-    };
-
     if (how != PACKED && n_seen(keys, row + n - 1) == 0) {
         return;
     }
+    const int64_t h           = keys.head;
+    float *       weights     = has_query_sums && !keys.first ? weights_of(w, h, keys.start) : nullptr;
+    const int64_t n_keys_tile = how == IN_PLACE ? keys.n : h2o_attn_pad(keys.n);
 
     h2o_attn_tile t = {};
     t.n_rows  = (int) n;
     t.d_k     = d_k_tile;
     t.d_v     = d_v_tile;
     t.q       = s.q;
-    t.keys[0] = { how == IN_PLACE ? keys.n : h2o_attn_pad(keys.n), visible[0], keys.k, keys.v };
-    t.keys[1] = { h2o_attn_pad(extra_keys.n), visible[1], extra_keys.k, extra_keys.v };
+    t.keys[0] = { n_keys_tile,           visible[0], keys.packed_k,  keys.packed_v };
+    t.keys[1] = { h2o_attn_pad(extra.n), visible[1], extra.packed_k, extra.packed_v };
     t.counted = counted;
     t.softcap = softcap;
     t.sinks   = has_sinks && how == PACKED ? sinks : nullptr;
     t.n_next  = next.n;
-    t.logits  = is_saved ? weights_of(w, h, keys.start) + row*ld : s.logits;
+    t.logits  = weights ? weights + row*ld : s.logits;
     t.ld      = ld;
     t.q_pairs = s.q_pairs;
     t.o       = s.o;
@@ -275,9 +282,11 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
 
     bool is_tame = true;
     for (int r = 0; r < t.n_rows; ++r) {
-        visible[0][r] = n_seen(keys,       row + r);
-        visible[1][r] = n_seen(extra_keys, row + r);
-        counted   [r] = column_sums ? n_counted(row + r, h, block) : 0;
+        const bool is_same_query = r > 0 && (row + r)%group > 0;
+
+        visible[0][r] = is_same_query ? visible[0][r - 1] : n_seen(keys,  row + r);
+        visible[1][r] = is_same_query ? visible[1][r - 1] : n_seen(extra, row + r);
+        counted   [r] = is_same_query ? counted   [r - 1] : column_sums ? n_counted(row + r, h, block) : 0;
         q_rows    [r] = q_of(row + r, h, block);
 
         float * q_row = s.q + r*d_k_tile;
@@ -289,40 +298,42 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
         }
     }
     if (next.n > 0) {
-        h2o_attn_find_source(how == PACKED ? &extra.k : from[0].k, next.head, next.rows, s.iota, t.next_k);
-        h2o_attn_find_source(how == PACKED ? &extra.v : from[0].v, next.head, next.rows, s.iota, t.next_v);
+        h2o_attn_find_source(next.k, next.head, next.rows, s.iota, t.next_k);
+        h2o_attn_find_source(next.v, next.head, next.rows, s.iota, t.next_v);
     }
 
     bool is_done;
     if (how == IN_PLACE) {
-        t.k = h2o_attn_get_source(from[0].k, h, keys.rows, keys.n, s.iota, s.k);
-        t.v = h2o_attn_get_source(from[0].v, h, keys.rows, keys.n, s.iota, s.v);
+        t.k = h2o_attn_get_source(keys.k, h, keys.rows, keys.n, s.iota, s.k);
+        t.v = h2o_attn_get_source(keys.v, h, keys.rows, keys.n, s.iota, s.v);
         is_done = kernel.in_place(t);
     } else {
         h2o_attn_peaks peaks = keys.peaks;
-        peaks.add(extra_keys.peaks);
+        peaks.add(extra.peaks);
         is_done = is_tame && visible[0][0] > 0 && h2o_attn_is_tame(h2o_attn_peak(t.q, n*d_k), peaks, d_k);
         if (is_done) {
             kernel.tile(t);
         }
     }
     if (!is_done) {
-        h2o_attn_plain_tile(t, h, from, q_rows, scale);
-        for (int r = 0; is_saved && r < t.n_rows; ++r) { // divided by l
-            std::transform(t.logits + r*ld, t.logits + r*ld + visible[0][r], t.logits + r*ld, [&](float x) { return x*t.l[r]; });
+        h2o_attn_plain_tile(t, keys, extra, q_rows, scale);
+        for (int r = 0; weights && r < t.n_rows; ++r) { // divided by l
+            float * row_logits = t.logits + r*ld;
+            std::transform(row_logits, row_logits + visible[0][r], row_logits, [&](float x) { return x*t.l[r]; });
         }
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
         fuse(state_of(w, range, h, row + r, block), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
-    if (is_saved) {
-        std::copy_n(t.m, t.n_rows, weights_of(w, h, keys.start) + n_rows*ld + row);
+    if (weights) {
+        std::copy_n(t.m, t.n_rows, weights + n_rows*ld + row);
     }
 }
 
 // A slice of the rows of some lists, or of all rows, and a range of keys.
-void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item, int64_t block) const {
+void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item,
+        int64_t block) const {
     float * sums = has_column_sums ? sums_of(w, h, item) : nullptr;
     if (sums) {
         std::fill_n(sums, n_k_pad, 0.0f);
@@ -333,15 +344,15 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
     const int64_t batch    = item/n_ranges/n_slices;
     const int64_t end_list = (batch + 1)*extra.n/n_batches;
 
-    key_set keys = {};
+    h2o_attn_key_set keys = {};
     if (how == PACKED) {
         keys = packed_keys(w, h, block);
-        for (int64_t i = 0; i < n_k_pad/H2O_ATTN_KEYS; ++i) {
-            keys.peaks.add(w.peaks[h%n_round*n_k_pad/H2O_ATTN_KEYS + i]);
+        for (int64_t i = 0; i < n_packs; ++i) {
+            keys.peaks.add(w.peaks[h%n_round*n_packs + i]);
         }
     }
 
-    int64_t n_prefetched = 0; // rows of the list
+    h2o_attn_key_set next = {}; // of the next list
     for (int64_t list = batch*extra.n/n_batches; list < end_list; ++list) {
         const int64_t start = extra.start(list)*group;
         const int64_t end   = extra.end(list, n_q)*group;
@@ -352,31 +363,32 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
         }
         clear(w, range, h, row, stop, block);
 
-        key_set   listed = {};
-        next_rows next   = {};
+        h2o_attn_key_set listed = {};
         if (extra) {
-            listed = extra_keys(list, h, 0, extra.n_rows, (stop - 1)/group + 1, s.extra);
-            for (int64_t i = 0; n_prefetched == 0 && i < listed.n; ++i) {
-                h2o_attn_prefetch_row(&extra.k, listed.rows[i], h);
-                h2o_attn_prefetch_row(&extra.v, listed.rows[i], h);
+            listed = extra_keys(list, h, 0, (stop - 1)/group + 1, s.extra);
+            for (int64_t i = 0; next.n == 0 && i < listed.n; ++i) {
+                h2o_attn_prefetch_key(listed, i);
             }
-            pack(s, h, true, listed, {});
+            pack(s, listed, {});
+
+            next   = listed;
+            next.n = 0;
             if (list + 1 < end_list) {
-                next = { extra.n_seen(list + 1, h, extra.end(list + 1, n_q)), h, { extra.rows_of(list + 1, h) } };
+                next.rows = { extra.rows_of(list + 1, h) };
+                next.n    = extra.n_seen(list + 1, h, extra.end(list + 1, n_q));
             }
         }
-        n_prefetched = next.n;
 
         const int64_t n_keys  = n_visible(stop - 1);
         const int64_t end_key = how == PACKED ? n_k : std::min(range_start(range + 1, n_keys), n_keys);
         for (int64_t key = range_start(range, n_keys); key < end_key; key += block_size) {
             if (how == BLOCKS) {
                 keys = keys_of(h, block, key, end_key);
-                pack(s, h, false, keys, keys_after(keys, range, n_keys, h));
+                pack(s, keys, keys_after(keys, range, n_keys, h));
             }
             for (int64_t r = row; r < stop; r += tile_rows) {
                 const int64_t n = std::min(tile_rows, stop - r);
-                attend(w, s, range, h, r, n, block, keys, listed, r + n == stop ? next : next_rows {}, sums);
+                attend(w, s, range, r, n, block, keys, listed, r + n == stop ? next : h2o_attn_key_set {}, sums);
             }
         }
     }
@@ -398,23 +410,23 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     }
 
     const auto list_keys = [&](int64_t h) {
-        const int64_t begin = item%n_list_blocks*block_size;
-        return extra_keys(list, h, begin, begin + block_size, stop/group, s.extra + h%2*2*block_size);
+        return extra_keys(list, h, item%n_list_blocks*block_size, stop/group, s.extra + h%2*2*block_size);
     };
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
-        key_set keys = is_list ? list_keys(0) : keys_of(0, 0, key, end);
+        h2o_attn_key_set keys = is_list ? list_keys(0) : keys_of(0, 0, key, end);
         for (int64_t i = 0; is_list && i < keys.n; ++i) {
-            h2o_attn_prefetch_row(&extra.k, keys.rows[i], 0);
+            h2o_attn_prefetch_key(keys, i);
         }
         for (int64_t h = 0; h < n_head_kv; ++h) {
-            const bool    is_last = h + 1 == n_head_kv;
-            const key_set after   = is_list ? (is_last ? key_set {} : list_keys(h + 1)) :
-                is_last ? keys_after(keys, range, n_keys, 0) : keys_of(h + 1, 0, key, end);
-            const next_rows next = { after.n, is_last ? 0 : h + 1, after.rows };
-
+            h2o_attn_key_set after = {};
+            if (h + 1 < n_head_kv) {
+                after = is_list ? list_keys(h + 1) : keys_of(h + 1, 0, key, end);
+            } else if (!is_list) {
+                after = keys_after(keys, range, n_keys, 0);
+            }
             for (int64_t row = start; row < stop; row += tile_rows) {
-                attend(w, s, range, h, row, std::min(tile_rows, stop - row), 0, keys, {}, next, nullptr);
+                attend(w, s, range, row, std::min(tile_rows, stop - row), 0, keys, {}, after, nullptr);
             }
             keys = after;
         }
@@ -480,8 +492,6 @@ void h2o_attn_driver::compute(const ggml_compute_params * params) const {
     h2o_take of_thread { work + off_thread + ith*thread_size };
     const scratch s = get_scratch(of_thread);
 
-    const int64_t n_packs = how == PACKED ? n_k_pad/H2O_ATTN_KEYS : 0; // of a KV head
-
     for (int64_t block = 0; block < n_block; ++block) {
         for (int64_t first = 0; first < n_head_kv; first += n_round) {
             const int64_t n = std::min(n_round, n_head_kv - first);
@@ -492,15 +502,16 @@ void h2o_attn_driver::compute(const ggml_compute_params * params) const {
 
             // the heads of a token stand together in the cache
             for (int64_t i = ith; i < n*n_packs; i += nth) {
-                const key_set keys = packed_keys(w, first + i%n, block);
-                w.peaks[(first + i%n)%n_round*n_packs + i/n] = h2o_attn_pack_keys(kernel, k, v, first + i%n, keys.rows,
-                        i/n*H2O_ATTN_KEYS, n_k, n_k_pad, s.rows, keys.k, keys.v);
+                const int64_t          h    = first + i%n;
+                const h2o_attn_key_set keys = packed_keys(w, h, block);
+                w.peaks[h%n_round*n_packs + i/n] = h2o_attn_pack_keys(kernel, keys, i/n*H2O_ATTN_KEYS, s.rows);
             }
 
             ggml_barrier(params->threadpool);
 
-            // the items of a KV head one after another, those that see most keys first
-            for (int64_t i = ith; i < (how == IN_PLACE ? 1 : n)*n_items; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            // a KV head's items in a row, items that see most keys first
+            const int64_t n_all = how == IN_PLACE ? n_items : n*n_items;
+            for (int64_t i = ith; i < n_all; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
                 if (how == IN_PLACE) {
                     compute_in_place(w, s, i);
                 } else {

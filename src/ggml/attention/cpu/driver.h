@@ -4,19 +4,20 @@
 
 struct ggml_compute_params;
 
-// Attention of tiles of rows (query, head of the group) to ranges of keys. A KV head's keys are those of all its queries, memory
-// keys and chunk keys; a list has extra keys for a tile of queries. There are three ways:
+// Attention of tiles of rows (query, head of the group) to ranges of keys. A KV head's keys are memory keys and chunk
+// keys, for all queries; a list has extra keys for a tile of queries. There are three ways:
 //
-//   PACKED     A KV head's keys are packed once for all rows. A tile has all logits at once, so that column sums can be made:
-//              each item of work has sums of its own, added up in order at the end. With many keys, the KV heads are computed in
-//              rounds, which share the room for packed keys and column sums. An item gathers and packs extra keys itself.
-//   BLOCKS     Without column sums and extra keys. Blocks of keys are packed by the item that reads them, so that the work buffer
+//   PACKED     A KV head's keys are packed once for all rows. A tile has all logits at once, which column sums need:
+//              each item of work makes sums, which are added up in order at the end. With many keys, the KV heads are
+//              computed in rounds, which share the room for packed keys and sums. An item gathers and packs extra keys
+//              itself.
+//   BLOCKS     Without column sums and extra keys. Each item packs the blocks of keys that it reads, so the work buffer
 //              does not grow with the keys.
-//   IN_PLACE   Few rows read keys in the cache, in blocks. An item is a range of blocks, or a block of a list, of all KV heads,
-//              whose rows lie side by side in the cache. Sums of each query are made of the saved weights of each block.
+//   IN_PLACE   Few rows read keys in the cache, in blocks. An item is a range of blocks, or a block of a list, for all
+//              KV heads, whose rows lie side by side in the cache. Query sums are made of the blocks' saved weights.
 //
-// Each block has a softmax of its own. Results of blocks of the same range are fused as they come, those of ranges and lists at
-// the end, in order. None of this depends on the number of threads.
+// Each block has a softmax for itself. The blocks' results are fused within a range at once, between ranges and lists
+// at the end, in order. None of this depends on the number of threads.
 struct h2o_attn_driver : h2o_attn_args {
     h2o_attn_driver(const ggml_tensor * dst, int n_threads);
 
@@ -54,24 +55,6 @@ private:
         int32_t * iota;
     };
 
-    // Keys of a head.
-    struct key_set {
-        int64_t         n;
-        h2o_attn_rows   rows;
-        int64_t         start;   // number of the first one
-        const int32_t * first;   // of extra keys: the first query that sees each; NULL: they are the head's
-        float         * k;       // packed, or NULL
-        float         * v;
-        h2o_attn_peaks  peaks;
-    };
-
-    // Rows of a head that are read next.
-    struct next_rows {
-        int64_t       n;
-        int64_t       head;
-        h2o_attn_rows rows;
-    };
-
     // a row's result so far: (m, l, o) of an online softmax
     struct state {
         float * o;
@@ -82,14 +65,15 @@ private:
     // a = a and what (m, l, o) is of
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
 
-    shared  get_shared (h2o_take & take) const;
-    scratch get_scratch(h2o_take & take) const;
+    shared  get_shared (h2o_take & arena) const;
+    scratch get_scratch(h2o_take & arena) const;
 
     state state_of(const shared & w, int64_t range, int64_t h, int64_t row, int64_t block) const;
     float * weights_of(const shared & w, int64_t h, int64_t key) const {
         return w.weights + (key/block_size*n_head_kv + h)*n_rows*(ld + 1);
     }
-    float * sums_of(const shared & w, int64_t h, int64_t item) const { return w.sums + (h%n_round*n_items + item)*n_k_pad; }
+    float * sums_of(const shared & w, int64_t h,
+            int64_t item) const { return w.sums + (h%n_round*n_items + item)*n_k_pad; }
 
     int64_t n_tiles(int64_t rows) const { return h2o_ceil_div(rows, tile_rows); }
 
@@ -98,15 +82,18 @@ private:
         return range*h2o_ceil_div(n_keys, block_size)/n_ranges*block_size;
     }
 
-    key_set keys_of    (int64_t h, int64_t block, int64_t key, int64_t end) const;
-    key_set extra_keys (int64_t list, int64_t h, int64_t begin, int64_t end, int64_t end_query, int32_t * buffer) const;
-    key_set keys_after (const key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
-    key_set packed_keys(const shared & w, int64_t h, int64_t block) const;
+    h2o_attn_key_set keys_of    (int64_t h, int64_t block, int64_t key, int64_t end) const;
+    h2o_attn_key_set extra_keys (int64_t list, int64_t h, int64_t begin, int64_t end_query, int32_t * buffer) const;
+    h2o_attn_key_set keys_after (const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
+    h2o_attn_key_set packed_keys(const shared & w, int64_t h, int64_t block) const;
 
-    void pack   (const scratch & s, int64_t h, bool is_extra, key_set & keys, const key_set & after) const;
-    void clear  (const shared & w, int64_t range, int64_t h, int64_t row, int64_t end, int64_t block) const;
-    void attend (const shared & w, const scratch & s, int64_t range, int64_t h, int64_t row, int64_t n, int64_t block,
-            const key_set & keys, const key_set & extra, const next_rows & next, float * column_sums) const;
+    int64_t n_seen(const h2o_attn_key_set & keys, int64_t row) const;
+
+    void pack  (const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & after) const;
+    void clear (const shared & w, int64_t range, int64_t h, int64_t row, int64_t end, int64_t block) const;
+    void attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n, int64_t block,
+            const h2o_attn_key_set & keys, const h2o_attn_key_set & extra, const h2o_attn_key_set & next,
+            float * column_sums) const;
 
     void compute_packed  (const shared & w, const scratch & s, int64_t h, int64_t item, int64_t block) const;
     void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
@@ -122,11 +109,12 @@ private:
     int64_t d_k_tile;    // in place: whole vectors
     int64_t d_v_tile;
     int64_t d_k_pad, d_v_pad, n_k_pad;
+    int64_t n_packs;     // of H2O_ATTN_KEYS keys, of a KV head
     int64_t n_rows;      // of a KV head
     int64_t tile_rows;
     int64_t ld;          // of a tile's logits
     int64_t block_size;  // keys that a tile attends to at once
-    int64_t local_keys;  // that a thread has room for
+    int64_t local_keys;  // in a thread's buffers
     int64_t n_ranges;    // of blocks
     int64_t n_list_blocks;
     int64_t n_batches;   // of lists: within a batch the next list's keys are prefetched

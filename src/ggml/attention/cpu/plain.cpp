@@ -3,23 +3,23 @@
 #include <algorithm>
 #include <vector>
 
-void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_plain_keys (& keys)[2], const float * const * q,
-        float scale) {
+void h2o_attn_plain_tile(const h2o_attn_tile & t, const h2o_attn_key_set & keys, const h2o_attn_key_set & extra,
+        const float * const * q, float scale) {
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
     const auto n_visible = [&](int kind, int row) { return t.keys[kind].n > 0 ? t.keys[kind].visible[row] : 0; };
     const auto logits_of = [&](int kind, int row) { return t.logits + row*t.ld + (kind == 0 ? 0 : t.keys[0].n); };
 
     // f(row of the tile, its number for a key, the key or value) for each that it sees
-    const auto for_keys = [&](const ggml_tensor * h2o_attn_plain_keys::* tensor, const auto & f) {
+    const auto for_keys = [&](const ggml_tensor * h2o_attn_key_set::* tensor, const auto & f) {
         std::vector<float> row;
         for (int kind = 0; kind < 2; ++kind) {
+            const h2o_attn_key_set & from = kind == 0 ? keys : extra;
+
             const int64_t end = n_visible(kind, t.n_rows - 1);
             for (int64_t j = 0; j < end; ++j) {
-                const ggml_tensor * x = keys[kind].*tensor;
-
-                row.resize(x->ne[0]);
-                h2o_attn_read_row(x, keys[kind].rows[j], head, row.data());
+                row.resize((from.*tensor)->ne[0]);
+                h2o_attn_read_row(from.*tensor, from.rows[j], from.head, row.data());
                 for (int r = 0; r < t.n_rows; ++r) {
                     if (j < n_visible(kind, r)) {
                         f(r, logits_of(kind, r)[j], row);
@@ -29,7 +29,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_p
         }
     };
 
-    for_keys(&h2o_attn_plain_keys::k, [&](int r, float & logit, const std::vector<float> & key) {
+    for_keys(&h2o_attn_key_set::k, [&](int r, float & logit, const std::vector<float> & key) {
         float dot = 0.0f;
         for (size_t i = 0; i < key.size(); ++i) {
             dot += q[r][i]*key[i];
@@ -63,7 +63,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_p
     }
 
     std::fill(t.o, t.o + t.n_rows*d_v_pad, 0.0f);
-    for_keys(&h2o_attn_plain_keys::v, [&](int r, float & weight, const std::vector<float> & value) {
+    for_keys(&h2o_attn_key_set::v, [&](int r, float & weight, const std::vector<float> & value) {
         for (size_t i = 0; t.m[r] != -INFINITY && i < value.size(); ++i) {
             t.o[r*d_v_pad + i] += weight*value[i];
         }

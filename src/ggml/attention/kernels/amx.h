@@ -1,8 +1,8 @@
 // Products in BF16 with almost the precision of float32: x = hi + lo + O(2^-17 x), both BF16, each times each.
 //
-// A tile multiplies 16 pairs of numbers. Of 32 numbers in a row, the j-th pair are the j-th and the (j+16)-th, so that two
-// vectors become pairs without moving between lanes. Rows are split into groups of 32: 16 pairs of hi, 16 pairs of lo.
-// The file that includes this defines VL, 16, and KERNEL, the kernel's name.
+// A tile multiplies 16 pairs of numbers. Of 32 numbers in a row, the j-th pair are the j-th and the (j+16)-th, so that
+// two vectors become pairs without moving between lanes. Rows are split into groups of 32: 16 pairs of hi, 16 pairs of
+// lo. The file that includes this defines VL, 16, and KERNEL, the kernel's name.
 
 #include "ggml/attention/kernels/in-place.h"
 #include "ggml/simd/amx.h"
@@ -16,7 +16,7 @@ constexpr int NR        = BLOCK;
 constexpr int ROW_STEP  = BLOCK;
 constexpr int GRAIN     = BLOCK; // a group
 constexpr int MR        = 8;
-constexpr int KEY_BLOCK = 2048;  // logits of so many keys stay in the L2 cache
+constexpr int KEY_BLOCK = 2048;  // their logits stay in the L2 cache
 constexpr int TILE_ROWS = 64;
 
 static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS, "");
@@ -90,7 +90,8 @@ void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
         for (int half = 0; half < 2; ++half) {
             const int64_t column = i + half*VL;
             for (int p = 0; p < 16; ++p) {
-                const split_pairs s = split(load_some(rows + p*d + column, d - column), load_some(rows + (p + 16)*d + column, d - column));
+                const split_pairs s = split(load_some(rows + p*d + column, d - column),
+                        load_some(rows + (p + 16)*d + column, d - column));
                 store(dst +       half *TILE + p*VL, s.hi);
                 store(dst + (2 + half)*TILE + p*VL, s.lo);
             }
@@ -109,7 +110,7 @@ void split_rows(const float * x, int n_rows, int64_t d, float * dst) {
     }
 }
 
-// the 2x2 tiles of c += those of a times those of b
+// c += a*b, each 2x2 tiles
 inline void add_products() {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -193,7 +194,8 @@ struct products {
         split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
     }
 
-    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) const {
+    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc,
+            bool add) const {
         multiply_block(a, lda, b, n, c, ldc, add);
     }
 };

@@ -1,5 +1,5 @@
-// Few rows attend to keys in the cache, by blocks of rows and vectors of VL floats in registers. How many fit there follows
-// from VL.
+// Few rows attend to keys in the cache, by blocks of rows and vectors of VL floats in registers. How many fit there
+// follows from VL.
 
 #include "ggml/attention/kernels/kernel.h"
 #include "ggml/attention/kernels/softmax.h"
@@ -11,8 +11,8 @@ constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
 constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
 constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
 
-// Rows are prefetched in groups, into the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on one
-// without.
+// Rows are prefetched in groups, into the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on
+// one without.
 constexpr int PREFETCH_GROUP = 8;
 constexpr int PREFETCH_AHEAD = VL == 16 ? 64 : 32; // keys
 constexpr int PREFETCH_CACHE = VL == 16 ? 2 : 3;
@@ -98,7 +98,8 @@ inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
 }
 
 // Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start, int64_t end) {
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start,
+        int64_t end) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
     for (int64_t i = start; i < end; i += 2*CACHE_LINE) {
         for (int c = 0; c < PREFETCH_GROUP; ++c) {
@@ -130,7 +131,8 @@ struct reading {
     }
 };
 
-// logits of VL keys from the key-th on, the last one again where there are no more; all finite: -1 in that lane
+// Logits of VL keys from the key-th on, after the end of the last key again. Lanes of finite become 0 where logits are
+// not finite.
 template <typename T, int M>
 void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key, vec_i & finite) {
     vec_f quads[M][VL/4];

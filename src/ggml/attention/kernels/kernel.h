@@ -44,8 +44,8 @@ struct h2o_attn_keys {
     const void    * v;
 };
 
-// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow. With packed keys, every
-// row sees a key of keys[0].
+// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow. With packed keys,
+// every row sees a key of keys[0].
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
@@ -87,7 +87,7 @@ struct h2o_attn_kernel {
 
     void (*tile)(const h2o_attn_tile & t);
 
-    // Reads keys[0] in place. No extra keys, sinks and sums. Numbers may be any: returns whether all were finite. If not, o, m
-    // and l may be anything.
+    // Reads keys[0] in place. No extra keys, sinks and sums. Numbers may be any: returns whether all were finite. If
+    // not, o, m and l may be anything.
     bool (*in_place)(const h2o_attn_tile & t);
 };

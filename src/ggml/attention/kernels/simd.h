@@ -89,7 +89,8 @@ struct products {
 
     explicit products(const h2o_attn_tile & t) : q(t.q), ld_q(t.d_k) {}
 
-    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) const {
+    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc,
+            bool add) const {
         with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add); });
     }
 };

@@ -7,14 +7,14 @@
 
 namespace {
 
-// Columns of a block's logits: those of the head's keys, or of extra keys.
+// Columns of a block's logits, of the head's keys or of extra keys.
 struct columns {
     int64_t origin;          // the columns below are counted from here
-    int64_t end;             // of whole vectors, with all that some row sees; 0: there are no columns
-    const int64_t * visible; // of each row, the end of those that it sees
+    int64_t end;             // of whole vectors, with all that some row sees; 0: no columns
+    const int64_t * visible; // of each row, the end of the columns that it sees
 };
 
-// How weights stand in place of the logits, N vectors at a time: as they are.
+// How weights are stored in place of the logits, N vectors at a time: unchanged.
 struct plain_weights {
     static constexpr int N = 1;
 
@@ -50,8 +50,8 @@ void cap_logits(float * x, int64_t ld, const columns & seen, float softcap) {
     }
 }
 
-// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each row, its sink
-// (or NULL) among them.
+// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each
+// row, its sink (or NULL) among them.
 template <int M, int N>
 void mask_and_max(float * x, int64_t ld, const columns (& all)[N], const float * sinks, float * m) {
     vec_f max[M];
@@ -82,7 +82,7 @@ void mask_and_max(float * x, int64_t ld, const columns (& all)[N], const float *
     }
 }
 
-// x = exp(x - m), as weights of the kind W; their sums are added to those of the rows
+// x = exp(x - m), as weights of the kind W; their sums are added to the rows' sums
 template <typename W, int M>
 void exp_columns(float * x, int64_t ld, const columns & seen, const float * m, vec_f (& sums)[M]) {
     for (int64_t j = 0; j < seen.end; j += W::N*VL) {

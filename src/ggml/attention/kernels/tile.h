@@ -1,18 +1,19 @@
 // A tile: products, softmax, products. The file that includes this has included in-place.h and defines
 //   KERNEL      the kernel's name
-//   NR          columns that are multiplied together; K and V are packed in panels of so many keys and columns
+//   NR          columns that are multiplied together; K and V are packed in panels of NR keys and columns
 //   ROW_STEP    rows likewise
 //   MR          rows of a block in the softmax
 //   GRAIN       columns of logits that are whole in a product with V
 //   KEY_BLOCK   values whose product with some rows is computed at once
 //   TILE_ROWS   rows of a tile
-//   weights     how weights stand in place of logits
-//   products    of a tile: its queries q, ld_q apart, as they are multiplied by K; and
+//   weights     how weights are stored in place of logits
+//   products    of a tile: its queries q, ld_q apart, in the form that is multiplied by K; and
 //               multiply(n_rows, a, lda, b, n, c, ldc, add): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c if add
 
 namespace {
 
-static_assert(H2O_ATTN_PAD % NR == 0 && TILE_ROWS <= H2O_ATTN_MAX_ROWS && TILE_ROWS % ROW_STEP == 0 && ROW_STEP % MR == 0, "");
+static_assert(H2O_ATTN_PAD % NR == 0 && TILE_ROWS <= H2O_ATTN_MAX_ROWS && TILE_ROWS % ROW_STEP == 0 &&
+        ROW_STEP % MR == 0, "");
 
 inline int64_t round_up(int64_t x, int64_t step) {
     return (x + step - 1)/step*step;
@@ -46,7 +47,8 @@ void for_softmax_blocks(const h2o_attn_tile & t, const F & f) {
 }
 
 // logits = q*k; n_next of the next keys are prefetched
-void multiply_k(const h2o_attn_tile & t, const products & p, const h2o_attn_keys & keys, float * logits, int64_t n_next) {
+void multiply_k(const h2o_attn_tile & t, const products & p, const h2o_attn_keys & keys, float * logits,
+        int64_t n_next) {
     const float * k = (const float *) keys.k;
 
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
@@ -67,7 +69,8 @@ void multiply_k(const h2o_attn_tile & t, const products & p, const h2o_attn_keys
 }
 
 // o = logits*v, added to o if add. The cuts between blocks of keys depend on no row: a row's result is its own.
-void multiply_v(const h2o_attn_tile & t, const products & p, const h2o_attn_keys & keys, const float * logits, bool add) {
+void multiply_v(const h2o_attn_tile & t, const products & p, const h2o_attn_keys & keys, const float * logits,
+        bool add) {
     const float * v = (const float *) keys.v;
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
@@ -78,8 +81,8 @@ void multiply_v(const h2o_attn_tile & t, const products & p, const h2o_attn_keys
             for_row_steps(t.n_rows, [&](int r, int m) {
                 const int64_t end = min_of(end_of(keys, r, m, GRAIN), key + KEY_BLOCK);
                 if (key < end) {
-                    p.multiply(m, logits + r*t.ld + key, t.ld, v + i*keys.n + key*NR, end - key, t.o + r*d_v_pad + i, d_v_pad,
-                            add || key > 0);
+                    p.multiply(m, logits + r*t.ld + key, t.ld, v + i*keys.n + key*NR, end - key,
+                            t.o + r*d_v_pad + i, d_v_pad, add || key > 0);
                 }
             });
         }
@@ -110,7 +113,8 @@ void tile(const h2o_attn_tile & t) {
 
     if (t.sums) {
         for_softmax_blocks(t, [&](auto c, int r, const columns (& seen)[2]) {
-            add_column_sums<weights, decltype(c)::value>(t.logits + r*t.ld, t.ld, seen[0].end, t.l + r, t.counted + r, t.sums);
+            constexpr int M = decltype(c)::value;
+            add_column_sums<weights, M>(t.logits + r*t.ld, t.ld, seen[0].end, t.l + r, t.counted + r, t.sums);
         });
     }
 }

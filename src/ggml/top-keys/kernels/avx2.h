@@ -63,7 +63,8 @@ constexpr lane_table make_lane_table() {
 constexpr lane_table LANES = make_lane_table();
 
 inline vec_f compress(vec_f x, unsigned lanes) {
-    return (vec_f) _mm256_permutevar8x32_ps((__m256) x, _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long) LANES.lanes[lanes])));
+    return (vec_f) _mm256_permutevar8x32_ps((__m256) x,
+            _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long) LANES.lanes[lanes])));
 }
 
 } // namespace
