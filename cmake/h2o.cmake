@@ -32,48 +32,15 @@ foreach(target ggml-base ${cpu_backends})
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:C>:-fexceptions>")
 endforeach()
 
-# Kernels of our operators, one file for each instruction set, once for all CPU backends and for the core. The CPU that runs
-# them says which to use: not GGML_NATIVE, nor the backend.
-function(h2o_kernel_options operator isa)
-    # GCC 12 warns of its own headers for AVX-512
-    set_source_files_properties("${PROJECT_SOURCE_DIR}/src/ggml/${operator}/kernels/${isa}.cpp"
-        TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${ARGN};-ffp-contract=fast;-Wno-maybe-uninitialized")
-endfunction()
-
+# Kernels of our operators, compiled for each instruction set, once for all CPU backends and for the core. The CPU that runs
+# them says which to use: not GGML_NATIVE, nor the backend. An instruction set (src/ggml/simd/isa.h) is available if it has
+# options here.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-    h2o_kernel_options(attention portable -march=x86-64)
-    h2o_kernel_options(attention avx2 -march=haswell)
-    h2o_kernel_options(top-keys portable -march=x86-64)
-    h2o_kernel_options(top-keys avx2 -march=haswell)
-    h2o_kernel_options(low-rank portable -march=x86-64)
-    h2o_kernel_options(low-rank avx2 -march=haswell)
+    set(PORTABLE_options -march=x86-64)
+    set(AVX2_options -march=haswell)
     check_cxx_compiler_flag(-mavx512vnni H2O_LLAMA_AVX512)
     if(H2O_LLAMA_AVX512)
-        h2o_kernel_options(attention avx512 -march=skylake-avx512)
-        h2o_kernel_options(top-keys avx512 -march=skylake-avx512 -mavx512vnni)
-        h2o_kernel_options(low-rank avx512 -march=skylake-avx512)
-    endif()
-    check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
-    if(H2O_EMULATE_AMX) # tools/check_kernels.py
-        set(emulated -march=haswell -include "${PROJECT_SOURCE_DIR}/tests/amx_emulation.h" -Wno-psabi -Wno-ignored-attributes)
-        h2o_kernel_options(attention amx ${emulated})
-        target_compile_definitions(ggml-base PRIVATE H2O_EMULATE_AMX)
-        # upstream's buffers
-        target_sources(ggml-cpu PRIVATE "${PROJECT_SOURCE_DIR}/tests/amx_buffers.cpp")
-        foreach(file amx/amx.cpp ggml-cpu.cpp)
-            set_source_files_properties("${PROJECT_SOURCE_DIR}/vendor/llama.cpp/ggml/src/ggml-cpu/${file}"
-                TARGET_DIRECTORY ggml-cpu PROPERTIES COMPILE_OPTIONS "${emulated};-Dsyscall=emulated_syscall")
-        endforeach()
-    elseif(H2O_LLAMA_AMX)
-        h2o_kernel_options(attention amx -march=skylake-avx512 -mamx-tile -mamx-bf16)
-    endif()
-endif()
-
-# Those of products: kernels/simd.h, compiled for each instruction set (src/ggml/simd/isa.h) that has options here.
-# H2O_PRODUCT_KERNELS(F), in h2o-kernels.h, is F(instruction set, kernels) for each of them, the best first.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-    set(AVX2_options -march=haswell)
-    if(H2O_LLAMA_AVX512)
+        set(AVX512_options -march=skylake-avx512)
         set(AVX512_VNNI_options -march=skylake-avx512 -mavx512vnni)
     endif()
     check_cxx_compiler_flag(-mavx512bf16 H2O_LLAMA_AVX512_BF16)
@@ -84,37 +51,70 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     if(H2O_LLAMA_AVX_VNNI)
         set(AVX_VNNI_options -march=haswell -mavxvnni)
     endif()
-    if(H2O_EMULATE_AMX)
-        set(AMX_options ${emulated})
+    check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
+    if(H2O_EMULATE_AMX) # tools/check_kernels.py
+        set(AMX_options -march=haswell -include "${PROJECT_SOURCE_DIR}/tests/amx_emulation.h" -Wno-psabi -Wno-ignored-attributes)
     elseif(H2O_LLAMA_AMX)
-        set(AMX_options -march=skylake-avx512 -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8)
+        set(AMX_options -march=skylake-avx512 -mavx512vnni -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
     endif()
-elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+else()
+    set(PORTABLE_options "")
+endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     set(DOTPROD_options -march=armv8.2-a+dotprod)
 endif()
-set(AMX_vector 16) # floats
-set(AVX512_BF16_vector 16)
-set(AVX512_VNNI_vector 16)
-set(AVX_VNNI_vector 8)
-set(AVX2_vector 8)
+set(PORTABLE_vector 4) # floats
 set(DOTPROD_vector 4)
+set(AVX2_vector 8)
+set(AVX_VNNI_vector 8)
+set(AVX512_vector 16)
+set(AVX512_VNNI_vector 16)
+set(AVX512_BF16_vector 16)
+set(AMX_vector 16)
 
-set(list "")
-foreach(isa AMX AVX512_BF16 AVX512_VNNI AVX_VNNI AVX2 DOTPROD)
-    if(DEFINED ${isa}_options)
-        string(TOLOWER "h2o_product_${isa}" kernels)
-        set(source "${PROJECT_BINARY_DIR}/kernels/${kernels}.cpp")
-        file(CONFIGURE OUTPUT "${source}"
-            CONTENT "#define KERNEL ${kernels}\n#define VL ${${isa}_vector}\n#include \"ggml/product/kernels/simd.h\"\n")
-        target_sources(ggml-base PRIVATE "${source}")
-        # GCC 12 warns of its own headers for AVX-512
-        set_source_files_properties("${source}" TARGET_DIRECTORY ggml-base PROPERTIES
-            COMPILE_OPTIONS "-ffp-contract=fast;-Wno-uninitialized;-Wno-maybe-uninitialized;${${isa}_options}")
-        string(APPEND list " F(${isa}, ${kernels})")
-    endif()
+# The best first.
+set(attention_isas AMX AVX512 AVX2 PORTABLE)
+set(product_isas AMX AVX512_BF16 AVX512_VNNI AVX_VNNI AVX2 DOTPROD)
+set(low-rank_isas AVX512 AVX2 PORTABLE)
+set(top-keys_isas AVX512_VNNI AVX2 PORTABLE)
+
+# Each kernel is kernels/simd.h of its operator, or kernels/<instruction set>.h if there is one. H2O_<OPERATOR>_KERNELS(F), in
+# h2o-kernels.h, is F(instruction set, variable) for each of them.
+set(kernels "#pragma once\n")
+foreach(operator attention low-rank product top-keys)
+    string(MAKE_C_IDENTIFIER "h2o_${operator}_kernels" list)
+    string(TOUPPER "${list}" list)
+    string(APPEND kernels "\n#define ${list}(F)")
+    foreach(isa ${${operator}_isas})
+        if(DEFINED ${isa}_options)
+            string(TOLOWER "${isa}" name)
+            string(MAKE_C_IDENTIFIER "h2o_${operator}_${name}" variable)
+            set(header "ggml/${operator}/kernels/${name}.h")
+            if(NOT EXISTS "${PROJECT_SOURCE_DIR}/src/${header}")
+                set(header "ggml/${operator}/kernels/simd.h")
+            endif()
+            set(source "${PROJECT_BINARY_DIR}/kernels/${variable}.cpp")
+            file(CONFIGURE OUTPUT "${source}" CONTENT "#define KERNEL ${variable}\n#define VL ${${isa}_vector}\n#include \"${header}\"\n")
+            target_sources(ggml-base PRIVATE "${source}")
+            # GCC 12 warns of its own headers for AVX-512
+            set_source_files_properties("${source}" TARGET_DIRECTORY ggml-base PROPERTIES
+                COMPILE_OPTIONS "-ffp-contract=fast;-Wno-uninitialized;-Wno-maybe-uninitialized;${${isa}_options}")
+            string(APPEND kernels " F(${isa}, ${variable})")
+        endif()
+    endforeach()
 endforeach()
-file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/kernels/h2o-kernels.h" CONTENT "#define H2O_PRODUCT_KERNELS(F)${list}\n")
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/kernels/h2o-kernels.h" CONTENT "${kernels}\n")
 target_include_directories(ggml-base PRIVATE "${PROJECT_BINARY_DIR}/kernels")
+
+if(H2O_EMULATE_AMX)
+    target_compile_definitions(ggml-base PRIVATE H2O_EMULATE_AMX)
+    # upstream's buffers
+    target_sources(ggml-cpu PRIVATE "${PROJECT_SOURCE_DIR}/tests/amx_buffers.cpp")
+    foreach(file amx/amx.cpp ggml-cpu.cpp)
+        set_source_files_properties("${PROJECT_SOURCE_DIR}/vendor/llama.cpp/ggml/src/ggml-cpu/${file}"
+            TARGET_DIRECTORY ggml-cpu PROPERTIES COMPILE_OPTIONS "${AMX_options};-Dsyscall=emulated_syscall")
+    endforeach()
+endif()
 
 if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda ggml/*/cuda/*.cu)

@@ -147,10 +147,10 @@ static ggml_h2o_attn_result attention_build(
     p.softcap = params.softcap;
     p.sums    = (ggml_h2o_attn_sums) params.sums;
 
-    p.further.rows   = input(params.further_rows, GGML_TYPE_I32);
-    p.further.first  = input(params.further_first, GGML_TYPE_I32);
-    p.further.tile   = params.tile;
-    p.further.offset = params.offset;
+    p.extra.rows   = input(params.further_rows, GGML_TYPE_I32);
+    p.extra.first  = input(params.further_first, GGML_TYPE_I32);
+    p.extra.tile   = params.tile;
+    p.extra.offset = params.offset;
 
     return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type), &p);
 }

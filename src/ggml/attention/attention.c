@@ -15,7 +15,8 @@ struct ggml_h2o_attn_source_layout ggml_h2o_attn_source_offsets(
 }
 
 static void assert_rows(const struct ggml_tensor * t) {
-    GGML_ASSERT((t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float) && "k and v can be converted to F32");
+    GGML_ASSERT((t->type == GGML_TYPE_F32 || ggml_get_type_traits(t->type)->to_float) &&
+            "k and v can be converted to F32");
     GGML_ASSERT(t->nb[0] == ggml_type_size(t->type) && "rows of k and v are whole");
     GGML_ASSERT(t->ne[3] == 1 && "k and v have three dimensions");
 }
@@ -24,33 +25,46 @@ static bool is_list_of(const struct ggml_tensor * t, enum ggml_type type, int64_
     return t->type == type && ggml_is_contiguous(t) && t->ne[0] == n;
 }
 
-static void assert_further(
-        const struct ggml_h2o_attn_further * f,
+static void assert_extra(
+        const struct ggml_h2o_attn_extra * extra,
         const struct ggml_tensor           * q,
         const struct ggml_tensor           * k,
         const struct ggml_tensor           * v) {
-    const struct ggml_tensor * rows = f->rows;
+    const struct ggml_tensor * rows = extra->rows;
     if (!rows) {
-        GGML_ASSERT(!f->first && !f->source && "they are of further keys");
+        GGML_ASSERT(!extra->first && !extra->source && "they are of extra keys");
         return;
     }
-    GGML_ASSERT(q->ne[3] == 1 && "further keys are of one block");
-    GGML_ASSERT(f->offset >= 0 && f->offset < f->tile && "the first tile has queries");
+    GGML_ASSERT(q->ne[3] == 1 && "extra keys are of one block");
+    GGML_ASSERT(extra->offset >= 0 && extra->offset < extra->tile && "the first tile has queries");
 
-    const int64_t n_tiles = (q->ne[1] + f->offset + f->tile - 1)/f->tile;
+    const int64_t n_tiles = (q->ne[1] + extra->offset + extra->tile - 1)/extra->tile;
 
     GGML_ASSERT(rows->ne[0] > 0 && is_list_of(rows, GGML_TYPE_I32, rows->ne[0]) && "rows are contiguous");
     GGML_ASSERT(rows->ne[1] == n_tiles && rows->ne[3] == 1 && "every tile has a list");
     GGML_ASSERT((rows->ne[2] == 1 || rows->ne[2] == k->ne[2]) && "a list is of all heads or of one");
-    if (f->first) {
-        GGML_ASSERT(is_list_of(f->first, GGML_TYPE_I32, rows->ne[0]) && "each row has a first query");
-        GGML_ASSERT(f->first->ne[1] == n_tiles && ggml_is_matrix(f->first) && "of all heads alike");
+    if (extra->first) {
+        GGML_ASSERT(is_list_of(extra->first, GGML_TYPE_I32, rows->ne[0]) && "each row has a first query");
+        GGML_ASSERT(extra->first->ne[1] == n_tiles && ggml_is_matrix(extra->first) && "of all heads alike");
     }
-    if (f->source) {
-        GGML_ASSERT(f->n_source > 0 && "row 0 is read");
-        GGML_ASSERT(k->nb[2]*k->ne[2] <= k->nb[1] && v->nb[2]*v->ne[2] <= v->nb[1] && "the heads of a row stand together");
-        GGML_ASSERT(is_list_of(f->source, GGML_TYPE_I8, ggml_h2o_attn_source_offsets(k, v, f->n_source).size) && "all of its rows");
+    if (extra->source) {
+        GGML_ASSERT(extra->n_source > 0 && "row 0 is read");
+        GGML_ASSERT(k->nb[2]*k->ne[2] <= k->nb[1] && v->nb[2]*v->ne[2] <= v->nb[1] &&
+                "the heads of a row stand together");
+        GGML_ASSERT(is_list_of(extra->source, GGML_TYPE_I8,
+                ggml_h2o_attn_source_offsets(k, v, extra->n_source).size) && "all of its rows");
     }
+}
+
+// a number for each query and head
+static struct ggml_tensor * state_view(
+        struct ggml_context      * ctx,
+        struct ggml_tensor       * result,
+        const struct ggml_tensor * q,
+        size_t                     offset) {
+    const size_t size = q->ne[1]*sizeof(float);
+
+    return ggml_view_4d(ctx, result, 1, q->ne[1], q->ne[2], q->ne[3], sizeof(float), size, q->ne[2]*size, offset);
 }
 
 struct ggml_h2o_attn_result ggml_h2o_attn(
@@ -80,21 +94,25 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     GGML_ASSERT(n_k > 0 && (rows || n_k <= k->ne[1]) && "keys are rows of k");
     if (rows) {
         GGML_ASSERT(rows->type == GGML_TYPE_I32 && rows->nb[0] == sizeof(int32_t) && "a head's rows are contiguous");
-        GGML_ASSERT(rows->ne[1] == n_head_kv && rows->ne[2] == n_block && rows->ne[3] == 1 && "each head and block has rows");
+        GGML_ASSERT(rows->ne[1] == n_head_kv && rows->ne[2] == n_block && rows->ne[3] == 1 &&
+                "each head and block has rows");
     }
     if (first) {
-        GGML_ASSERT(is_list_of(first, GGML_TYPE_I32, n_k) && ggml_nelements(first) == n_k && "each key has a first query");
+        GGML_ASSERT(is_list_of(first, GGML_TYPE_I32, n_k) && ggml_nelements(first) == n_k &&
+                "each key has a first query");
     }
     if (limits) {
         GGML_ASSERT(params->sums && "limits are of sums");
-        GGML_ASSERT(is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q*n_block && "each query has a limit");
+        GGML_ASSERT(is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q*n_block &&
+                "each query has a limit");
     }
     if (sinks) {
-        GGML_ASSERT(is_list_of(sinks, GGML_TYPE_F32, n_head) && ggml_nelements(sinks) == n_head && "each head has a sink");
+        GGML_ASSERT(is_list_of(sinks, GGML_TYPE_F32, n_head) && ggml_nelements(sinks) == n_head &&
+                "each head has a sink");
     }
     GGML_ASSERT(params->softcap >= 0.0f && "0 is none");
     GGML_ASSERT((params->sums != GGML_H2O_ATTN_QUERY_SUMS || n_block == 1) && "sums of queries are of one block");
-    assert_further(&params->further, q, k, v);
+    assert_extra(&params->extra, q, k, v);
 
     const int64_t n_o     = d_v*n_head*n_q*n_block;
     const int64_t n_each  = params->sums == GGML_H2O_ATTN_QUERY_SUMS ? n_q : n_block;
@@ -107,9 +125,9 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     ggml_set_op_params_f32(result, 1, params->softcap);
     ggml_set_op_params_i32(result, 2, params->sums);
     ggml_set_op_params_i32(result, 3, (int32_t) n_k);
-    ggml_set_op_params_i32(result, 4, params->further.tile);
-    ggml_set_op_params_i32(result, 5, params->further.offset);
-    ggml_set_op_params_i32(result, 6, params->further.n_source);
+    ggml_set_op_params_i32(result, 4, params->extra.tile);
+    ggml_set_op_params_i32(result, 5, params->extra.offset);
+    ggml_set_op_params_i32(result, 6, params->extra.n_source);
 
     result->op     = GGML_OP_H2O_ATTN;
     result->src[0] = q;
@@ -118,18 +136,21 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[3] = rows;
     result->src[4] = first;
     result->src[5] = limits;
-    result->src[6] = params->further.rows;
-    result->src[7] = params->further.first;
-    result->src[8] = params->further.source;
+    result->src[6] = params->extra.rows;
+    result->src[7] = params->extra.first;
+    result->src[8] = params->extra.source;
     result->src[9] = sinks;
 
-    const size_t size = sizeof(float);
+    const size_t size_o    = n_o*sizeof(float);
+    const size_t size_sums = n_sums*sizeof(float);
+    const size_t row       = d_v*sizeof(float);
+    const size_t keys      = n_k*sizeof(float);
 
     struct ggml_h2o_attn_result views = {
-        /*.o    =*/ ggml_view_4d(ctx, result, d_v, n_head, n_q, n_block, d_v*size, d_v*n_head*size, d_v*n_head*n_q*size, 0),
-        /*.sums =*/ params->sums ? ggml_view_3d(ctx, result, n_k, n_head_kv, n_each, n_k*size, n_k*n_head_kv*size, n_o*size) : NULL,
-        /*.m    =*/ ggml_view_4d(ctx, result, 1, n_q, n_head, n_block, size, n_q*size, n_q*n_head*size, (n_o + n_sums)*size),
-        /*.l    =*/ ggml_view_4d(ctx, result, 1, n_q, n_head, n_block, size, n_q*size, n_q*n_head*size, (n_o + n_sums + n_state)*size),
+        /*.o    =*/ ggml_view_4d(ctx, result, d_v, n_head, n_q, n_block, row, n_head*row, n_q*n_head*row, 0),
+        /*.sums =*/ n_sums ? ggml_view_3d(ctx, result, n_k, n_head_kv, n_each, keys, n_head_kv*keys, size_o) : NULL,
+        /*.m    =*/ state_view(ctx, result, q, size_o + size_sums),
+        /*.l    =*/ state_view(ctx, result, q, size_o + size_sums + n_state*sizeof(float)),
     };
 
     return views;

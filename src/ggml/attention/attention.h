@@ -7,45 +7,47 @@
 extern "C" {
 #endif
 
-// Which softmax weights of own keys are summed, over the query heads of each KV head.
+// Which sums of the softmax weights of a head's keys are made, over the query heads of each KV head.
 enum ggml_h2o_attn_sums {
     GGML_H2O_ATTN_NO_SUMS     = 0,
     GGML_H2O_ATTN_COLUMN_SUMS = 1, // over the queries that count
-    GGML_H2O_ATTN_QUERY_SUMS  = 2, // each query's own, 0 where it does not count: one block only
+    GGML_H2O_ATTN_QUERY_SUMS  = 2, // for each query, 0 where it does not count: one block only
 };
 
-// Keys besides a head's own: a list of rows for each tile of queries, who share it. Query i is in tile (i + offset)/tile;
+// Extra keys: a list of rows for each tile of queries. Query i is in tile (i + offset)/tile;
 // n_tiles = ceil((n_q + offset)/tile). One block only.
 //
-//   rows      I32 [n, n_tiles] or [n, n_tiles, n_head_kv], contiguous   of all heads alike, or of each; NULL: no further keys
+//   rows      I32 [n, n_tiles] or [n, n_tiles, n_head_kv], contiguous   for all heads, or for each; NULL: no extra keys
 //   first     I32 [n, n_tiles], contiguous, ascending in each list      or NULL
-//   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous     or NULL: rows are those of k and v
+//   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous     or NULL: rows are rows of k and v
 //
-// With first, query i sees a row if first <= i, but for rows that are among the head's own keys, seen or not: nothing counts twice. A
-// head's own rows then ascend. What no query of the tile sees is not read and may be anything.
-// Without, queries see all of their list up to the first -1. Nobody checks that rows differ from the head's own.
-// What a query sees differs from each other.
-struct ggml_h2o_attn_further {
+// With first, query i sees a row if first <= i, unless the row is among the head's keys, seen or not: nothing counts
+// twice. A head's rows then ascend. Rows that no query of the tile sees are not read and may be any numbers. Without,
+// queries see all of their list up to the first -1. Nobody checks that rows differ from the head's. The keys that a
+// query sees are distinct.
+struct ggml_h2o_attn_extra {
     struct ggml_tensor * rows;
     struct ggml_tensor * first;
     int                  tile;     // queries; the first tile has offset fewer, the last may have fewer
     int                  offset;   // in [0, tile)
     struct ggml_tensor * source;   // rows brought back from where they were stored
-    int                  n_source; // so many, at least 1
+    int                  n_source; // at least 1
 };
 
-//   rows      I32 [n_k, n_head_kv, n_block], nb[0] == 4     own keys: rows of k and v, in any order; NULL: 0 to n_k - 1
-//   first     I32 [n_k], contiguous, ascending              the first query that sees a key, of every block; NULL: 0
-//   limits    I32 [n_q, n_block], contiguous                query i counts in the sums of rows up to limits[i]; NULL: of all
-//   sinks     F32 [n_head], contiguous                      a logit of each query's softmax that has no value; NULL: none
+// A head's keys, for all queries: memory keys and chunk keys.
 //
-// With limits, each head's rows must ascend. Zeros are: no further keys, no limits, no sinks, no softcap, no sums.
+//   rows      I32 [n_k, n_head_kv, n_block], nb[0] == 4     the keys: rows of k and v, in any order; NULL: 0 to n_k - 1
+//   first     I32 [n_k], contiguous, ascending              the first query that sees a key, of every block; NULL: 0
+//   limits    I32 [n_q, n_block], contiguous                query i counts in sums of rows to limits[i]; NULL: of all
+//   sinks     F32 [n_head], contiguous                      a logit of each query's softmax without a value; NULL: none
+//
+// With limits, each head's rows must ascend. Zeros are: no extra keys, no limits, no sinks, no softcap, no sums.
 struct ggml_h2o_attn_params {
     struct ggml_tensor         * rows;
     int64_t                      n_k;     // without rows
     struct ggml_tensor         * first;
     struct ggml_tensor         * limits;
-    struct ggml_h2o_attn_further further;
+    struct ggml_h2o_attn_extra   extra;
     struct ggml_tensor         * sinks;
     float                        scale;
     float                        softcap; // logits are softcap*tanh(scale*q.k/softcap); 0: scale*q.k
@@ -55,12 +57,12 @@ struct ggml_h2o_attn_params {
 // Views of one F32 tensor. (m, l, o) is an online-softmax state.
 //
 //   o         [d_v, n_head, n_q, n_block]       attention output
-//   sums      [n_k, n_head_kv, n_block]         weights of own keys, of each query [n_k, n_head_kv, n_q]; or NULL
+//   sums      [n_k, n_head_kv, n_block]         weights; of each query [n_k, n_head_kv, n_q]; or NULL
 //   m         [1, n_q, n_head, n_block]         largest logit, the sink among them
 //   l         [1, n_q, n_head, n_block]         sum of exp(logit - m), the sink among them
 //
-// A query that sees nothing, or only logits of -inf: m = -inf, l = 0, o = 0; with a sink, m is that, l = 1, o = 0. To fuse two
-// states of the same queries, give the sinks to one of them.
+// A query that sees nothing, or only logits of -inf: m = -inf, l = 0, o = 0; with a sink, m is that, l = 1, o = 0. To
+// fuse two states of the same queries, give the sinks to one of them.
 struct ggml_h2o_attn_result {
     struct ggml_tensor * o;
     struct ggml_tensor * sums;
@@ -68,7 +70,8 @@ struct ggml_h2o_attn_result {
     struct ggml_tensor * l;
 };
 
-// Attention of queries to keys chosen by index, in one softmax. NaN is kept. What a query does not see has no effect on it.
+// Attention of queries to keys chosen by index, in one softmax. NaN is kept. Keys that a query does not see have no
+// effect on it.
 //
 //   q         F32 [d_k, n_q, n_head, n_block], nb[0] == 4
 //   k         [d_k, n_kv, n_head_kv], of F32 or a type that can be converted to it, whole rows
@@ -80,9 +83,9 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor                * v,
         const struct ggml_h2o_attn_params * params);
 
-// Where things lie in a source of n rows, in bytes: rows of k, then of v, each as long as from row to row of k and v with all
-// heads of it in between; then for each KV head ceil(n/32) uint32_t, whose bit i%32 of number i/32 says that the head has what
-// row i holds among its own keys. Row 0 is finite.
+// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v; then for
+// each KV head ceil(n/32) uint32_t, whose bit i%32 of number i/32 says that row i is among the head's keys. Row 0 is
+// finite.
 struct ggml_h2o_attn_source_layout {
     size_t k;
     size_t v;

@@ -47,7 +47,7 @@ struct h2o_config : llama_h2o_params {
     // blocks, but at least sinks and local window. Never fewer than an earlier one.
     uint32_t n_memory(uint32_t chunk_end) const;
 
-    // How many further keys a query of the chunk that begins here finds by the index: lookup_budget in the ninth chunk, more later on.
+    // How many extra keys a query of the chunk that begins here finds by the index: lookup_budget in the ninth chunk, more later on.
     // What a text loses then does not grow with it. B(c) = B*(c/8)^0.4, after the 0.35 to 0.42 of published methods.
     uint32_t n_extra(uint32_t chunk_start) const;
 

@@ -29,7 +29,7 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
     p.scale   = params.scale;
     p.softcap = params.softcap;
     p.sums    = (ggml_h2o_attn_sums) params.sums;
-    p.further = params.further;
+    p.extra = params.extra;
 
     const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &p);
 
@@ -133,13 +133,13 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const int64_t n_head    = params.q->ne[2];
     const int64_t n_head_kv = params.rows->ne[1];
     const int64_t n_group   = n_head/n_head_kv;
-    const int64_t n         = params.further.rows->ne[0];
-    const int64_t n_tiles   = params.further.rows->ne[1];
-    const int64_t T         = params.further.tile;
-    const int64_t offset    = params.further.offset;
+    const int64_t n         = params.extra.rows->ne[0];
+    const int64_t n_tiles   = params.extra.rows->ne[1];
+    const int64_t T         = params.extra.tile;
+    const int64_t offset    = params.extra.offset;
 
     // the same rows for every KV head, repeated as float32, which all backends can
-    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.further.rows, n*n_tiles), GGML_TYPE_F32);
+    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.extra.rows, n*n_tiles), GGML_TYPE_F32);
     rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
 
     ggml_tensor * k = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
@@ -159,7 +159,7 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     const auto for_queries = [&](ggml_tensor * t) {
         return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
     };
-    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.further.first, GGML_TYPE_F32));
+    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.extra.first, GGML_TYPE_F32));
     ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
     ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
 
@@ -222,7 +222,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     ggml_tensor * ends     = params.limits ? ends_of    (ctx, params) : nullptr;
 
     h2o_softmax_state tiles = {};
-    if (params.further.rows) {
+    if (params.extra.rows) {
         tiles = attend_to_tile_rows(ctx, gf, params);
     }
 
@@ -253,7 +253,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_build_forward_expand(gf, state.o);
 
         h2o_softmax_state beside = {};
-        if (params.further.rows) {
+        if (params.extra.rows) {
             const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head, t->nb[1], t->nb[2], i*t->nb[1]); };
 
             beside = { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) };

@@ -30,8 +30,8 @@ struct h2o_attention_params {
     float         softcap; // 0: none
     int           sums;    // ggml_h2o_attn_sums
 
-    // Further keys. Composed attention has lists of all heads with queries, and no source
-    ggml_h2o_attn_further further;
+    // Extra keys. Composed attention has lists of all heads with queries, and no source
+    ggml_h2o_attn_extra extra;
 };
 
 // One operator, which not every backend has.

@@ -50,21 +50,21 @@ int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
     return GGML_H2O_ATTN_COLUMN_SUMS;
 }
 
-// Further keys of a layer that has memory sets: by the text, or by its keys.
-void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attention_params & params) {
+// Extra keys of a layer that has memory sets: by the text, or by its keys.
+void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attention_params & params) {
     if (layer.is_dense()) {
         return;
     }
     const auto tiles = h2o_tile_grid_of(g.step, g.env.config);
 
-    params.further.tile   = (int) tiles.size;
-    params.further.offset = (int) tiles.offset;
+    params.extra.tile   = (int) tiles.size;
+    params.extra.offset = (int) tiles.offset;
     if (g.inputs.list_rows) {
-        params.further.rows  = g.inputs.list_rows;
-        params.further.first = g.inputs.list_first;
+        params.extra.rows  = g.inputs.list_rows;
+        params.extra.first = g.inputs.list_first;
         if (g.shape.n_far > 0) {
-            params.further.source   = h2o_fetch_rows(g, layer);
-            params.further.n_source = g.shape.n_far;
+            params.extra.source   = h2o_fetch_rows(g, layer);
+            params.extra.n_source = g.shape.n_far;
         }
     } else if (g.shape.n_indexed > 0) {
         const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
@@ -76,12 +76,12 @@ void add_further_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attent
         ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
         ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
-        params.further.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.further.tile, params.further.offset);
-        ggml_set_output(params.further.rows); // read when the graph is computed
-        g.choices.push_back({ (uint32_t) layer.index, params.further.rows });
+        params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile, params.extra.offset);
+        ggml_set_output(params.extra.rows); // read when the graph is computed
+        g.choices.push_back({ (uint32_t) layer.index, params.extra.rows });
         if (g.env.store.far(g.shape.seq)) {
-            params.further.source   = h2o_fetch_chosen(g, layer, params.further.rows);
-            params.further.n_source = g.shape.n_indexed;
+            params.extra.source   = h2o_fetch_chosen(g, layer, params.extra.rows);
+            params.extra.n_source = g.shape.n_indexed;
         }
     }
 }
@@ -111,7 +111,7 @@ h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_ten
         params.rows = nullptr;
         params.n_k  = g.shape.n_text;
     }
-    add_further_keys(g, layer, params);
+    add_extra_keys(g, layer, params);
 
     switch (g.env.kinds[layer.il]) {
         case H2O_ATTENTION_FUSED:

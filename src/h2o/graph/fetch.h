@@ -5,7 +5,7 @@
 
 // Nodes that bring K and V back from the cold store.
 
-// I8, those that the step's queries look up: a source of ggml_h2o_attn_further.
+// I8, those that the step's queries look up: a source of ggml_h2o_attn_extra.
 ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer);
 
 // I8, a source likewise, of positions that an index of keys has chosen: I32 of any shape, -1 is none. Row i holds position i. A row that

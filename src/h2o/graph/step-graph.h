@@ -91,7 +91,7 @@ struct h2o_step_inputs {
 
     std::vector<ggml_tensor *> run_first; // by run: I32 [n_k]
 
-    ggml_tensor * list_rows  = nullptr; // I32 [n, n_tiles]: further keys of a tile's queries
+    ggml_tensor * list_rows  = nullptr; // I32 [n, n_tiles]: extra keys of a tile's queries
     ggml_tensor * list_first = nullptr; // I32 [n, n_tiles]: the step's first query that sees each
 };
 
@@ -127,7 +127,7 @@ struct h2o_step_graph {
     std::vector<std::shared_ptr<fetch_args>> fetches;
 };
 
-// The tiles of a step's queries, which share their further keys. They begin with the chunk; those of generated tokens with the step, so that
+// The tiles of a step's queries, which share their extra keys. They begin with the chunk; those of generated tokens with the step, so that
 // its graph serves the next one. What the text says of these each sees alone: its own tiles begin with the chunk.
 struct h2o_tile_grid {
     uint32_t size;

@@ -128,7 +128,7 @@ private:
     // of a layer: what its device can compute
     h2o_attention_kind attention_kind(const h2o_kv_layer & layer, bool flash_attention) const;
 
-    // throws std::runtime_error if a layer cannot have further keys that only one operator takes
+    // throws std::runtime_error if a layer cannot have extra keys that only one operator takes
     void check_retrieval() const;
 
     bool remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1);

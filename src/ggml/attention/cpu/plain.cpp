@@ -1,59 +1,47 @@
 #include "ggml/attention/cpu/plain.h"
 
-#include "ggml/attention/cpu/rows.h"
-
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
-void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_plain_keys & own, const h2o_attn_plain_keys & further,
+void h2o_attn_plain_tile(const h2o_attn_tile & t, const h2o_attn_key_set & keys, const h2o_attn_key_set & extra,
         const float * const * q, float scale) {
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
 
-    struct columns {
-        const h2o_attn_plain_keys & keys;
-        const int64_t * visible; // or NULL: none is
-        float         * logits;
+    const auto n_visible = [&](int kind, int row) { return t.keys[kind].n > 0 ? t.keys[kind].visible[row] : 0; };
+    const auto logits_of = [&](int kind, int row) { return t.logits + row*t.ld + (kind == 0 ? 0 : t.keys[0].n); };
 
-        int64_t end(int row) const { return visible ? visible[row] : 0; }
-    };
-    const columns parts[] = {
-        { own,     t.own.visible,     t.logits },
-        { further, t.further.visible, t.logits + t.own.n },
-    };
+    // f(row of the tile, its number for a key, the key or value) for each that it sees
+    const auto for_keys = [&](const ggml_tensor * h2o_attn_key_set::* tensor, const auto & f) {
+        std::vector<float> row;
+        for (int kind = 0; kind < 2; ++kind) {
+            const h2o_attn_key_set & from = kind == 0 ? keys : extra;
 
-    std::vector<float> row(std::max(t.d_k, t.d_v));
-
-    // f(row of the tile, column), after the key or value was read
-    const auto for_keys = [&](const ggml_tensor * x, const columns & part, const auto & f) {
-        const int64_t end = part.end(t.n_rows - 1);
-        for (int64_t j = 0; j < end; ++j) {
-            h2o_attn_read_row(x, part.keys.rows[j], head, row.data());
-            for (int r = 0; r < t.n_rows; ++r) {
-                if (j < part.end(r)) {
-                    f(r, j);
+            const int64_t end = n_visible(kind, t.n_rows - 1);
+            for (int64_t j = 0; j < end; ++j) {
+                row.resize((from.*tensor)->ne[0]);
+                h2o_attn_read_row(from.*tensor, from.rows[j], from.head, row.data());
+                for (int r = 0; r < t.n_rows; ++r) {
+                    if (j < n_visible(kind, r)) {
+                        f(r, logits_of(kind, r)[j], row);
+                    }
                 }
             }
         }
     };
 
-    for (const columns & part : parts) {
-        for_keys(part.keys.k, part, [&](int r, int64_t j) {
-            float dot = 0.0f;
-            for (int64_t i = 0; i < t.d_k; ++i) {
-                dot += q[r][i]*row[i];
-            }
-            part.logits[r*t.ld + j] = t.softcap > 0.0f ? t.softcap*tanhf(scale*dot/t.softcap) : scale*dot;
-        });
-    }
+    for_keys(&h2o_attn_key_set::k, [&](int r, float & logit, const std::vector<float> & key) {
+        float dot = 0.0f;
+        for (size_t i = 0; i < key.size(); ++i) {
+            dot += q[r][i]*key[i];
+        }
+        logit = t.softcap > 0.0f ? t.softcap*tanhf(scale*dot/t.softcap) : scale*dot;
+    });
 
     for (int r = 0; r < t.n_rows; ++r) {
         // f(logit) for all that the row sees
         const auto for_visible = [&](const auto & f) {
-            for (const columns & part : parts) {
-                for (int64_t j = 0; j < part.end(r); ++j) {
-                    f(part.logits[r*t.ld + j]);
-                }
+            for (int kind = 0; kind < 2; ++kind) {
+                std::for_each(logits_of(kind, r), logits_of(kind, r) + n_visible(kind, r), f);
             }
         };
 
@@ -67,7 +55,7 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_p
         });
         for_visible([&](float & x) { x = max == -INFINITY ? 0.0f : x/sum; });
 
-        for (int64_t j = 0; t.sums && j < std::min(t.own.visible[r], t.counted[r]); ++j) {
+        for (int64_t j = 0; t.sums && j < std::min(n_visible(0, r), t.counted[r]); ++j) {
             t.sums[j] += t.logits[r*t.ld + j];
         }
         t.m[r] = max;
@@ -75,11 +63,9 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, int64_t head, const h2o_attn_p
     }
 
     std::fill(t.o, t.o + t.n_rows*d_v_pad, 0.0f);
-    for (const columns & part : parts) {
-        for_keys(part.keys.v, part, [&](int r, int64_t j) {
-            for (int64_t i = 0; t.m[r] != -INFINITY && i < t.d_v; ++i) {
-                t.o[r*d_v_pad + i] += part.logits[r*t.ld + j]*row[i];
-            }
-        });
-    }
+    for_keys(&h2o_attn_key_set::v, [&](int r, float & weight, const std::vector<float> & value) {
+        for (size_t i = 0; t.m[r] != -INFINITY && i < value.size(); ++i) {
+            t.o[r*d_v_pad + i] += weight*value[i];
+        }
+    });
 }

@@ -24,7 +24,7 @@ void h2o_attn_read_row(const ggml_tensor * t, int64_t row, int64_t head, float *
     }
 }
 
-void h2o_attn_prefetch_row(const ggml_tensor * t, int64_t row, int64_t head) {
+static void prefetch_row(const ggml_tensor * t, int64_t row, int64_t head) {
     const char *  src = (const char *) t->data + row*t->nb[1] + head*t->nb[2];
     const int64_t n   = ggml_row_size(t->type, t->ne[0]);
 
@@ -33,7 +33,13 @@ void h2o_attn_prefetch_row(const ggml_tensor * t, int64_t row, int64_t head) {
     }
 }
 
-bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, const int32_t * iota, h2o_attn_source & res) {
+void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
+    prefetch_row(keys.k, keys.rows[key], keys.head);
+    prefetch_row(keys.v, keys.rows[key], keys.head);
+}
+
+bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, const int32_t * iota,
+        h2o_attn_source & res) {
     res.data   = (const char *) t->data + h*t->nb[2] + (rows.list ? 0 : rows.start*t->nb[1]);
     res.stride = t->nb[1];
     res.size   = ggml_row_size(t->type, t->ne[0]);
@@ -48,13 +54,15 @@ bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, 
     }
 }
 
-h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, int64_t n, const int32_t * iota,
+h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, int64_t n,
+        const int32_t * iota,
         float * converted) {
     h2o_attn_source res;
-    if (!h2o_attn_find_source(t, h, rows, iota, res)) {
-        const int64_t d = t->ne[0];
+    if (!h2o_attn_find_source(t, h, rows, iota, res) || t->ne[0] % H2O_ATTN_LANES != 0) {
+        const int64_t d = h2o_ceil_div(t->ne[0], H2O_ATTN_LANES)*H2O_ATTN_LANES;
         for (int64_t i = 0; i < n; ++i) {
             h2o_attn_read_row(t, rows[i], h, converted + i*d);
+            std::fill(converted + i*d + t->ne[0], converted + (i + 1)*d, 0.0f);
         }
         res = { converted, (int64_t) (d*sizeof(float)), 0, iota, H2O_ATTN_F32 };
     }
@@ -78,23 +86,20 @@ bool h2o_attn_is_tame(float max_q, const h2o_attn_peaks & max, int64_t d_k) {
     return max_q < 1e30f && max.k < 1e30f && max.v < 1e30f && max_q*max.k*d_k < 1e37f;
 }
 
-h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const ggml_tensor * k, const ggml_tensor * v, int64_t h,
-        h2o_attn_rows rows, int64_t key, int64_t n, int64_t n_pad, float * scratch, float * packed_k, float * packed_v) {
-    n = std::min<int64_t>(H2O_ATTN_KEYS, n - key);
+h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
+        float * scratch) {
+    const int64_t n = std::min<int64_t>(H2O_ATTN_KEYS, keys.n - key);
 
-    const auto pack_rows = [&](const ggml_tensor * t, void (*pack)(const float *, int64_t, int64_t, int64_t, void *), float * packed) {
+    const auto pack = [&](const ggml_tensor * t, decltype(kernel.pack_k) pack_rows, float * packed) {
         const int64_t d = t->ne[0];
         for (int64_t i = 0; i < n; ++i) {
-            h2o_attn_read_row(t, rows[key + i], h, scratch + i*d);
+            h2o_attn_read_row(t, keys.rows[key + i], keys.head, scratch + i*d);
         }
         std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
-        pack(scratch, d, key, n_pad, packed);
+        pack_rows(scratch, d, key, h2o_attn_pad(keys.n), packed);
 
         return h2o_attn_peak(scratch, n*d);
     };
 
-    return {
-        pack_rows(k, kernel.pack_k, packed_k),
-        pack_rows(v, kernel.pack_v, packed_v),
-    };
+    return { pack(keys.k, kernel.pack_k, keys.packed_k), pack(keys.v, kernel.pack_v, keys.packed_v) };
 }

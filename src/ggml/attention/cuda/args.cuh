@@ -4,7 +4,7 @@
 
 #include <climits>
 
-// K or V: in the cache, or rows that were brought back.
+// K or V: in the cache, or rows brought back.
 struct h2o_cuda_rows {
     const char * data;
     int64_t      stride;      // from row to row, in bytes
@@ -35,18 +35,19 @@ struct h2o_cuda_attn {
     const int32_t * limits; // or NULL
     const float   * sinks;  // or NULL
 
-    // further keys: a list of rows for each tile of queries, -1 where there are fewer
+    // extra keys: a list of rows for each tile of queries, -1 where there are fewer
     const int32_t  * list_rows;  // NULL: none
-    const int32_t  * list_first; // the first query that sees a row, which is not among the head's own then; NULL: all see it
+    const int32_t  * list_first; // the first query that sees a row not among the head's keys; NULL: all do
     int              n_list_rows;
     bool             lists_are_of_heads;
     int              tile, offset, n_tiles; // without lists, all queries are in one
     h2o_cuda_rows    list_k;     // where their rows are
     h2o_cuda_rows    list_v;
-    const uint32_t * source_own; // NULL: rows of the cache
-    int              n_source_own;
+    const uint32_t * source_keys; // which rows are among each head's keys; NULL: rows of the cache
+    int              n_source_words;
 
-    // Own keys are numbered from 0 on, those of a list from list_begin on. A part of a row's softmax has part_keys of them.
+    // The head's keys are numbered from 0 on, a list's from list_begin on. A part of a row's softmax has part_keys of
+    // them.
     int list_begin;
     int part_keys;
     int n_parts;
@@ -63,14 +64,15 @@ struct h2o_cuda_attn {
     float * part_l;
 
     __device__ __forceinline__ const float * q_of(int row, int h, int block) const {
-        return (const float *) (q + row/group*q_stride + (int64_t) (h*group + row%group)*q_head_stride + block*q_block_stride);
+        const int64_t head = h*group + row%group;
+        return (const float *) (q + row/group*q_stride + head*q_head_stride + block*q_block_stride);
     }
 
     __device__ __forceinline__ const int32_t * rows_of(int h, int block) const {
         return rows ? rows + h*rows_head_stride + block*rows_block_stride : nullptr;
     }
 
-    // of a row's m and l
+    // index of a row's m and l
     __device__ __forceinline__ int64_t state_of(int row, int h, int block) const {
         return ((int64_t) block*n_head + h*group + row%group)*n_q + row/group;
     }
@@ -81,7 +83,8 @@ struct h2o_cuda_attn {
 
     __host__ __device__ __forceinline__ int tile_rows() const { return (tile < n_q ? tile : n_q)*group; }
 
-    __device__ __forceinline__ int64_t part_state(int part, int64_t state) const { return (int64_t) part*n_head*n_q + state; }
+    __device__ __forceinline__ int64_t part_state(int part,
+            int64_t state) const { return (int64_t) part*n_head*n_q + state; }
 };
 
 // x if it is the larger one or NaN: unlike fmaxf, NaN is kept

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 constexpr int MAX_HEAD_SIZE = 576; // MLA's
-constexpr int ROW_WARPS     = 4;   // of a block, where there are more rows than one warp has, and shared memory for them
+constexpr int ROW_WARPS     = 4;   // of a block, with more rows than one warp has, and enough shared memory
 
 constexpr size_t STATIC_SHARED = 1536; // bytes of shared memory that a kernel declares itself, at most
 
@@ -31,7 +31,8 @@ static ggml_type product_type(ggml_type k, ggml_type v) {
     if (!has(k) || !has(v)) {
         return GGML_TYPE_COUNT;
     }
-    return fits_f16(k) && fits_f16(v) ? GGML_TYPE_F16 : k == GGML_TYPE_BF16 && v == GGML_TYPE_BF16 ? GGML_TYPE_BF16 : GGML_TYPE_F32;
+    return fits_f16(k) && fits_f16(v) ? GGML_TYPE_F16 : k == GGML_TYPE_BF16 && v == GGML_TYPE_BF16 ? GGML_TYPE_BF16 :
+            GGML_TYPE_F32;
 }
 
 static h2o_cuda_rows rows_of(const ggml_tensor * t, const void * data) {
@@ -41,7 +42,8 @@ static h2o_cuda_rows rows_of(const ggml_tensor * t, const void * data) {
     res.head_stride = t->nb[2];
     res.type        = t->type;
     res.d           = (int) t->ne[0];
-    res.is_aligned  = t->type != GGML_TYPE_Q8_0 && t->ne[0] % 8 == 0 && ((uintptr_t) data | t->nb[1] | t->nb[2]) % 16 == 0;
+    res.is_aligned  = t->type != GGML_TYPE_Q8_0 && t->ne[0] % 8 == 0 &&
+            ((uintptr_t) data | t->nb[1] | t->nb[2]) % 16 == 0;
     return res;
 }
 
@@ -95,13 +97,13 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
         a.list_v             = a.v;
         if (const ggml_tensor * source = dst->src[8]) {
             const int    n_source = ggml_get_op_params_i32(dst, 6);
-            const auto   at       = ggml_h2o_attn_source_offsets(k, v, n_source);
+            const auto   offsets  = ggml_h2o_attn_source_offsets(k, v, n_source);
             const char * data     = (const char *) source->data;
 
-            a.list_k.data  = data + at.k; // 64 bytes or a multiple from the beginning of a tensor, so as aligned
-            a.list_v.data  = data + at.v;
-            a.source_own   = (const uint32_t *) (data + at.own);
-            a.n_source_own = ceil_div(n_source, 32);
+            a.list_k.data  = data + offsets.k; // 64 bytes or a multiple from the beginning of a tensor, so as aligned
+            a.list_v.data  = data + offsets.v;
+            a.source_keys = (const uint32_t *) (data + offsets.own);
+            a.n_source_words = ceil_div(n_source, 32);
         }
     }
     a.list_begin = ceil_div(a.n_k, 64)*64; // whole tiles of keys
@@ -173,7 +175,8 @@ static void launch_tiles(const h2o_cuda_attn & a, int n_block, cudaStream_t stre
         const int n_slices = ceil_div(a.v.d, h2o_tile_sizes<T, d>::d_out);
         const int n_each   = ceil_div(a.tile_rows(), n_warps*H2O_ATTN_WARP_ROWS);
 
-        h2o_launch(kernel, dim3(a.n_tiles*n_each*n_slices, a.n_head_kv*n_block, a.n_parts), n_warps*WARP_SIZE, shared, stream, a);
+        h2o_launch(kernel, dim3(a.n_tiles*n_each*n_slices, a.n_head_kv*n_block, a.n_parts), n_warps*WARP_SIZE, shared,
+                stream, a);
     });
 }
 
@@ -207,7 +210,8 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
     if (type == GGML_TYPE_COUNT || d > MAX_HEAD_SIZE) {
         return false;
     }
-    if (std::max(h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1), h2o_tile_sizes<half, MAX_HEAD_SIZE>::shared(1)) + STATIC_SHARED > info.smpbo) {
+    if (std::max(h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1), h2o_tile_sizes<half,
+            MAX_HEAD_SIZE>::shared(1)) + STATIC_SHARED > info.smpbo) {
         return false;
     }
     return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;

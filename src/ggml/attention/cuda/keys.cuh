@@ -4,7 +4,7 @@
 
 #include "ggml/attention/cuda/args.cuh"
 
-// In shared memory: row numbers, negative where nothing is to be read, and the first query that sees each.
+// In shared memory: row numbers, negative for no row, and the first query that sees each.
 struct h2o_cuda_keys {
     int * number;
     int * first;
@@ -13,15 +13,15 @@ struct h2o_cuda_keys {
     __device__ __forceinline__ bool sees(int query, int key) const { return first[key] <= query; }
 };
 
-// A head's own keys, or a list of further ones.
+// A head's keys, or a list of extra keys.
 struct h2o_cuda_list {
-    const int32_t * rows;  // NULL: they follow one another
+    const int32_t * rows;  // NULL: consecutive rows
     const int32_t * first; // NULL: all queries see a key
     int             n;
-    bool            leaves_out_own;
+    bool            excludes_head_keys;
 };
 
-static __device__ __forceinline__ h2o_cuda_list h2o_own_keys(const h2o_cuda_attn & a, const int32_t * rows) {
+static __device__ __forceinline__ h2o_cuda_list h2o_head_keys(const h2o_cuda_attn & a, const int32_t * rows) {
     return { rows, a.first, a.n_k, false };
 }
 
@@ -34,31 +34,33 @@ static __device__ __forceinline__ h2o_cuda_list h2o_list_of(const h2o_cuda_attn 
     };
 }
 
-// whether a head has a further row among its own keys
-static __device__ __forceinline__ bool h2o_is_own(const h2o_cuda_attn & a, const int32_t * own, int h, int row) {
-    if (a.source_own) {
-        return a.source_own[(int64_t) h*a.n_source_own + row/32] >> row%32 & 1;
+// whether a row of a list is among the head's keys
+static __device__ __forceinline__ bool h2o_is_head_key(const h2o_cuda_attn & a, const int32_t * head_rows, int h,
+        int row) {
+    if (a.source_keys) {
+        return a.source_keys[(int64_t) h*a.n_source_words + row/32] >> row%32 & 1;
     }
-    if (!own) {
+    if (!head_rows) {
         return row < a.n_k;
     }
-    const int n = h2o_count_up_to(own, a.n_k, row);
-    return n > 0 && own[n - 1] == row;
+    const int n = h2o_count_up_to(head_rows, a.n_k, row);
+    return n > 0 && head_rows[n - 1] == row;
 }
 
 // n keys of a list from the key-th on. Returns whether a query before end_query sees one that the thread set.
-//   own: rows of the head's own keys
-static __device__ __forceinline__ bool h2o_set_keys(const h2o_cuda_attn & a, const h2o_cuda_keys & keys, const h2o_cuda_list & list,
-        const int32_t * own, int h, int key, int n, int end_query) {
+//   head_rows: rows of the head's keys
+static __device__ __forceinline__ bool h2o_set_keys(const h2o_cuda_attn & a, const h2o_cuda_keys & keys,
+        const h2o_cuda_list & list,
+        const int32_t * head_rows, int h, int key, int n, int end_query) {
     bool any = false;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         const int j     = key + i;
         const int first = j >= list.n ? INT_MAX : list.first ? max(list.first[j], 0) : 0;
 
         int row = -1;
-        if (first < end_query) { // else it may be anything
+        if (first < end_query) { // else it may be any number
             row = list.rows ? list.rows[j] : j;
-            if (list.leaves_out_own && row >= 0 && h2o_is_own(a, own, h, row)) {
+            if (list.excludes_head_keys && row >= 0 && h2o_is_head_key(a, head_rows, h, row)) {
                 row = -1;
             }
         }

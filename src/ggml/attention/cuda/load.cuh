@@ -7,15 +7,18 @@
 
 constexpr int H2O_ATTN_WARP_ROWS = 16; // as a product of tensor cores has
 
-// Sizes of tiles for heads of up to D numbers. Rows in shared memory are 16 bytes longer: 8 of them use all of its banks.
+// Sizes of tiles for heads of up to D numbers. Rows in shared memory are 16 bytes longer: 8 of them use all of its
+// banks.
 template <typename T, int D>
 struct h2o_tile_sizes {
     static constexpr int n_keys  = D > 256 && sizeof(T) > 2 ? 16 : D > 128 ? 32 : 64;
-    static constexpr int d_out   = D > 256 ? 256 : D; // numbers of the output that a block computes: registers hold no more
+    static constexpr int d_out   = D > 256 ? 256 : D; // numbers of output of a block: registers hold no more
     static constexpr int ld      = D + 16/(int) sizeof(T);
     static constexpr int q_parts = h2o_number<T>::is_16 ? 2 : 1; // that make up a number of q, as it has 24 bits
 
-    static constexpr __host__ __device__ size_t q_size(int n_warps) { return sizeof(T)*n_warps*H2O_ATTN_WARP_ROWS*ld*q_parts; }
+    static constexpr __host__ __device__ size_t q_size(int n_warps) {
+        return sizeof(T)*n_warps*H2O_ATTN_WARP_ROWS*ld*q_parts;
+    }
     static constexpr __host__ __device__ size_t shared(int n_warps) { return q_size(n_warps) + sizeof(T)*n_keys*ld; }
 };
 
@@ -64,10 +67,11 @@ static __device__ __forceinline__ bool h2o_load_8(const h2o_cuda_rows & t, const
     return is_finite;
 }
 
-// A tile of a KV head's keys or values, numbers [first, end) of each, 0 where the number of a row is negative. Returns whether what the
-// thread read is finite.
+// A tile of a KV head's keys or values, numbers [first, end) of each, 0 where the number of a row is negative. Returns
+// whether all numbers that the thread read are finite.
 template <typename T, int D>
-static __device__ __forceinline__ bool h2o_load_tile(const h2o_cuda_rows & t, const int * numbers, int h, T * tile, int first, int end) {
+static __device__ __forceinline__ bool h2o_load_tile(const h2o_cuda_rows & t, const int * numbers, int h, T * tile,
+        int first, int end) {
     using sizes = h2o_tile_sizes<T, D>;
 
     const int n_8 = (end - first + 15)/16*2;
@@ -89,12 +93,14 @@ static __device__ __forceinline__ bool h2o_load_tile(const h2o_cuda_rows & t, co
     return is_finite;
 }
 
-// A warp's rows of q, each by two threads. In 16 bits they are scaled by a power of two, so that the largest number is about 1, and
-// split into two parts. Writes what each row's products are then to be multiplied by: two factors, as one could overflow.
+// A warp's rows of q, each by two threads. In 16 bits they are scaled by a power of two, so that the largest number is
+// about 1, and split into two parts. Writes what each row's products are then to be multiplied by: two factors, as one
+// could overflow.
 //   q:       [q_parts][rows of the block][ld]
 //   factors: [rows of the block][2]
 template <typename T, int D>
-static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a, int h, int block, int row, int end, T * q, float * factors) {
+static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a, int h, int block, int row, int end,
+        T * q, float * factors) {
     using sizes = h2o_tile_sizes<T, D>;
 
     const int lane   = threadIdx.x%WARP_SIZE;

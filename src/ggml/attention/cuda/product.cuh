@@ -1,13 +1,15 @@
 #pragma once
 
-// Products of a warp's 16 rows. A thread has of their logits and outputs rows lane/4 and lane/4 + 8, in every 8 columns two.
+// Products of a warp's 16 rows. Of their logits and outputs a thread has rows lane/4 and lane/4 + 8, two of every 8
+// columns.
 
 #include "ggml/attention/cuda/load.cuh"
 
 // Logits of a tile of keys, not yet scaled.
-//   by_hand: one after the other, as parts of a number cannot be multiplied by what is not finite
+//   by_hand: one after the other, as the parts of a number cannot be multiplied by infinity or NaN
 template <typename T, int D>
-static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * q, const T * k, int d, bool by_hand) {
+static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * q,
+        const T * k, int d, bool by_hand) {
     using sizes = h2o_tile_sizes<T, D>;
 
     const int lane   = threadIdx.x%WARP_SIZE;
@@ -68,7 +70,8 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
     }
 }
 
-// Adds d numbers of the values of a tile of keys, with these weights. by_hand: sees(row of the thread, key) says which values are looked at.
+// Adds d numbers of the values of a tile of keys, with these weights.
+//   by_hand: only values for which sees(row of the thread, key)
 template <typename T, int D, typename F>
 static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes<T, D>::d_out/8][4],
         const float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * v, int d, bool by_hand, const F & sees) {
@@ -149,7 +152,7 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes
     }
 }
 
-// What a logit is in the end. Unlike tanhf, which -use_fast_math makes less exact.
+// The capped logit. Unlike tanhf, which -use_fast_math makes less exact.
 static __device__ __forceinline__ float h2o_cap(float x, float softcap) {
     return softcap > 0.0f ? softcap*(1.0f - 2.0f/(1.0f + expf(2.0f*x/softcap))) : x;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
-// Weights of own keys, summed over unit_rows rows, all or a query's. The softmax is known by then, so this is a second pass over the logits, by
-// keys: each block has all rows of its columns and adds them up in order. Atomics in the first pass would need weights that are
-// final, and would add them up in another order each time.
+// Weights of the head's keys, summed over unit_rows rows: all of them, or a query's. This is a second pass over the
+// logits, by keys, when the softmax is known: each block has all rows of its columns and adds them up in order. Atomics
+// in the first pass would need final weights, and would add them up in another order each time.
 
 #include "ggml/attention/cuda/keys.cuh"
 #include "ggml/attention/cuda/product.cuh"
@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_sums(con
     const int end   = start + unit_rows;
 
     const int32_t * rows = a.rows_of(h, block);
-    h2o_set_keys(a, keys, h2o_own_keys(a, rows), rows, h, key, n_keys, a.n_q);
+    h2o_set_keys(a, keys, h2o_head_keys(a, rows), rows, h, key, n_keys, a.n_q);
     __syncthreads();
     const bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(a.k, keys.number, h, k, 0, a.k.d));
 

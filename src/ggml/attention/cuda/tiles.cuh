@@ -1,6 +1,7 @@
 #pragma once
 
-// Rows of one KV head and tile of queries, 16 for each warp: attention to the head's own keys and the tile's list, in one softmax.
+// Rows of one KV head and tile of queries, 16 for each warp: attention to the head's keys and the tile's
+// list, in one softmax.
 // blockIdx.x: tile, rows of it, slice of the output; y: KV head and block of queries; z: part of the keys
 // Where heads are large, a block computes all logits, but only a slice of the output.
 
@@ -69,7 +70,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
         o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
     }
 
-    // to the keys that are set
+    // to the keys in shared memory
     const auto attend = [&](const h2o_cuda_rows & k, const h2o_cuda_rows & v) {
         bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(k, keys.number, h, kv, 0, k.d));
 
@@ -80,7 +81,8 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const float (& f)[2] = factors[warp*H2O_ATTN_WARP_ROWS + lane/4 + i/2*8];
-                s[n][i] = keys.sees(query[i/2], n*8 + lane%4*2 + i%2) ? h2o_cap(s[n][i]*f[0]*f[1], a.softcap) : -INFINITY;
+                const bool is_seen = keys.sees(query[i/2], n*8 + lane%4*2 + i%2);
+                s[n][i] = is_seen ? h2o_cap(s[n][i]*f[0]*f[1], a.softcap) : -INFINITY;
             }
         }
 #pragma unroll
@@ -116,22 +118,23 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
 
         __syncthreads(); // K was read
         by_hand = __syncthreads_or(!h2o_load_tile<T, D>(v, keys.number, h, kv, first_out, end_out));
-        h2o_add_values<T, D>(o, s, kv, end_out - first_out, by_hand, [&](int r, int key) { return keys.sees(query[r], key); });
+        const auto sees = [&](int r, int key) { return keys.sees(query[r], key); };
+        h2o_add_values<T, D>(o, s, kv, end_out - first_out, by_hand, sees);
         __syncthreads(); // V and the keys' numbers were read
     };
 
     const int           end_query = (end - 1)/a.group + 1;
-    const h2o_cuda_list own       = h2o_own_keys(a, rows);
+    const h2o_cuda_list of_head   = h2o_head_keys(a, rows);
     const h2o_cuda_list list      = h2o_list_of(a, tile, h);
     const int           end_key   = min((part + 1)*a.part_keys, a.list_begin + a.n_list_rows);
 
     for (int key = part*a.part_keys; key < end_key; key += n_keys) {
-        const bool is_own = key < a.list_begin;
-        const bool any    = is_own ? h2o_set_keys(a, keys, own, rows, h, key, n_keys, end_query) :
-                                     h2o_set_keys(a, keys, list, rows, h, key - a.list_begin, n_keys, end_query);
+        const bool is_of_head = key < a.list_begin;
+        const bool any        = h2o_set_keys(a, keys, is_of_head ? of_head : list, rows, h,
+                is_of_head ? key : key - a.list_begin, n_keys, end_query);
         if (__syncthreads_or(any)) {
-            attend(is_own ? a.k : a.list_k, is_own ? a.v : a.list_v);
-        } else if (is_own) {
+            attend(is_of_head ? a.k : a.list_k, is_of_head ? a.v : a.list_v);
+        } else if (is_of_head) {
             key = a.list_begin - n_keys; // later queries see the others
         }
     }

@@ -1,5 +1,5 @@
-// Few rows attend to keys that are read where they lie, by blocks of rows and vectors of VL floats in registers. What fits
-// there follows from VL.
+// Few rows attend to keys in the cache, by blocks of rows and vectors of VL floats in registers. How many fit there
+// follows from VL.
 
 #include "ggml/attention/kernels/kernel.h"
 #include "ggml/attention/kernels/softmax.h"
@@ -11,7 +11,8 @@ constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
 constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
 constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
 
-// Rows are asked for in groups, for the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on one without.
+// Rows are prefetched in groups, into the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on
+// one without.
 constexpr int PREFETCH_GROUP = 8;
 constexpr int PREFETCH_AHEAD = VL == 16 ? 64 : 32; // keys
 constexpr int PREFETCH_CACHE = VL == 16 ? 2 : 3;
@@ -63,7 +64,7 @@ inline void with_type(h2o_attn_type type, const F & f) {
     }
 }
 
-// f(number of rows, first row) for blocks of rows that are as large as each other, but for one row
+// f(constant<number of rows>, first row) for blocks of rows whose sizes differ by one at most
 template <typename F>
 inline void for_row_blocks(int n_rows, const F & f) {
     const int n_blocks = (n_rows + IN_PLACE_ROWS - 1)/IN_PLACE_ROWS;
@@ -88,7 +89,7 @@ inline const char * row_of(const h2o_attn_source & x, int64_t key) {
     return (const char *) x.data + x.rows[key]*x.stride;
 }
 
-// Rows by index, and one head's part of each, are more than the CPU foresees.
+// The CPU does not foresee rows by index.
 inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
     const char * row = row_of(x, key);
     for (int64_t i = 0; i < x.size; i += 64) {
@@ -97,7 +98,8 @@ inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
 }
 
 // Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start, int64_t end) {
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start,
+        int64_t end) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
     for (int64_t i = start; i < end; i += 2*CACHE_LINE) {
         for (int c = 0; c < PREFETCH_GROUP; ++c) {
@@ -118,7 +120,7 @@ struct reading {
     const h2o_attn_source & next;
     int64_t n_next;
 
-    // Asks for PREFETCH_GROUP rows that are read PREFETCH_AHEAD rows after the key-th.
+    // PREFETCH_GROUP rows that are read PREFETCH_AHEAD rows after the key-th
     void prefetch(int64_t key) const {
         key += PREFETCH_AHEAD;
         if (key < n) {
@@ -129,15 +131,16 @@ struct reading {
     }
 };
 
-// logits of VL keys from the key-th on, the last one again where there are no more; all finite: -1 in that lane
+// Logits of VL keys from the key-th on, after the end of the last key again. Lanes of finite become 0 where logits are
+// not finite.
 template <typename T, int M>
-void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & finite) {
+void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key, vec_i & finite) {
     vec_f quads[M][VL/4];
 
     for (int j = 0; j < VL/4; ++j) {
         const char * k[IN_PLACE_KEYS];
         for (int c = 0; c < IN_PLACE_KEYS; ++c) {
-            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_k - 1));
+            k[c] = row_of(t.k, min_of(key + 4*j + c, t.keys[0].n - 1));
         }
 
         vec_f sum[M][IN_PLACE_KEYS] = {};
@@ -167,22 +170,22 @@ void dot_rows(const h2o_attn_in_place & t, int first_row, int64_t key, vec_i & f
 
 // N vectors of the rows' output, from the i-th number on
 template <typename T, int M, int N>
-void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & finite) {
+void add_values(const h2o_attn_tile & t, int first_row, int64_t i, vec_i & finite) {
     const bool is_first = first_row == 0; // the rows after these find all in the cache
     const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
 
     const int64_t start_byte = t.v.size*i/t.d_v;
     const int64_t end_byte   = is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
 
-    const reading order = { t.v, t.n_k, start_byte, end_byte, t.next, is_last ? t.n_next : 0 };
+    const reading order = { t.v, t.keys[0].n, start_byte, end_byte, t.next_k, is_last ? t.n_next : 0 };
 
     vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
-    for (int64_t start = 0; start < t.n_k; start += PREFETCH_GROUP) {
+    for (int64_t start = 0; start < t.keys[0].n; start += PREFETCH_GROUP) {
         order.prefetch(start);
 
-        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_k); ++key) {
+        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.keys[0].n); ++key) {
             const char * v = row_of(t.v, key);
             for (int j = 0; j < N; ++j) {
                 const vec_f x = T::load(v, i + j*VL);
@@ -198,19 +201,18 @@ void add_values(const h2o_attn_in_place & t, int first_row, int64_t i, vec_i & f
         const float f = l > 0.0f ? 1.0f/l : 0.0f;
         for (int j = 0; j < N; ++j) {
             finite &= sum[r][j] - sum[r][j] == 0.0f;
-            float * o = t.o + (first_row + r)*t.ld_o + i + j*VL;
-            store(o, sum[r][j]*f);
+            store(t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL, sum[r][j]*f);
         }
     }
 }
 
 // all logits
-void multiply_keys(const h2o_attn_in_place & t, vec_i & finite) {
-    const reading order = { t.k, t.n_k, 0, t.k.size, t.v, t.n_k };
+void multiply_keys(const h2o_attn_tile & t, vec_i & finite) {
+    const reading order = { t.k, t.keys[0].n, 0, t.k.size, t.v, t.keys[0].n };
 
     with_type(t.k.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
-            for (int64_t key = 0; key < t.n_k; key += VL) {
+            for (int64_t key = 0; key < t.keys[0].n; key += VL) {
                 for (int64_t j = key; r == 0 && j < key + VL; j += PREFETCH_GROUP) {
                     order.prefetch(j);
                 }
@@ -221,7 +223,7 @@ void multiply_keys(const h2o_attn_in_place & t, vec_i & finite) {
 }
 
 // the rows' output
-void add_up_values(const h2o_attn_in_place & t, vec_i & finite) {
+void add_up_values(const h2o_attn_tile & t, vec_i & finite) {
     with_type(t.v.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;
@@ -245,26 +247,16 @@ inline bool all_lanes(vec_i x) {
     return res;
 }
 
-bool in_place(const h2o_attn_in_place & t) {
+bool in_place(const h2o_attn_tile & t) {
     vec_i finite = vec_i {} - 1;
 
-    const int64_t n = (t.n_k + VL - 1)/VL*VL;
+    const int64_t n = (t.keys[0].n + VL - 1)/VL*VL;
 
     multiply_keys(t, finite);
 
     for_row_blocks(t.n_rows, [&](auto c, int r) {
-        constexpr int M = decltype(c)::value;
-
-        float *       x     = t.logits + r*t.ld;
-        const columns all[] = { { 0, n, t.visible + r } };
-        if (t.softcap > 0.0f) {
-            cap_logits<M>(x, t.ld, all[0], t.softcap);
-        }
-        mask_and_max<M>(x, t.ld, all, nullptr, t.m + r);
-
-        vec_f sums[M] = {};
-        exp_columns<plain_weights, M>(x, t.ld, all[0], t.m + r, sums);
-        add_lanes<M>(sums, nullptr, t.m + r, t.l + r);
+        const columns all[] = { { 0, n, t.keys[0].visible + r } };
+        softmax<plain_weights, decltype(c)::value>(t, r, all, nullptr);
     });
 
     add_up_values(t, finite);

@@ -13,14 +13,13 @@ constexpr int H2O_ATTN_KEYS = 32;
 
 constexpr int H2O_ATTN_MAX_ROWS = 64;
 
-// head sizes that are read in place are multiples of this
+// head sizes of keys that are read in place are multiples of this
 constexpr int64_t H2O_ATTN_LANES = 16;
 
 constexpr int64_t h2o_attn_pad(int64_t n) {
     return (n + H2O_ATTN_PAD - 1)/H2O_ATTN_PAD*H2O_ATTN_PAD;
 }
 
-// How a kernel that reads K and V where they lie finds their numbers.
 enum h2o_attn_type {
     H2O_ATTN_F32,
     H2O_ATTN_F16,
@@ -28,7 +27,7 @@ enum h2o_attn_type {
     H2O_ATTN_Q8_0,
 };
 
-// Keys or values that are read where they lie.
+// Keys or values in the cache.
 struct h2o_attn_source {
     const void    * data;
     int64_t         stride; // bytes from row to row
@@ -37,30 +36,33 @@ struct h2o_attn_source {
     h2o_attn_type   type;
 };
 
-// Packed keys and values. Row r of a tile sees the first visible[r] of them, which ascend.
+// Row r of a tile sees the first visible[r] of these keys. visible ascends.
 struct h2o_attn_keys {
-    int64_t         n;       // rounded up; 0: there are none
-    const void    * k;       // not packed where no row sees them
-    const void    * v;
+    int64_t         n;       // packed ones: rounded up; 0: there are none
     const int64_t * visible; // [n_rows]
+    const void    * k;       // packed, unless no row sees them
+    const void    * v;
 };
 
-// Some rows (query, head) of one KV head, and the keys that they see: own ones, and further ones, whose logits begin at column
-// own.n. All numbers are finite and their products do not overflow. Every row sees an own key.
+// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow. With packed keys,
+// every row sees a key of keys[0].
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
     int64_t d_v;
 
     const float   * q;       // [n_rows][d_k], multiplied by the scale
-    h2o_attn_keys   own;
-    const int64_t * counted; // [n_rows] own keys whose sums each row adds to if it sees them
-    h2o_attn_keys   further;
+    h2o_attn_keys   keys[2]; // of the head, and extra keys: their logits begin at column keys[0].n
+    const int64_t * counted; // [n_rows] keys of the head whose sums each row adds to if it sees them
 
     float         softcap; // 0: none
     const float * sinks;   // [n_rows] or NULL
 
-    // keys and values that are packed after this tile: they are asked for in time
+    // of keys[0], if they are read in place
+    h2o_attn_source k;
+    h2o_attn_source v;
+
+    // keys and values that are read after this tile, and prefetched; in place: keys only
     h2o_attn_source next_k;
     h2o_attn_source next_v;
     int64_t         n_next;
@@ -72,33 +74,7 @@ struct h2o_attn_tile {
     float * o;    // [rows][d_v rounded up], the first n_rows are set
     float * m;    // [n_rows] with the sink
     float * l;    // [n_rows] likewise
-    float * sums; // [own.n], added to, or NULL
-};
-
-// Rows (query, head) of one KV head and a block of keys.
-struct h2o_attn_in_place {
-    int     n_rows;
-    int64_t d_k;
-    int64_t d_v;
-    int64_t n_k;
-
-    const float   * q;       // [n_rows][d_k], multiplied by the scale
-    const int64_t * visible; // [n_rows] the first ones, with those that each row sees
-    h2o_attn_source k;
-    h2o_attn_source v;
-    float           softcap; // 0: none
-
-    // keys that are read after this block: they are asked for in time
-    h2o_attn_source next;
-    int64_t         n_next;
-
-    float * logits; // scratch, [n_rows][ld]
-    int64_t ld;     // n_k rounded up, or more
-
-    float * o;    // [n_rows][ld_o]
-    int64_t ld_o;
-    float * m;    // [n_rows]
-    float * l;    // [n_rows]
+    float * sums; // [keys[0].n], added to, or NULL
 };
 
 struct h2o_attn_kernel {
@@ -109,15 +85,9 @@ struct h2o_attn_kernel {
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);
     void (*pack_v)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v);
 
-    // Returns whether all results were finite; if not, o, m and l may be anything, and nothing is added to the sums.
-    bool (*tile)(const h2o_attn_tile & t);
+    void (*tile)(const h2o_attn_tile & t);
 
-    // Returns whether all numbers were finite; if not, o, m and l may be anything.
-    bool (*in_place)(const h2o_attn_in_place & t);
+    // Reads keys[0] in place. No extra keys, sinks and sums. Numbers may be any: returns whether all were finite. If
+    // not, o, m and l may be anything.
+    bool (*in_place)(const h2o_attn_tile & t);
 };
-
-// NULL where the compiler has no such instructions
-extern const h2o_attn_kernel * const h2o_attn_portable;
-extern const h2o_attn_kernel * const h2o_attn_avx2;
-extern const h2o_attn_kernel * const h2o_attn_avx512;
-extern const h2o_attn_kernel * const h2o_attn_amx;

@@ -1,12 +1,13 @@
 #include "ggml/attention/kernels/kernels.h"
 
 #include "ggml/simd/isa.h"
+#include "h2o-kernels.h"
+
+#define DECLARE(isa, kernel) extern const h2o_attn_kernel kernel;
+H2O_ATTENTION_KERNELS(DECLARE)
+
+#define ENTRY(isa, kernel) { h2o_isa::isa, &kernel },
 
 const h2o_attn_kernel & h2o_attn_kernel_in_use() {
-    return *h2o_kernel_in_use<h2o_attn_kernel>({
-        { h2o_isa::AMX,      h2o_attn_amx },
-        { h2o_isa::AVX512,   h2o_attn_avx512 },
-        { h2o_isa::AVX2,     h2o_attn_avx2 },
-        { h2o_isa::PORTABLE, h2o_attn_portable },
-    });
+    return *h2o_kernel_in_use<h2o_attn_kernel>({ H2O_ATTENTION_KERNELS(ENTRY) });
 }

@@ -2,18 +2,19 @@
 
 // The softmax of a block of rows, with vectors of VL floats.
 
+#include "ggml/attention/kernels/kernel.h"
 #include "ggml/simd/vec.h"
 
 namespace {
 
-// A range of columns of a block's logits: those of a head's own keys, or of further ones.
+// Columns of a block's logits, of the head's keys or of extra keys.
 struct columns {
     int64_t origin;          // the columns below are counted from here
-    int64_t end;             // of whole vectors, with what some row sees
-    const int64_t * visible; // of each row, the end of those that it sees; NULL if there are no columns
+    int64_t end;             // of whole vectors, with all that some row sees; 0: no columns
+    const int64_t * visible; // of each row, the end of the columns that it sees
 };
 
-// How weights stand in place of the logits, N vectors at a time: as they are.
+// How weights are stored in place of the logits, N vectors at a time: unchanged.
 struct plain_weights {
     static constexpr int N = 1;
 
@@ -40,34 +41,34 @@ inline vec_f tanh_of(vec_f x) {
 
 // x = softcap*tanh(x/softcap)
 template <int M>
-void cap_logits(float * x, int64_t ld, const columns & part, float softcap) {
+void cap_logits(float * x, int64_t ld, const columns & seen, float softcap) {
     for (int i = 0; i < M; ++i) {
-        float * row = x + i*ld + part.origin;
-        for (int64_t j = 0; j < part.end; j += VL) {
+        float * row = x + i*ld + seen.origin;
+        for (int64_t j = 0; j < seen.end; j += VL) {
             store(row + j, softcap*tanh_of(load(row + j)/softcap));
         }
     }
 }
 
-// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each row, its sink
-// (or NULL) among them.
+// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each
+// row, its sink (or NULL) among them.
 template <int M, int N>
-void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], const float * sinks, float * m) {
+void mask_and_max(float * x, int64_t ld, const columns (& all)[N], const float * sinks, float * m) {
     vec_f max[M];
     for (int i = 0; i < M; ++i) {
         max[i] = broadcast(sinks ? sinks[i] : -__builtin_inff());
     }
 
-    for (const columns & part : parts) {
-        for (int i = 0; i < M && part.end > 0; ++i) {
-            float * row = x + i*ld + part.origin;
-            for (int64_t j = part.visible[i]; j < part.end; ++j) {
+    for (const columns & seen : all) {
+        for (int i = 0; i < M && seen.end > 0; ++i) {
+            float * row = x + i*ld + seen.origin;
+            for (int64_t j = seen.visible[i]; j < seen.end; ++j) {
                 row[j] = -__builtin_inff();
             }
         }
-        for (int64_t j = 0; j < part.end; j += VL) {
+        for (int64_t j = 0; j < seen.end; j += VL) {
             for (int i = 0; i < M; ++i) {
-                const vec_f v = load(x + i*ld + part.origin + j);
+                const vec_f v = load(x + i*ld + seen.origin + j);
                 max[i] = v > max[i] ? v : max[i];
             }
         }
@@ -81,12 +82,12 @@ void mask_and_max(float * x, int64_t ld, const columns (& parts)[N], const float
     }
 }
 
-// x = exp(x - m), as weights of the kind W; their sums are added to those of the rows
+// x = exp(x - m), as weights of the kind W; their sums are added to the rows' sums
 template <typename W, int M>
-void exp_columns(float * x, int64_t ld, const columns & part, const float * m, vec_f (& sums)[M]) {
-    for (int64_t j = 0; j < part.end; j += W::N*VL) {
+void exp_columns(float * x, int64_t ld, const columns & seen, const float * m, vec_f (& sums)[M]) {
+    for (int64_t j = 0; j < seen.end; j += W::N*VL) {
         for (int i = 0; i < M; ++i) {
-            float * logits = x + i*ld + part.origin + j;
+            float * logits = x + i*ld + seen.origin + j;
 
             vec_f e[W::N];
             for (int v = 0; v < W::N; ++v) {
@@ -103,11 +104,25 @@ void exp_columns(float * x, int64_t ld, const columns & part, const float * m, v
     }
 }
 
-// l = the rows' sums, with their sinks (or NULL)
-template <int M>
-void add_lanes(const vec_f (& sums)[M], const float * sinks, const float * m, float * l) {
+// Logits of M rows from the row-th on become weights of the kind W; their m and l are set, with their sinks (or NULL).
+template <typename W, int M, int N>
+void softmax(const h2o_attn_tile & t, int row, const columns (& all)[N], const float * sinks) {
+    float * x = t.logits + row*t.ld;
+    float * m = t.m + row;
+
+    for (const columns & seen : all) {
+        if (t.softcap > 0.0f) {
+            cap_logits<M>(x, t.ld, seen, t.softcap);
+        }
+    }
+    mask_and_max<M>(x, t.ld, all, sinks, m);
+
+    vec_f sums[M] = {};
+    for (const columns & seen : all) {
+        exp_columns<W, M>(x, t.ld, seen, m, sums);
+    }
     for (int i = 0; i < M; ++i) {
-        l[i] = sum_of(sums[i]) + (sinks ? exp_negative(broadcast(sinks[i] - m[i]))[0] : 0.0f);
+        t.l[row + i] = sum_of(sums[i]) + (sinks ? exp_negative(broadcast(sinks[i] - m[i]))[0] : 0.0f);
     }
 }
 

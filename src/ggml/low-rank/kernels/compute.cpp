@@ -2,9 +2,15 @@
 
 #include "ggml/low-rank/kernels/kernel.h"
 #include "ggml/simd/isa.h"
+#include "h2o-kernels.h"
 
 #include <algorithm>
 #include <cstring>
+
+#define DECLARE(isa, kernel) extern const h2o_low_rank_kernel kernel;
+H2O_LOW_RANK_KERNELS(DECLARE)
+
+#define ENTRY(isa, kernel) { h2o_isa::isa, &kernel },
 
 namespace {
 
@@ -43,11 +49,7 @@ void ggml_h2o_compute_low_rank(
     const int64_t start = dst->ne[1]*ith/nth;
     const int64_t end   = dst->ne[1]*(ith + 1)/nth;
 
-    const auto add = h2o_kernel_in_use<h2o_low_rank_kernel>({
-        { h2o_isa::AVX512,   h2o_low_rank_avx512 },
-        { h2o_isa::AVX2,     h2o_low_rank_avx2 },
-        { h2o_isa::PORTABLE, h2o_low_rank_portable },
-    })->add;
+    const auto add = h2o_kernel_in_use<h2o_low_rank_kernel>({ H2O_LOW_RANK_KERNELS(ENTRY) })->add;
 
     alignas(64) float tile[H2O_LOW_RANK_MAX*ROWS];
     for (int64_t row = 0; row < n_out && start < end; row += ROWS) {

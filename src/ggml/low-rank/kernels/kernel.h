@@ -11,8 +11,3 @@ struct h2o_low_rank_kernel {
     // Adds a tile [rank][H2O_LOW_RANK_ROWS] times y [n][rank] to n sums of H2O_LOW_RANK_ROWS numbers, `stride` numbers apart.
     void (*add)(const float * tile, const float * y, int64_t rank, float * sums, int64_t stride, int64_t n);
 };
-
-// NULL where the compiler has no such instructions
-extern const h2o_low_rank_kernel * const h2o_low_rank_portable;
-extern const h2o_low_rank_kernel * const h2o_low_rank_avx2;
-extern const h2o_low_rank_kernel * const h2o_low_rank_avx512;

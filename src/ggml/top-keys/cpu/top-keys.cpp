@@ -11,13 +11,13 @@
 
 namespace {
 
-constexpr int64_t UNIT_KEYS  = 256;          // their panels stay in the L1 cache while a tile's queries are multiplied
+constexpr int64_t BATCH_KEYS  = 256;          // their panels stay in the L1 cache while a tile's queries are multiplied
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
 constexpr int64_t MIN_ITEMS  = 32;
 
-// An item of work is a tile of one KV head: its score of each key, then the choice. Where tiles are few, an item has a part of the keys, and
-// all threads wait for each other in between. Keys are packed once for all tiles; KV heads
-// are computed in rounds, which share the room for that. Nothing depends on the number of threads.
+// An item of work is a tile of one KV head: its score of each key, then the choice. With few tiles, an item has a range
+// of keys, and all threads wait for each other in between. Keys are packed once for all tiles; KV heads are computed in
+// rounds, which share the room for packed keys. Nothing depends on the number of threads.
 struct top_keys {
     explicit top_keys(const ggml_tensor * dst);
 
@@ -29,16 +29,16 @@ private:
     // all threads'; [n_head_kv] of each
     struct shared {
         h2o_index_query * q;       // [n_q][n_blocks]
-        float           * factors; // [n_q] of scores; NaN: the query has no say
+        float           * factors; // [n_q] of scores; NaN: the query does not count
         char            * panels;  // [n_round] of a KV head's keys
-        float           * scores;  // [n_tiles][n_k_pad], with parts
+        float           * scores;  // [n_tiles][n_k_pad], with ranges
     };
 
     // a thread's
     struct scratch {
         float   * sum;    // of heads
-        char    * panels; // of a unit
-        float   * scores; // [n_k_pad], without parts
+        char    * panels; // of a batch
+        float   * scores; // [n_k_pad], without ranges
         float   * values; // to select from
         int32_t * rows;
     };
@@ -51,25 +51,26 @@ private:
         int64_t n;
     };
 
-    shared  get_shared (h2o_take & take) const;
-    scratch get_scratch(h2o_take & take) const;
+    shared  get_shared (h2o_take & arena) const;
+    scratch get_scratch(h2o_take & arena) const;
 
     tile_queries get_tile(int64_t h, int64_t tile) const;
 
-    int64_t unit_keys(int64_t unit) const { return std::min(UNIT_KEYS, n_k - unit*UNIT_KEYS); }
+    int64_t batch_keys(int64_t batch) const { return std::min(BATCH_KEYS, n_k - batch*BATCH_KEYS); }
 
     void quantize(const shared & w, const scratch & s, int64_t h, int64_t i) const;
-    void pack    (int64_t h, int64_t unit, char * panels) const;
-    void score   (const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const;
+    void pack    (int64_t h, int64_t batch, char * panels) const;
+    void score   (const shared & w, const scratch & s, const tile_queries & t, int64_t range, float * scores) const;
     void select  (const scratch & s, const tile_queries & t, float * scores) const;
 
-    float * scores_of(const shared & w, const tile_queries & t) const { return w.scores + (t.h*n_tiles + t.tile)*n_k_pad; }
+    float * scores_of(const shared & w,
+            const tile_queries & t) const { return w.scores + (t.h*n_tiles + t.tile)*n_k_pad; }
 
     const h2o_index_kernel & kernel;
 
     const ggml_tensor * q;
     const ggml_tensor * k;
-    const ggml_tensor * taken; // or NULL
+    const ggml_tensor * excluded; // or NULL
     int32_t           * top;
 
     int64_t d, n_q, n_k, n_head_kv, group, n_top, tile, offset, n_tiles;
@@ -77,9 +78,9 @@ private:
     int64_t n_blocks;    // of a key
     int64_t n_k_pad;     // whole panels
     int64_t panel_size;  // bytes
-    int64_t unit_size;   // bytes
-    int64_t n_units;     // of a KV head
-    int64_t n_parts;     // of these
+    int64_t batch_size;   // bytes
+    int64_t n_batches;     // of a KV head
+    int64_t n_ranges;     // of these
     int64_t n_round;     // KV heads at once
     bool    packs_once;  // for all tiles
 
@@ -87,7 +88,8 @@ private:
 };
 
 top_keys::top_keys(const ggml_tensor * dst)
-    : kernel(h2o_index_kernel_in_use()), q(dst->src[0]), k(dst->src[1]), taken(dst->src[2]), top((int32_t *) dst->data) {
+    : kernel(h2o_index_kernel_in_use()), q(dst->src[0]), k(dst->src[1]), excluded(dst->src[2]),
+            top((int32_t *) dst->data) {
     d         = q->ne[0];
     n_q       = q->ne[1];
     n_k       = k->ne[1];
@@ -101,35 +103,35 @@ top_keys::top_keys(const ggml_tensor * dst)
     n_blocks   = d/H2O_INDEX_BLOCK;
     n_k_pad    = h2o_ceil_div(n_k, kernel.n_lanes)*kernel.n_lanes;
     panel_size = h2o_index_panel_size(kernel.n_lanes, d);
-    unit_size  = UNIT_KEYS/kernel.n_lanes*panel_size;
-    n_units    = h2o_ceil_div(n_k, UNIT_KEYS);
+    batch_size  = BATCH_KEYS/kernel.n_lanes*panel_size;
+    n_batches    = h2o_ceil_div(n_k, BATCH_KEYS);
     packs_once = n_tiles > 1;
-    n_round    = packs_once ? std::clamp<int64_t>(MAX_PACKED/(n_units*unit_size), 1, n_head_kv) : n_head_kv;
-    n_parts    = std::min(h2o_ceil_div(MIN_ITEMS, n_round*n_tiles), n_units);
+    n_round    = packs_once ? std::clamp<int64_t>(MAX_PACKED/(n_batches*batch_size), 1, n_head_kv) : n_head_kv;
+    n_ranges    = std::min(h2o_ceil_div(MIN_ITEMS, n_round*n_tiles), n_batches);
 
-    h2o_take take { nullptr };
-    get_shared(take);
-    off_thread = take.size;
-    get_scratch(take);
-    thread_size = take.size - off_thread;
+    h2o_take arena { nullptr };
+    get_shared(arena);
+    off_thread = arena.size;
+    get_scratch(arena);
+    thread_size = arena.size - off_thread;
 }
 
-top_keys::shared top_keys::get_shared(h2o_take & take) const {
+top_keys::shared top_keys::get_shared(h2o_take & arena) const {
     shared w;
-    w.q       = take.get<h2o_index_query>(n_head_kv*n_q*n_blocks);
-    w.factors = take.get<float>(n_head_kv*n_q);
-    w.panels  = take.get<char>(packs_once ? n_round*n_units*unit_size : 0);
-    w.scores  = take.get<float>(n_parts > 1 ? n_head_kv*n_tiles*n_k_pad : 0);
+    w.q       = arena.get<h2o_index_query>(n_head_kv*n_q*n_blocks);
+    w.factors = arena.get<float>(n_head_kv*n_q);
+    w.panels  = arena.get<char>(packs_once ? n_round*n_batches*batch_size : 0);
+    w.scores  = arena.get<float>(n_ranges > 1 ? n_head_kv*n_tiles*n_k_pad : 0);
     return w;
 }
 
-top_keys::scratch top_keys::get_scratch(h2o_take & take) const {
+top_keys::scratch top_keys::get_scratch(h2o_take & arena) const {
     scratch s;
-    s.sum    = take.get<float>(d);
-    s.panels = take.get<char>(packs_once ? 0 : unit_size);
-    s.scores = take.get<float>(n_parts > 1 ? 0 : n_k_pad);
-    s.values = take.get<float>(n_k_pad + kernel.n_lanes);
-    s.rows   = take.get<int32_t>(n_k_pad + kernel.n_lanes);
+    s.sum    = arena.get<float>(d);
+    s.panels = arena.get<char>(packs_once ? 0 : batch_size);
+    s.scores = arena.get<float>(n_ranges > 1 ? 0 : n_k_pad);
+    s.values = arena.get<float>(n_k_pad + kernel.n_lanes);
+    s.rows   = arena.get<int32_t>(n_k_pad + kernel.n_lanes);
     return s;
 }
 
@@ -155,9 +157,9 @@ void top_keys::quantize(const shared & w, const scratch & s, int64_t h, int64_t 
         peak   = std::max(peak, std::fabs(s.sum[j]));
         zeros += s.sum[j]*0.0f;
     }
-    const bool has_say = zeros == 0.0f && peak > 0.0f;
+    const bool counts = zeros == 0.0f && peak > 0.0f;
 
-    w.factors[h*n_q + i] = has_say ? peak/127.0f : NAN;
+    w.factors[h*n_q + i] = counts ? peak/127.0f : NAN;
 
     h2o_index_query * dst = w.q + (h*n_q + i)*n_blocks;
     for (int64_t b = 0; b < n_blocks; ++b) {
@@ -165,35 +167,36 @@ void top_keys::quantize(const shared & w, const scratch & s, int64_t h, int64_t 
 
         dst[b].offset = 0;
         for (int j = 0; j < H2O_INDEX_BLOCK; ++j) {
-            dst[b].x[j] = has_say ? (int8_t) std::nearbyint(x[j]/peak*127.0f) : 0;
+            dst[b].x[j] = counts ? (int8_t) std::nearbyint(x[j]/peak*127.0f) : 0;
             dst[b].offset -= 8*dst[b].x[j];
         }
     }
 }
 
-void top_keys::pack(int64_t h, int64_t unit, char * panels) const {
-    const int64_t first = unit*UNIT_KEYS;
+void top_keys::pack(int64_t h, int64_t batch, char * panels) const {
+    const int64_t first = batch*BATCH_KEYS;
 
-    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], unit_keys(unit), d, panels);
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], batch_keys(batch), d, panels);
 }
 
-// of the part's keys
-void top_keys::score(const shared & w, const scratch & s, const tile_queries & t, int64_t part, float * scores) const {
-    for (int64_t unit = part*n_units/n_parts; unit < (part + 1)*n_units/n_parts; ++unit) {
-        char * panels = packs_once ? w.panels + (t.h%n_round*n_units + unit)*unit_size : s.panels;
+// scores of a range of keys
+void top_keys::score(const shared & w, const scratch & s, const tile_queries & t, int64_t range, float * scores) const {
+    for (int64_t batch = range*n_batches/n_ranges; batch < (range + 1)*n_batches/n_ranges; ++batch) {
+        char * panels = packs_once ? w.panels + (t.h%n_round*n_batches + batch)*batch_size : s.panels;
         if (!packs_once) {
-            pack(t.h, unit, panels);
+            pack(t.h, batch, panels);
         }
-        kernel.score(panels, h2o_ceil_div(unit_keys(unit), kernel.n_lanes), d, w.q + (t.h*n_q + t.first)*n_blocks, t.n,
-                w.factors + t.h*n_q + t.first, scores + unit*UNIT_KEYS);
+        kernel.score(panels, h2o_ceil_div(batch_keys(batch), kernel.n_lanes), d, w.q + (t.h*n_q + t.first)*n_blocks,
+                t.n,
+                w.factors + t.h*n_q + t.first, scores + batch*BATCH_KEYS);
     }
 }
 
 void top_keys::select(const scratch & s, const tile_queries & t, float * scores) const {
     int32_t * dst = top + (t.h*n_tiles + t.tile)*n_top;
 
-    for (int64_t i = 0; taken && i < taken->ne[0]; ++i) {
-        const int32_t row = ((const int32_t *) ((const char *) taken->data + t.h*taken->nb[1]))[i];
+    for (int64_t i = 0; excluded && i < excluded->ne[0]; ++i) {
+        const int32_t row = ((const int32_t *) ((const char *) excluded->data + t.h*excluded->nb[1]))[i];
         if (row >= 0 && row < n_k) {
             scores[row] = NAN;
         }
@@ -226,29 +229,29 @@ void top_keys::compute(const ggml_compute_params * params) const {
         const int64_t n = std::min(n_round, n_head_kv - first);
 
         // the heads of a row stand together in the cache
-        for (int64_t i = ith; packs_once && i < n*n_units; i += nth) {
-            pack(first + i%n, i/n, w.panels + (i%n*n_units + i/n)*unit_size);
+        for (int64_t i = ith; packs_once && i < n*n_batches; i += nth) {
+            pack(first + i%n, i/n, w.panels + (i%n*n_batches + i/n)*batch_size);
         }
 
-        // f(tile, part) for all of them, each by one thread
-        const auto for_items = [&](int64_t n_parts, const auto & f) {
+        // f(tile, range) for all of them, each by one thread
+        const auto for_items = [&](int64_t n_ranges, const auto & f) {
             if (ith == 0) {
                 ggml_threadpool_chunk_set(params->threadpool, nth);
             }
             ggml_barrier(params->threadpool);
-            for (int64_t i = ith; i < n*n_tiles*n_parts; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-                f(get_tile(first + i/n_parts/n_tiles, i/n_parts%n_tiles), i%n_parts);
+            for (int64_t i = ith; i < n*n_tiles*n_ranges; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+                f(get_tile(first + i/n_ranges/n_tiles, i/n_ranges%n_tiles), i%n_ranges);
             }
             ggml_barrier(params->threadpool);
         };
 
-        if (n_parts == 1) {
+        if (n_ranges == 1) {
             for_items(1, [&](const tile_queries & t, int64_t) {
                 score(w, s, t, 0, s.scores);
                 select(s, t, s.scores);
             });
         } else {
-            for_items(n_parts, [&](const tile_queries & t, int64_t part) { score(w, s, t, part, scores_of(w, t)); });
+            for_items(n_ranges, [&](const tile_queries & t, int64_t range) { score(w, s, t, range, scores_of(w, t)); });
             for_items(1,       [&](const tile_queries & t, int64_t)      { select(s, t, scores_of(w, t)); });
         }
     }

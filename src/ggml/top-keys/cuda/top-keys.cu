@@ -6,7 +6,7 @@
 #include <algorithm>
 
 constexpr int     BLOCK         = 32;  // numbers, of Q4_0 too
-constexpr int     BLOCK_BYTES   = 18;  // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
+constexpr int     BLOCK_BYTES   = 18;  // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, plus 8
 constexpr int     MAX_HEAD_SIZE = 576;
 constexpr int     QUERIES       = 16;  // of a product
 constexpr int     WARPS         = 4;
@@ -22,21 +22,21 @@ struct query_block {
 };
 
 struct top_keys_args {
-    int d, n_q, n_k, n_head_kv, group, n_top, n_taken, tile, offset, n_tiles;
+    int d, n_q, n_k, n_head_kv, group, n_top, n_excluded, tile, offset, n_tiles;
 
     const char * q; // strides in bytes
     int64_t      q_stride, q_head_stride;
     const char * k;
     int64_t      k_stride, k_head_stride;
 
-    const int32_t * taken; // or NULL
-    int64_t         taken_stride; // in numbers
+    const int32_t * excluded; // or NULL
+    int64_t         excluded_stride; // in numbers
     int32_t       * top;
 
     // [n_head_kv] of each
     query_block * queries;  // [n_q][d/BLOCK]
-    float       * factors;  // [n_q] of scores; NaN: the query has no say
-    uint8_t     * is_taken; // [n_k]
+    float       * factors;  // [n_q] of scores; NaN: the query does not count
+    uint8_t     * is_excluded; // [n_k]
 
     // of tiles [first_tile, first_tile + n_round)
     int     first_tile, n_round;
@@ -75,12 +75,12 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     for (int offset = WARP_SIZE/2; offset > 0; offset /= 2) {
         peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, offset, WARP_SIZE));
     }
-    const bool has_say = __ballot_sync(0xffffffff, !is_finite) == 0 && peak > 0.0f;
+    const bool counts = __ballot_sync(0xffffffff, !is_finite) == 0 && peak > 0.0f;
 
     query_block * dst = a.queries + query*(a.d/BLOCK);
     for (int b = 0; b < a.d/BLOCK; ++b) {
         // as CPUs round, whatever -use_fast_math says
-        const int rounded = has_say ? (int) rintf(__fmul_rn(__fdiv_rn(sum_of(b*BLOCK + lane), peak), 127.0f)) : 0;
+        const int rounded = counts ? (int) rintf(__fmul_rn(__fdiv_rn(sum_of(b*BLOCK + lane), peak), 127.0f)) : 0;
 
         int sum = rounded;
 #pragma unroll
@@ -93,18 +93,18 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
         }
     }
     if (lane == 0) {
-        a.factors[query] = has_say ? __fdiv_rn(peak, 127.0f) : NAN;
+        a.factors[query] = counts ? __fdiv_rn(peak, 127.0f) : NAN;
     }
 }
 
-// blockIdx: taken rows, KV head
-static __global__ void __launch_bounds__(THREADS) k_mark_taken(const top_keys_args a) {
+// blockIdx: excluded rows, KV head
+static __global__ void __launch_bounds__(THREADS) k_mark_excluded(const top_keys_args a) {
     const int i = blockIdx.x*THREADS + threadIdx.x;
     const int h = blockIdx.y;
 
-    const int row = i < a.n_taken ? a.taken[h*a.taken_stride + i] : -1;
+    const int row = i < a.n_excluded ? a.excluded[h*a.excluded_stride + i] : -1;
     if (row >= 0 && row < a.n_k) {
-        a.is_taken[(int64_t) h*a.n_k + row] = 1;
+        a.is_excluded[(int64_t) h*a.n_k + row] = 1;
     }
 }
 
@@ -123,20 +123,21 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
 
     H2O_DYNAMIC_SHARED(memory);
     int         * numbers = (int *) memory;
-    float       * scales  = (float *) (numbers + n_blocks*KEYS*4); // NaN: taken, or no key
+    float       * scales  = (float *) (numbers + n_blocks*KEYS*4); // NaN: excluded, or no key
     query_block * queries = (query_block *) (scales + n_blocks*KEYS);
 
-    const uint8_t * is_taken = a.is_taken + (int64_t) h*a.n_k + key;
+    const uint8_t * is_excluded = a.is_excluded + (int64_t) h*a.n_k + key;
     for (int i = threadIdx.x; i < KEYS*n_blocks; i += THREADS) {
         const int j  = i/n_blocks;
         const int b  = i%n_blocks;
         const int at = b*KEYS + j;
 
-        const uint16_t * src = (const uint16_t *) (a.k + (int64_t) (key + min(j, n_keys - 1))*a.k_stride + h*a.k_head_stride + b*BLOCK_BYTES);
+        const int64_t    row = key + min(j, n_keys - 1);
+        const uint16_t * src = (const uint16_t *) (a.k + row*a.k_stride + h*a.k_head_stride + b*BLOCK_BYTES);
         for (int w = 0; w < 4; ++w) {
             numbers[at*4 + w] = (int) (src[1 + 2*w] | (uint32_t) src[2 + 2*w] << 16);
         }
-        scales[at] = j < n_keys && !is_taken[j] ? (float) *(const half *) src : NAN;
+        scales[at] = j < n_keys && !is_excluded[j] ? (float) *(const half *) src : NAN;
     }
 
     float highest[WARP_KEYS/8][2];
@@ -204,7 +205,7 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
 
             const int j = warp_key + n*8 + lane%4*2 + e;
             if (lane < 4 && j < n_keys) {
-                scores[j] = is_taken[j] ? NAN : x;
+                scores[j] = is_excluded[j] ? NAN : x;
             }
         }
     }
@@ -227,13 +228,14 @@ static __global__ void __launch_bounds__(H2O_SELECT_THREADS) k_select(const top_
 bool ggml_cuda_h2o_top_keys_supported(int device, const ggml_tensor * dst) {
     const int cc = ggml_cuda_info().devices[device].cc;
 
-    return GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE && dst->src[1]->ne[2] <= UINT16_MAX && dst->src[0]->ne[0] <= MAX_HEAD_SIZE;
+    return GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE && dst->src[1]->ne[2] <= UINT16_MAX &&
+            dst->src[0]->ne[0] <= MAX_HEAD_SIZE;
 }
 
 void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * q     = dst->src[0];
     const ggml_tensor * k     = dst->src[1];
-    const ggml_tensor * taken = dst->src[2];
+    const ggml_tensor * excluded = dst->src[2];
 
     top_keys_args a = {};
     a.d             = (int) q->ne[0];
@@ -252,36 +254,37 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
     a.k_stride      = k->nb[1];
     a.k_head_stride = k->nb[2];
     a.top           = (int32_t *) dst->data;
-    if (taken) {
-        a.taken        = (const int32_t *) taken->data;
-        a.taken_stride = taken->nb[1]/sizeof(int32_t);
-        a.n_taken      = (int) taken->ne[0];
+    if (excluded) {
+        a.excluded        = (const int32_t *) excluded->data;
+        a.excluded_stride = excluded->nb[1]/sizeof(int32_t);
+        a.n_excluded      = (int) excluded->ne[0];
     }
 
     const int     n_blocks    = a.d/BLOCK;
     const int64_t n_queries   = (int64_t) a.n_head_kv*a.n_q;
     const int64_t tile_scores = (int64_t) a.n_head_kv*a.n_k;
-    const int64_t max_round   = std::clamp<int64_t>(MAX_SCORES/tile_scores, 1, std::min<int64_t>(a.n_tiles, UINT16_MAX));
+    const int64_t max_round   = std::clamp<int64_t>(MAX_SCORES/tile_scores, 1, std::min<int64_t>(a.n_tiles,
+            UINT16_MAX));
     const size_t  shared      = shared_size(a.d);
 
     ggml_cuda_pool_alloc<query_block> queries (ctx.pool(), n_queries*n_blocks);
     ggml_cuda_pool_alloc<float>       factors (ctx.pool(), n_queries);
-    ggml_cuda_pool_alloc<uint8_t>     is_taken(ctx.pool(), tile_scores);
+    ggml_cuda_pool_alloc<uint8_t>     is_excluded(ctx.pool(), tile_scores);
     ggml_cuda_pool_alloc<float>       scores  (ctx.pool(), max_round*tile_scores);
 
     a.queries  = queries.get();
     a.factors  = factors.get();
-    a.is_taken = is_taken.get();
+    a.is_excluded = is_excluded.get();
     a.scores   = scores.get();
 
     cudaStream_t stream = ctx.stream();
 
-    CUDA_CHECK(cudaMemsetAsync(a.is_taken, 0, tile_scores, stream));
+    CUDA_CHECK(cudaMemsetAsync(a.is_excluded, 0, tile_scores, stream));
     CUDA_SET_SHARED_MEMORY_LIMIT(k_score, shared_size(MAX_HEAD_SIZE));
 
     h2o_launch(k_round_queries, dim3(a.n_q, a.n_head_kv), WARP_SIZE, 0, stream, a);
-    if (a.n_taken > 0) {
-        h2o_launch(k_mark_taken, dim3((a.n_taken + THREADS - 1)/THREADS, a.n_head_kv), THREADS, 0, stream, a);
+    if (a.n_excluded > 0) {
+        h2o_launch(k_mark_excluded, dim3((a.n_excluded + THREADS - 1)/THREADS, a.n_head_kv), THREADS, 0, stream, a);
     }
 
     for (a.first_tile = 0; a.first_tile < a.n_tiles; a.first_tile += a.n_round) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of ggml_h2o_top_keys that is compiled once for each instruction set. Its files include no headers with inline
-// functions: the linker could take a copy that was compiled for another CPU.
+// The part of ggml_h2o_top_keys that is compiled once for each instruction set. Its files include no headers with
+// inline functions: the linker could take a copy that was compiled for another CPU.
 
 #include <stdint.h>
 
@@ -17,21 +17,21 @@ struct h2o_index_query {
     int32_t offset; // -8 times their sum, for the 8 in each number of a key
 };
 
-// Keys are packed into panels of n_lanes keys. For each block of 32 numbers a panel has the scales of all keys in F32, then of
-// the keys' 16 bytes the first 4 of all keys, the next 4, and so on. A key whose first scale is NaN scores NaN.
+// Keys are packed into panels of n_lanes keys. For each block of 32 numbers a panel has the scales of all keys in F32,
+// then of the keys' 16 bytes the first 4 of all keys, the next 4, and so on. A key whose first scale is NaN scores NaN.
 struct h2o_index_kernel {
-    const char * name;
-    int          n_lanes;
+    int n_lanes;
 
     // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
     void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
 
-    // Of each key the largest over n_q queries [n_q][d/32 blocks] of score*factor, -inf if all are NaN.
-    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * factors,
+    // For each key the largest score*factor of n_q queries [n_q][d/32 blocks], -inf if all are NaN.
+    void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
+            const float * factors,
             float * scores);
 
-    // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones the first.
-    // Returns how many there are. values and rows are scratch for n + n_lanes numbers.
+    // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones
+    // the first. Returns how many there are. values and rows are scratch for n + n_lanes numbers.
     int64_t (*select)(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top);
 };
 
@@ -39,8 +39,3 @@ struct h2o_index_kernel {
 constexpr int64_t h2o_index_panel_size(int64_t n_lanes, int64_t d) {
     return d/H2O_INDEX_BLOCK*n_lanes*(int64_t) (sizeof(float) + H2O_INDEX_BLOCK/2);
 }
-
-// NULL where the compiler has no such instructions
-extern const h2o_index_kernel * const h2o_index_portable;
-extern const h2o_index_kernel * const h2o_index_avx2;
-extern const h2o_index_kernel * const h2o_index_avx512; // with VNNI

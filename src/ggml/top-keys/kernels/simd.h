@@ -1,5 +1,6 @@
-// Scores and their selection with vectors of VL floats. The file that includes this has included h2o-half-simd.h and defines
-//   NQ                     queries that are scored at once, as many as fit into the registers
+// Scores and their selection with vectors of VL floats. The file that includes this has included simd/half.h and
+// defines
+//   KERNEL                 the kernel's name
 //   key_block              a panel's block in registers; dot(q): VL sums of products with a query's block
 //   load_rows              16 bytes of every 4th of VL rows, side by side
 //   lanes_at_least(x, t)   the lanes that are t or more, as bits
@@ -8,6 +9,8 @@
 #include "ggml/top-keys/kernels/kernel.h"
 
 namespace {
+
+constexpr int NQ = VL == 16 ? 8 : 4; // queries that are scored at once: they fit into the registers
 
 constexpr int64_t BLOCK_SIZE = h2o_index_panel_size(VL, H2O_INDEX_BLOCK); // of a panel
 
@@ -98,7 +101,8 @@ inline void for_queries(int64_t n_q, const F & f) {
     }
 }
 
-void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q, const float * factors,
+void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
+        const float * factors,
         float * scores) {
     const int64_t n_blocks = d/H2O_INDEX_BLOCK;
 
@@ -132,10 +136,6 @@ inline float float_of(int64_t order) {
     return x;
 }
 
-inline float sum_of_lanes(vec_f x) {
-    return fold(x, [](vec_f a, vec_f b) { return a + b; })[0];
-}
-
 // of counts below 0
 inline int64_t count_of(vec_i x) {
     return -((vec_i) fold((vec_f) x, [](vec_f a, vec_f b) { return (vec_f) ((vec_i) a + (vec_i) b); }))[0];
@@ -158,35 +158,20 @@ int64_t count_above(const float * x, int64_t n, float t) {
     return count_of(count);
 }
 
-// How many standard deviations above its mean a normal variable is with this probability. After Abramowitz and Stegun, 26.2.22.
-inline float normal_quantile(float probability) {
-    const float p = probability < 0.5f ? probability : 1.0f - probability;
-    const float t = __builtin_sqrtf(-2.0f*__builtin_logf(p));
-    const float z = t - (2.30753f + 0.27061f*t)/(1.0f + (0.99229f + 0.04481f*t)*t);
-
-    return probability < 0.5f ? z : -z;
-}
-
-// A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest. Where
-// fewer than k are numbers, -inf.
+// A number that at least k of x reach, and at most k + slack of them if there is such a number; else the k-th largest.
+// Where fewer than k are numbers, -inf.
 //
-// The first guess is right if x is normally distributed. Others interpolate: the logarithm of the count falls nearly linearly. Every
-// third step is a bisection, so that the search ends soon whatever x is.
+// Guesses interpolate: the logarithm of the count falls nearly linearly. Every third step is a bisection, so that the
+// search ends soon whatever x is.
 float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
-    vec_f low     = broadcast( __builtin_inff());
-    vec_f high    = broadcast(-__builtin_inff());
-    vec_f sum     = {};
-    vec_f squares = {};
-    vec_i count   = {};
+    vec_f low   = broadcast( __builtin_inff());
+    vec_f high  = broadcast(-__builtin_inff());
+    vec_i count = {};
     for (int64_t i = 0; i < n; i += VL) {
         const vec_f v = load(x + i);
         low    = min(v, low);
         high   = max(v, high);
         count += v == v;
-
-        const vec_f number = v == v ? v : vec_f {};
-        sum     += number;
-        squares += number*number;
     }
     int64_t n_reached = count_of(count);
     if (n_reached < k) {
@@ -197,14 +182,13 @@ float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
     int64_t missed   = order_of(fold(high, max)[0]) + 1;
     float   n_missed = 0.5f;
 
-    const float aim      = (float) k + 0.5f*(float) slack;
-    const float mean     = sum_of_lanes(sum)/(float) n_reached;
-    const float variance = sum_of_lanes(squares)/(float) n_reached - mean*mean;
-
-    float guess = mean + normal_quantile(aim/(float) (n_reached + 1))*__builtin_sqrtf(variance);
-
+    const float aim = (float) k + 0.5f*(float) slack;
     for (int step = 1; missed - reached > 1 && n_reached > k + slack; ++step) {
-        const int64_t middle = step%3 == 0 ? reached + (missed - reached)/2 : min_of(max_of(order_of(guess), reached + 1), missed - 1);
+        const float share = __builtin_logf((float) n_reached/aim)/__builtin_logf((float) n_reached/n_missed);
+        const float guess = float_of(reached) + (float_of(missed) - float_of(reached))*share;
+
+        const int64_t middle = step%3 == 0 ? reached + (missed - reached)/2 : min_of(max_of(order_of(guess),
+                reached + 1), missed - 1);
 
         const int64_t n_at_least = count_at_least(x, n, float_of(middle));
         if (n_at_least < k) {
@@ -214,9 +198,6 @@ float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
             reached   = middle;
             n_reached = n_at_least;
         }
-
-        const float share = __builtin_logf((float) n_reached/aim)/__builtin_logf((float) n_reached/n_missed);
-        guess = float_of(reached) + (float_of(missed) - float_of(reached))*share;
     }
 
     return float_of(reached);
@@ -238,7 +219,7 @@ int64_t find_maxima(const float * x, int64_t n_x, int64_t n, float * maxima) {
     return n_maxima;
 }
 
-// Those of n scores that reach the bound, and their numbers. Returns how many; up to VL - 1 more are written.
+// Appends the scores that reach the bound, and their numbers. Returns how many; up to VL - 1 more are written.
 int64_t append_at_least(const float * scores, int64_t n, float bound, float * values, int32_t * rows) {
     vec_i lane;
     for (int v = 0; v < VL; ++v) {
@@ -257,8 +238,8 @@ int64_t append_at_least(const float * scores, int64_t n, float bound, float * va
     return n_found;
 }
 
-// Where scores are many, the n_top-th largest of the maxima of as many groups as are 8 times n_top is a lower bound of the
-// n_top-th largest score, and few scores reach it.
+// Where scores are many, the n_top-th largest of the maxima of as many groups as are 8 times n_top is a lower bound of
+// the n_top-th largest score, and few scores reach it.
 int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top) {
     const int64_t n_group = n/(8*n_top);
     const int64_t slack   = n_top/4;
@@ -294,8 +275,6 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     return n_top;
 }
 
-const h2o_index_kernel kernel = { NAME, VL, pack, score, select };
-
 } // namespace
 
-extern const h2o_index_kernel * const KERNEL = &kernel;
+extern const h2o_index_kernel KERNEL = { VL, pack, score, select };

@@ -1,5 +1,5 @@
-// Numbers of the rows are in the lanes: nothing is added up across them, as in products whose rows are as short as a rank. The file that
-// includes this defines VL and KERNEL.
+// Lanes are rows of B: there are no sums across lanes, which products with rows as short as a rank would spend their time on.
+// The file that includes this defines VL and KERNEL, the kernel's name.
 
 #include "ggml/low-rank/kernels/kernel.h"
 #include "ggml/simd/vec.h"
@@ -53,8 +53,6 @@ void add(const float * tile, const float * y, int64_t rank, float * sums, int64_
     }
 }
 
-const h2o_low_rank_kernel kernel = { add };
-
 } // namespace
 
-const h2o_low_rank_kernel * const KERNEL = &kernel;
+extern const h2o_low_rank_kernel KERNEL = { add };

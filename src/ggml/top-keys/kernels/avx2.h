@@ -1,10 +1,3 @@
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-
-#define NAME   "avx2"
-#define KERNEL h2o_index_avx2
-#define VL 8
-#define NQ 4
-
 #include "ggml/simd/half.h"
 #include "ggml/top-keys/kernels/kernel.h"
 
@@ -70,17 +63,10 @@ constexpr lane_table make_lane_table() {
 constexpr lane_table LANES = make_lane_table();
 
 inline vec_f compress(vec_f x, unsigned lanes) {
-    return (vec_f) _mm256_permutevar8x32_ps((__m256) x, _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long) LANES.lanes[lanes])));
+    return (vec_f) _mm256_permutevar8x32_ps((__m256) x,
+            _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long) LANES.lanes[lanes])));
 }
 
 } // namespace
 
 #include "ggml/top-keys/kernels/simd.h"
-
-#else
-
-#include "ggml/top-keys/kernels/kernel.h"
-
-const h2o_index_kernel * const h2o_index_avx2 = nullptr;
-
-#endif

@@ -1,10 +1,12 @@
-// The kernel in float32, with blocks of MR rows times NV vectors of VL floats in registers: these three, and the kernel's variable
-// KERNEL, are defined by the file that includes this.
+// The kernel in float32. The file that includes this defines VL and KERNEL, the kernel's name.
 
 #include "ggml/attention/kernels/in-place.h"
 
 namespace {
 
+// MR rows times NV vectors of VL floats stay in registers
+constexpr int MR        = VL == 16 ? 12 : 6;
+constexpr int NV        = 2;
 constexpr int NR        = NV*VL;
 constexpr int ROW_STEP  = MR;
 constexpr int GRAIN     = 1;
@@ -87,7 +89,8 @@ struct products {
 
     explicit products(const h2o_attn_tile & t) : q(t.q), ld_q(t.d_k) {}
 
-    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) const {
+    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc,
+            bool add) const {
         with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add); });
     }
 };
@@ -95,5 +98,3 @@ struct products {
 } // namespace
 
 #include "ggml/attention/kernels/tile.h"
-
-const h2o_attn_kernel * const KERNEL = &kernel;

@@ -1,10 +1,3 @@
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
-
-#define NAME   "avx512"
-#define KERNEL h2o_index_avx512
-#define VL 16
-#define NQ 8
-
 #include "ggml/simd/half.h"
 #include "ggml/top-keys/kernels/kernel.h"
 
@@ -61,11 +54,3 @@ inline vec_f compress(vec_f x, unsigned lanes) {
 } // namespace
 
 #include "ggml/top-keys/kernels/simd.h"
-
-#else
-
-#include "ggml/top-keys/kernels/kernel.h"
-
-const h2o_index_kernel * const h2o_index_avx512 = nullptr;
-
-#endif

@@ -1,8 +1,3 @@
-#define NAME   "portable"
-#define KERNEL h2o_index_portable
-#define VL 4
-#define NQ 4
-
 #include "ggml/simd/half.h"
 #include "ggml/top-keys/kernels/kernel.h"
 
@@ -12,8 +7,8 @@ typedef int16_t  vec_s __attribute__((vector_size(VL*4)));
 typedef uint16_t vec_h __attribute__((vector_size(VL*4)));
 typedef uint16_t vec_bytes_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
 
-// Two numbers of every key in 16 bits each, with the same two of a query. All sums of a block's products fit into 16 bits:
-// 16*15*127.
+// Two numbers of every key in 16 bits each, with the same two of a query. All sums of a block's products fit into 16
+// bits: 16*15*127.
 inline vec_s product(vec_h keys, int8_t a, int8_t b) {
     const int32_t pair = (uint16_t) (int16_t) a | (uint32_t) (uint16_t) (int16_t) b << 16;
     return (vec_s) (keys & 15)*(vec_s) (pair + vec_i {});

@@ -1,27 +1,22 @@
-#include "ggml/attention/kernels/kernel.h"
-
-#if defined(__AMX_BF16__) && defined(__AVX512F__)
-
 // Products in BF16 with almost the precision of float32: x = hi + lo + O(2^-17 x), both BF16, each times each.
 //
-// A tile multiplies 16 pairs of numbers. Of 32 numbers in a row, the j-th pair are the j-th and the (j+16)-th, so that two
-// vectors become pairs without moving between lanes. Rows are split into runs of 32: 16 pairs of hi, 16 pairs of lo.
-
-#define VL 16
+// A tile multiplies 16 pairs of numbers. Of 32 numbers in a row, the j-th pair are the j-th and the (j+16)-th, so that
+// two vectors become pairs without moving between lanes. Rows are split into groups of 32: 16 pairs of hi, 16 pairs of
+// lo. The file that includes this defines VL, 16, and KERNEL, the kernel's name.
 
 #include "ggml/attention/kernels/in-place.h"
 #include "ggml/simd/amx.h"
 
 namespace {
 
-constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a run
+constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a group
 constexpr int TILE      = 256;  // pairs in a tile
 
 constexpr int NR        = BLOCK;
 constexpr int ROW_STEP  = BLOCK;
-constexpr int GRAIN     = BLOCK; // a run
+constexpr int GRAIN     = BLOCK; // a group
 constexpr int MR        = 8;
-constexpr int KEY_BLOCK = 2048;  // logits of so many keys stay in the L2 cache
+constexpr int KEY_BLOCK = 2048;  // their logits stay in the L2 cache
 constexpr int TILE_ROWS = 64;
 
 static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS, "");
@@ -64,7 +59,7 @@ inline vec_f load_some(const float * x, int64_t n) {
     return (vec_f) _mm512_maskz_loadu_ps(mask, x);
 }
 
-// Runs of 32 keys: [run][32 of d][hi, lo][16 keys twice][16 pairs of d][16 keys]
+// Groups of 32 keys: [group][32 of d][hi, lo][16 keys twice][16 pairs of d][16 keys]
 void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
     float * dst = (float *) k + key*h2o_attn_pad(d);
 
@@ -88,14 +83,15 @@ void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
     }
 }
 
-// Runs of 32 columns: [run][32 keys][hi, lo][16 columns twice][16 pairs of keys][16 columns]
+// Groups of 32 columns: [group][32 keys][hi, lo][16 columns twice][16 pairs of keys][16 columns]
 void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
     for (int64_t i = 0; i < d; i += BLOCK) {
         float * dst = (float *) v + i*n_k + key*BLOCK;
         for (int half = 0; half < 2; ++half) {
             const int64_t column = i + half*VL;
             for (int p = 0; p < 16; ++p) {
-                const split_pairs s = split(load_some(rows + p*d + column, d - column), load_some(rows + (p + 16)*d + column, d - column));
+                const split_pairs s = split(load_some(rows + p*d + column, d - column),
+                        load_some(rows + (p + 16)*d + column, d - column));
                 store(dst +       half *TILE + p*VL, s.hi);
                 store(dst + (2 + half)*TILE + p*VL, s.lo);
             }
@@ -114,7 +110,7 @@ void split_rows(const float * x, int n_rows, int64_t d, float * dst) {
     }
 }
 
-// the 2x2 tiles of c += those of a times those of b
+// c += a*b, each 2x2 tiles
 inline void add_products() {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -169,7 +165,7 @@ void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, fl
     _tile_stored(3, c1 + VL, ldc);
 }
 
-// 32 weights as a run
+// 32 weights as a group
 struct weights {
     static constexpr int N = 2;
 
@@ -198,7 +194,8 @@ struct products {
         split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
     }
 
-    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) const {
+    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc,
+            bool add) const {
         multiply_block(a, lda, b, n, c, ldc, add);
     }
 };
@@ -206,11 +203,3 @@ struct products {
 } // namespace
 
 #include "ggml/attention/kernels/tile.h"
-
-const h2o_attn_kernel * const h2o_attn_amx = &kernel;
-
-#else
-
-const h2o_attn_kernel * const h2o_attn_amx = nullptr;
-
-#endif

@@ -1,0 +1,126 @@
+#pragma once
+
+#include "ggml/attention/cpu/plain.h"
+
+struct ggml_compute_params;
+
+// Attention of tiles of rows (query, head of the group) to ranges of keys. A KV head's keys are memory keys and chunk
+// keys, for all queries; a list has extra keys for a tile of queries. There are three ways:
+//
+//   PACKED     A KV head's keys are packed once for all rows. A tile has all logits at once, which column sums need:
+//              each item of work makes sums, which are added up in order at the end. With many keys, the KV heads are
+//              computed in rounds, which share the room for packed keys and sums. An item gathers and packs extra keys
+//              itself.
+//   BLOCKS     Without column sums and extra keys. Each item packs the blocks of keys that it reads, so the work buffer
+//              does not grow with the keys.
+//   IN_PLACE   Few rows read keys in the cache, in blocks. An item is a range of blocks, or a block of a list, for all
+//              KV heads, whose rows lie side by side in the cache. Query sums are made of the blocks' saved weights.
+//
+// Each block has a softmax for itself. The blocks' results are fused within a range at once, between ranges and lists
+// at the end, in order. None of this depends on the number of threads.
+struct h2o_attn_driver : h2o_attn_args {
+    h2o_attn_driver(const ggml_tensor * dst, int n_threads);
+
+    size_t size() const { return off_thread + n_threads*thread_size + 64; } // of the work buffer
+
+    void compute(const ggml_compute_params * params) const;
+
+private:
+    enum way { PACKED, BLOCKS, IN_PLACE };
+
+    static way way_of(const h2o_attn_args & args);
+
+    // all threads'
+    struct shared {
+        float          * k; // packed, [n_round]
+        float          * v;
+        h2o_attn_peaks * peaks;   // of H2O_ATTN_KEYS keys each
+        float          * sums;    // of items
+        float          * states;  // of ranges and lists but the first
+        float          * weights; // of blocks, for query sums: exp(logit - m) [n_rows][ld], m [n_rows]
+    };
+
+    // a thread's
+    struct scratch {
+        float   * q; // of the tile, multiplied by the scale
+        float   * q_pairs;
+        float   * o;
+        float   * m;
+        float   * l;
+        float   * logits;
+        float   * rows; // to be packed
+        float   * k;    // of a block or list, packed or converted
+        float   * v;
+        int32_t * extra; // rows and first queries, for a head and the next one
+        int32_t * iota;
+    };
+
+    // a row's result so far: (m, l, o) of an online softmax
+    struct state {
+        float * o;
+        float * m;
+        float * l;
+    };
+
+    // a = a and what (m, l, o) is of
+    static void fuse(const state & a, int64_t d, const float * o, float m, float l);
+
+    shared  get_shared (h2o_take & arena) const;
+    scratch get_scratch(h2o_take & arena) const;
+
+    state state_of(const shared & w, int64_t range, int64_t h, int64_t row, int64_t block) const;
+    float * weights_of(const shared & w, int64_t h, int64_t key) const {
+        return w.weights + (key/block_size*n_head_kv + h)*n_rows*(ld + 1);
+    }
+    float * sums_of(const shared & w, int64_t h,
+            int64_t item) const { return w.sums + (h%n_round*n_items + item)*n_k_pad; }
+
+    int64_t n_tiles(int64_t rows) const { return h2o_ceil_div(rows, tile_rows); }
+
+    // first key of a range of blocks, for rows that see n_keys
+    int64_t range_start(int64_t range, int64_t n_keys) const {
+        return range*h2o_ceil_div(n_keys, block_size)/n_ranges*block_size;
+    }
+
+    h2o_attn_key_set keys_of    (int64_t h, int64_t block, int64_t key, int64_t end) const;
+    h2o_attn_key_set extra_keys (int64_t list, int64_t h, int64_t begin, int64_t end_query, int32_t * buffer) const;
+    h2o_attn_key_set keys_after (const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
+    h2o_attn_key_set packed_keys(const shared & w, int64_t h, int64_t block) const;
+
+    int64_t n_seen(const h2o_attn_key_set & keys, int64_t row) const;
+
+    void pack  (const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & after) const;
+    void clear (const shared & w, int64_t range, int64_t h, int64_t row, int64_t end, int64_t block) const;
+    void attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n, int64_t block,
+            const h2o_attn_key_set & keys, const h2o_attn_key_set & extra, const h2o_attn_key_set & next,
+            float * column_sums) const;
+
+    void compute_packed  (const shared & w, const scratch & s, int64_t h, int64_t item, int64_t block) const;
+    void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
+
+    void add_column_sums(const shared & w, int64_t h, int64_t block, int64_t start, int64_t end) const;
+    void fuse_ranges    (const shared & w, int64_t h, int64_t row) const;
+    void set_query_sums (const shared & w, int64_t h, int64_t query) const;
+
+    const h2o_attn_kernel & kernel;
+    const way               how;
+    const int               n_threads;
+
+    int64_t d_k_tile;    // in place: whole vectors
+    int64_t d_v_tile;
+    int64_t d_k_pad, d_v_pad, n_k_pad;
+    int64_t n_packs;     // of H2O_ATTN_KEYS keys, of a KV head
+    int64_t n_rows;      // of a KV head
+    int64_t tile_rows;
+    int64_t ld;          // of a tile's logits
+    int64_t block_size;  // keys that a tile attends to at once
+    int64_t local_keys;  // in a thread's buffers
+    int64_t n_ranges;    // of blocks
+    int64_t n_list_blocks;
+    int64_t n_batches;   // of lists: within a batch the next list's keys are prefetched
+    int64_t n_slices;    // of rows
+    int64_t n_items;     // of a KV head; in place: of all
+    int64_t n_round;     // KV heads at once
+
+    size_t off_thread, thread_size; // bytes
+};
