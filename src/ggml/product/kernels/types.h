@@ -172,12 +172,14 @@ template <int BYTES, int BITS>
 struct blocks_of_6_bit_scales : units_of<8, BYTES, number_kind<BITS, 0, 1, true>> {
     template <int N>
     static void scales(const char * row, floats * scale, floats * min) {
+        const float    d = half_at(row);
+        const float    m = -half_at(row + 2);
         const uint32_t a = dword_at(row + 4);
         const uint32_t b = dword_at(row + 8);
         const uint32_t c = dword_at(row + 12);
 
-        scale[0] = floats_of(qword_of(a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)))*half_at(row);
-        min[0]   = floats_of(qword_of(b & 0x3f3f3f3f, (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)))*-half_at(row + 2);
+        scale[0] = floats_of(qword_of(a & 0x3f3f3f3f, (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)))*d;
+        min[0]   = floats_of(qword_of(b & 0x3f3f3f3f, (c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)))*m;
     }
 
     template <int W>
@@ -209,13 +211,14 @@ struct q6_k : units_of<8, 210, number_kind<6, 32, 2, false>> {
 struct iq4_xs : units_of<8, 136, number_kind<8, 128, 1, false>> {
     template <int N>
     static void scales(const char * row, floats * scale, floats *) {
+        const float    d    = half_at(row);
         const uint32_t head = dword_at(row);
         const uint64_t low  = dword_at(row + 4);
         uint64_t x = 0;
         for (int i = 0; i < 8; ++i) {
             x |= ((low >> 4*i & 15) | (uint64_t) (head >> (16 + 2*i) & 3) << 4) << 8*i;
         }
-        scale[0] = (floats_of(x) - 32.0f)*half_at(row);
+        scale[0] = (floats_of(x) - 32.0f)*d;
     }
 
     template <int W>
