@@ -81,30 +81,19 @@ public:
 private:
     static constexpr uint32_t N_GRAM = 3;
 
-    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram.
-    //
-    // A slot holds the n-gram's newest position, or ~i if it has MAX_VISITS positions or more: those are in frequent[i]. The
-    // tokens of the newest position are the key. Positions come and go like on a stack, so frequent n-grams do, too.
+    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram. The tokens of an
+    // n-gram's newest position are its key. Positions are added and removed at the end of the text only.
     struct gram_index {
-        struct chain {
-            int32_t  head;
-            uint32_t n;
+        struct slot {
+            int32_t  head;  // newest position
+            uint32_t n = 0; // number of positions; 0: the slot is empty
         };
 
         uint32_t length;
         uint32_t n_used = 0;
 
-        std::vector<int32_t> slots;
-        std::vector<int32_t> back; // [positions indexed] how far before it the n-gram's previous position is, 0: there is none
-        std::vector<chain>   frequent;
-
-        int32_t head(int32_t slot) const { return slot >= 0 ? slot : frequent[~slot].head; }
-
-        // the n-gram's previous position, -1 if there is none
-        int32_t prev(int32_t pos) const {
-            const uint32_t n = back[pos];
-            return n > 0 ? pos - (int32_t) n : -1;
-        }
+        std::vector<slot>    slots;
+        std::vector<int32_t> prev; // [positions indexed] the n-gram's previous position, -1 if there is none
     };
 
     uint32_t home(const gram_index & gram, uint32_t pos) const;
@@ -122,7 +111,7 @@ private:
 
     void choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const;
 
-    const h2o_lookup_params params;
+    h2o_lookup_params params;
 
     std::vector<int32_t> tokens;
 
