@@ -370,7 +370,7 @@ LLAMA_API bool llama_h2o_kv_next_chunk(struct llama_h2o_kv * kv, uint32_t n);
 // write K, V of positions [p0, p1): [n_head_kv, p1 - p0, head_size]
 LLAMA_API bool llama_h2o_kv_set_kv(struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, const float * k, const float * v);
 
-// K, V of the memory set through the gather that inference uses: [n_head_kv, M, head_size], padding is zero
+// K, V of the memory set: [n_head_kv, M, head_size], padding is zero
 LLAMA_API bool llama_h2o_kv_gather_k_memory(struct llama_h2o_kv * kv, int32_t il, float * dst);
 LLAMA_API bool llama_h2o_kv_gather_v_memory(struct llama_h2o_kv * kv, int32_t il, float * dst);
 

@@ -10,32 +10,18 @@
 // of its [S x S] logits and hold 1/4 of them at a time.
 static constexpr int64_t n_query_blocks = 4;
 
-ggml_tensor * h2o_gather_rows(ggml_context * ctx, ggml_tensor * t, ggml_tensor * rows) {
-    return ggml_get_rows(ctx, t, rows);
-}
-
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
-    ggml_h2o_attn_params p = {};
-    p.rows = params.rows;
-    if (const int64_t n_block = params.q->ne[3]; p.rows && n_block > 1) {
-        const int64_t n_k = p.rows->ne[0]/n_block;
+    ggml_h2o_attn_params op = params;
+    if (const int64_t n_block = params.q->ne[3]; op.rows && n_block > 1) {
+        const int64_t n_k = op.rows->ne[0]/n_block;
 
-        p.rows = ggml_view_3d(ctx, p.rows, n_k, p.rows->ne[1], n_block, p.rows->nb[1], n_k*p.rows->nb[0], 0);
+        op.rows = ggml_view_3d(ctx, op.rows, n_k, op.rows->ne[1], n_block, op.rows->nb[1], n_k*op.rows->nb[0], 0);
     }
-    p.n_k     = params.n_k;
-    p.first   = params.first;
-    p.limits  = params.limits;
-    p.sinks   = params.sinks;
-    p.scale   = params.scale;
-    p.softcap = params.softcap;
-    p.sums    = (ggml_h2o_attn_sums) params.sums;
-    p.further = params.further;
-
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &p);
+    const h2o_attention res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &op);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
-    return { res.o, res.m, res.l, res.sums };
+    return res;
 }
 
 // The weights, set to 0 where a query does not count. Row numbers are exact in float32 up to 2^24.
@@ -123,7 +109,7 @@ h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params
     if (params.limits) {
         weights = count_weights(ctx, weights, neg_rows_of(ctx, params), ends_of(ctx, params));
     }
-    return { o, nullptr, nullptr, query_sums(ctx, weights, params.rows->ne[1], nullptr) };
+    return { o, query_sums(ctx, weights, params.rows->ne[1], nullptr), nullptr, nullptr };
 }
 
 // Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the last
@@ -142,8 +128,8 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.further.rows, n*n_tiles), GGML_TYPE_F32);
     rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
 
-    ggml_tensor * k = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
-    ggml_tensor * v = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
+    ggml_tensor * k = ggml_reshape_4d(ctx, ggml_get_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
+    ggml_tensor * v = ggml_reshape_4d(ctx, ggml_get_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
     v = ggml_cont(ctx, ggml_transpose(ctx, v));
 
     ggml_build_forward_expand(gf, k);
@@ -211,8 +197,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     const int64_t n_head_kv = params.rows->ne[1];
     const int64_t n_k       = params.rows->ne[0]/n_block;
 
-    ggml_tensor * k = h2o_gather_rows(ctx, params.k, params.rows);
-    ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, h2o_gather_rows(ctx, params.v, params.rows)));
+    ggml_tensor * k = ggml_get_rows(ctx, params.k, params.rows);
+    ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, ggml_get_rows(ctx, params.v, params.rows)));
 
     ggml_build_forward_expand(gf, k);
     ggml_build_forward_expand(gf, v);

@@ -40,7 +40,7 @@ keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
     return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0, true };
 }
 
-int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
+ggml_h2o_attn_sums sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
     if (a.layer.is_dense() || !a.owns_kv || !g.shape.is_scored) {
         return GGML_H2O_ATTN_NO_SUMS;
     }

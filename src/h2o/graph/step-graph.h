@@ -6,6 +6,7 @@
 #include "ggml.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -122,9 +123,9 @@ struct h2o_step_graph {
     };
     std::vector<choice_t> choices;
 
-    // what a node that reads the cold store knows
-    struct fetch_args;
-    std::vector<std::shared_ptr<fetch_args>> fetches;
+    // functions of the nodes that read the cold store: they write dst, as the ith of nth threads
+    using fetch = std::function<void(ggml_tensor * dst, int ith, int nth)>;
+    std::vector<std::shared_ptr<fetch>> fetches;
 };
 
 // The tiles of a step's queries, which share their further keys. They begin with the chunk; those of generated tokens with the step, so that

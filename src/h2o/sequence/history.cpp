@@ -131,19 +131,6 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     }
 }
 
-void h2o_sequence::copy_from(const h2o_sequence & src) {
-    st.n_tokens = src.st.n_tokens;
-    st.n_scored = src.st.n_scored;
-    st.n_folded = src.st.n_folded;
-    st.is_scored  = src.st.is_scored;
-    st.is_by_hand = src.st.is_by_hand;
-    st.layers      = src.st.layers;
-    st.checkpoints = src.st.checkpoints;
-    if (src.st.text) {
-        st.text.emplace(*src.st.text);
-    }
-}
-
 void h2o_sequence::keep_scores(bool keep) {
     wants_scores = keep || config.ranks();
     if (st.n_tokens == 0) {

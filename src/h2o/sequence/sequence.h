@@ -108,7 +108,7 @@ public:
     void restore(h2o_saved_sequence saved);
 
     // becomes a fork of the other one; it must be empty
-    void copy_from(const h2o_sequence & src);
+    void copy_from(const h2o_sequence & src) { st = src.st; }
 
     // Scores are kept of the next text, of this one if it is empty, also without heavy hitters.
     void keep_scores(bool keep);

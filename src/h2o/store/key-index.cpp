@@ -4,22 +4,10 @@
 
 #include "llama-impl.h"
 
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
 static constexpr ggml_type INDEX_TYPE = GGML_TYPE_Q4_0;
-
-// the Walsh-Hadamard matrix, orthonormal and symmetric
-static std::vector<float> hadamard(int64_t n) {
-    std::vector<float> res(n*n, 1.0f/std::sqrt((float) n));
-    for (int64_t i = 0; i < n*n; ++i) {
-        for (int64_t bits = i/n & i%n; bits; bits &= bits - 1) {
-            res[i] = -res[i];
-        }
-    }
-    return res;
-}
 
 h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq) : n_rows(n_rows), buffers(2*layers.size()) {
     const int64_t block = ggml_blck_size(INDEX_TYPE);
@@ -40,7 +28,7 @@ h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t 
     }
     buffers.allocate();
 
-    const auto matrix = hadamard(block);
+    const auto matrix = h2o_hadamard(block);
     for (const auto & [il, t] : rotations) {
         ggml_backend_tensor_set(t, matrix.data(), 0, ggml_nbytes(t));
     }

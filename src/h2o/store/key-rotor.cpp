@@ -13,16 +13,6 @@ static ggml_tensor * view_of(ggml_context * ctx, const h2o_kv_rows & rows, uint3
     return ggml_view_2d(ctx, rows.t, rows.t->ne[0], n, rows.t->nb[1], (rows.row0 + first)*rows.t->nb[1]);
 }
 
-// llama.cpp's rotation of quantized K
-static std::vector<float> hadamard_of(const h2o_kv_rows & rows) {
-    std::vector<float> res(rows.n_rot*rows.n_rot, 0.0f);
-    for (uint32_t i = 0; i < rows.n_rot; ++i) {
-        res[i*rows.n_rot + i] = 1.0f;
-    }
-    rows.rotate(res.data(), res.size());
-    return res;
-}
-
 // in float32, from the type of the cache and back to it; false: the backend cannot
 static bool add_rotation(h2o_rows_graph & graph, const h2o_key_rotation & r) {
     if (!graph.can_use(r.rows.t) || (r.rope.factors && !graph.can_use(r.rope.factors))) {
@@ -33,7 +23,7 @@ static bool add_rotation(h2o_rows_graph & graph, const h2o_key_rotation & r) {
     const int64_t n = r.shifts.size()/r.rows.n_head;
 
     ggml_tensor * shifts   = graph.new_input(GGML_TYPE_I32, r.shifts);
-    ggml_tensor * hadamard = r.rows.n_rot > 0 ? graph.new_input(GGML_TYPE_F32, hadamard_of(r.rows), r.rows.n_rot) : nullptr;
+    ggml_tensor * hadamard = r.rows.n_rot > 0 ? graph.new_input(GGML_TYPE_F32, h2o_hadamard(r.rows.n_rot), r.rows.n_rot) : nullptr;
 
     std::vector<ggml_tensor *> nodes;
     const auto node = [&](ggml_tensor * t) {

@@ -33,3 +33,6 @@ struct h2o_kv_rows {
     // takes back llama.cpp's rotation, or makes it: it is its own inverse
     void rotate(float * data, size_t n) const;
 };
+
+// the Walsh-Hadamard matrix [n, n], orthonormal and symmetric
+std::vector<float> h2o_hadamard(uint32_t n);

@@ -58,10 +58,10 @@ public:
     // as if chosen, and forgotten before the start
     void assign_log(h2o_lookup_log log, uint32_t start);
 
-    const uint32_t tile;
-    const uint32_t budget;
-
 private:
+    uint32_t tile;
+    uint32_t budget;
+
     h2o_lookup index;
 
     h2o_lookup_log rows;

@@ -33,27 +33,26 @@ void h2o_far_rows::keep_positions() {
     }
     slots.resize(positions.size());
 
-    // first those that are here, so that the others do not take their places
+    // The kept ones first: the others must not take their slots.
     for (size_t i = 0; i < positions.size(); ++i) {
-        const auto it = kept_by_position.find(positions[i]);
-        if (it != kept_by_position.end()) {
-            slots[i] = it->second->slot;
-            kept.splice(kept.begin(), kept, it->second);
+        if (const auto it = kept.find(positions[i]); it != kept.end()) {
+            it->second.used = ++n_used;
+            slots[i] = it->second.slot;
             present.push_back(i);
         } else {
             missing.push_back(i);
         }
     }
     for (const size_t i : missing) {
-        size_t slot = kept.size();
-        if (slot == MAX_KEPT) {
-            slot = kept.back().slot;
-            kept_by_position.erase(kept.back().pos);
-            kept.pop_back();
+        slots[i] = kept.size();
+        if (kept.size() == MAX_KEPT) {
+            const auto oldest = std::min_element(kept.begin(), kept.end(), [](const auto & a, const auto & b) {
+                return a.second.used < b.second.used;
+            });
+            slots[i] = oldest->second.slot;
+            kept.erase(oldest);
         }
-        kept.push_front({ positions[i], slot });
-        kept_by_position[positions[i]] = kept.begin();
-        slots[i] = slot;
+        kept[positions[i]] = { slots[i], ++n_used };
     }
     if (store.codec) {
         store.codec->count_kept(present.size(), missing.size());
@@ -67,7 +66,6 @@ void h2o_far_rows::keep_positions() {
 
 void h2o_far_rows::forget_kept() {
     kept.clear();
-    kept_by_position.clear();
 }
 
 int32_t h2o_far_rows::row_of(int32_t pos) const {
@@ -147,31 +145,23 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
     });
 }
 
-void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_attn_source_layout & at, size_t n_far,
-        uint8_t * dst, int ith, int nth) {
+void h2o_far_rows::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & at, size_t n_far, uint8_t * dst,
+        int ith, int nth) {
     if (ith == 0) {
-        n_layers_begun = layer + 1;
+        n_layers_begun = layer.index + 1;
     }
-
     const size_t n       = positions.size();
     const size_t n_words = (n_far + 31)/32;
 
-    // whole words of bits
-    const size_t step  = ((n + nth - 1)/nth + 31)/32*32;
-    const size_t begin = std::min(ith*step, n);
-    const size_t end   = std::min(begin + step, n);
-
-    for (uint32_t h = 0; h < n_head_kv; ++h) {
+    for (uint32_t h = ith; h < layer.n_head_kv; h += nth) {
         uint32_t * own = (uint32_t *) (dst + at.own) + h*n_words;
-        if (begin < end) { // else the words are another thread's
-            std::fill(own + begin/32, own + (end + 31)/32, 0);
-        }
+        std::fill_n(own, n_words, 0);
 
-        auto       it       = memory.begin() + h*memory.size()/n_head_kv;
-        const auto head_end = memory.begin() + (h + 1)*memory.size()/n_head_kv;
-        for (size_t i = begin; i < end; ++i) {
-            it = std::find_if(it, head_end, [&](int32_t pos) { return pos >= positions[i]; });
-            if (it != head_end && *it == positions[i]) {
+        auto       memory = layer.memory.begin() + h*layer.n_memory();
+        const auto end    = memory + layer.n_memory();
+        for (size_t i = 0; i < n; ++i) {
+            memory = std::find_if(memory, end, [&](int32_t pos) { return pos >= positions[i]; });
+            if (memory != end && *memory == positions[i]) {
                 own[i/32] |= uint32_t(1) << i%32;
             }
         }
@@ -187,15 +177,15 @@ void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint
     keep_failure([&]() {
         for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
             uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
-            divided(missing.size(), part, [&](size_t begin, size_t end) { read_missing(layer, part, begin, end, to); });
-            divided(present.size(), part, [&](size_t begin, size_t end) { copy_present(layer, part, begin, end, to); });
+            divided(missing.size(), part, [&](size_t begin, size_t end) { read_missing(layer.index, part, begin, end, to); });
+            divided(present.size(), part, [&](size_t begin, size_t end) { copy_present(layer.index, part, begin, end, to); });
         }
     });
 
     // row 0 is finite
     if (n == 0 && ith == 0) {
-        memset(dst + at.k, 0, store.row_sizes[layer][h2o_cold_store::K]);
-        memset(dst + at.v, 0, store.row_sizes[layer][h2o_cold_store::V]);
+        memset(dst + at.k, 0, store.row_sizes[layer.index][h2o_cold_store::K]);
+        memset(dst + at.v, 0, store.row_sizes[layer.index][h2o_cold_store::V]);
     }
 }
 

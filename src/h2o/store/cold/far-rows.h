@@ -1,11 +1,11 @@
 #pragma once
 
+#include "h2o/sequence/state.h"
 #include "h2o/store/cold/store.h"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,9 +25,9 @@ public:
     // their number, a position among them
     int32_t row_of(int32_t pos) const;
 
-    // Writes a layer's rows to dst; what fails is told by check(). The ith of nth threads has its part.
-    //   memory: I32 [n_head_kv, M], the layer's memory set, ascending, -1 padded at the front
-    void fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_attn_source_layout & at, size_t n_far, uint8_t * dst, int ith, int nth);
+    // Writes a layer's rows to dst, and which of them are in its memory sets. Errors are reported by check(). The ith of nth
+    // threads does its share.
+    void fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & at, size_t n_far, uint8_t * dst, int ith, int nth);
 
     // Writes the rows of chosen positions, and of position 0, likewise. dst has room for n positions, each at its own place; the others
     // are not written.
@@ -40,11 +40,11 @@ public:
     void check();
 
 private:
-    // Rows that were looked up stay for the next steps: generated tokens look up nearly what those before them have. The least recently
-    // used positions make room. They are the same in all layers.
+    // Rows that were looked up are kept for the next steps: generated tokens look up nearly the same as the tokens before
+    // them. The least recently used positions make room. They are the same in all layers.
     struct kept_position {
-        int32_t pos;
-        size_t  slot; // row of kept_bytes
+        size_t   slot; // row of kept_bytes
+        uint64_t used; // n_used then
     };
 
     static constexpr size_t MAX_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes what is kept
@@ -68,8 +68,9 @@ private:
 
     size_t n_layers_begun = 0; // in the step
 
-    std::list<kept_position> kept; // the last used first
-    std::unordered_map<int32_t, std::list<kept_position>::iterator> kept_by_position;
+    std::unordered_map<int32_t, kept_position> kept; // by position
+
+    uint64_t n_used = 0;
 
     std::vector<std::array<std::vector<uint8_t>, 2>> kept_bytes; // by layer: of K, of V
 
