@@ -16,7 +16,7 @@ class h2o_generated {
 public:
     explicit h2o_generated(uint32_t n_head_kv) : n_head_kv(n_head_kv) {}
 
-    // tokens that can be undone one by one
+    // tokens that can be undone singly
     uint32_t n_tokens() const { return totals.size() - 1; }
 
     // the next token's sums

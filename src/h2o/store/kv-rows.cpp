@@ -128,7 +128,8 @@ void h2o_kv_rows::move(uint32_t first, const std::vector<int32_t> & from) const 
 
 void h2o_kv_rows::release([[maybe_unused]] uint32_t r0, [[maybe_unused]] uint32_t r1) const {
 #ifdef __linux__ // elsewhere pages cannot be given back, or are only marked
-    if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) { // a device may know where pages are
+    // a device may know where pages are
+    if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) {
         return;
     }
     static const uintptr_t page = sysconf(_SC_PAGESIZE);
