@@ -189,7 +189,8 @@ struct llama_h2o_stats {
     int64_t  t_decode_us;
     int64_t  t_tail_us;
     int64_t  t_select_us;
-    int64_t  t_gather_us;        // parts of these, with llama_h2o_profile_callback: gathering K and V,
+    // parts of these with llama_h2o_profile_callback, of decode steps only with the operator: gathering K and V,
+    int64_t  t_gather_us;
     int64_t  t_attention_us;     // attention (which gathers by itself when it is one operator),
     int64_t  t_scores_us;        // adding to the scores
     uint64_t n_select;           // memory sets built (layers x chunks)

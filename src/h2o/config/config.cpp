@@ -31,7 +31,8 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
             text(local_window));
     check(chunk_size%block_tokens == 0 && local_window%block_tokens == 0 && heavy_budget%block_tokens == 0 &&
             sink_tokens%block_tokens == 0,
-            "scorer block_ema keeps blocks: chunk_size, local_window, heavy_budget and sink_tokens must be multiples of block_tokens (" +
+            "scorer block_ema keeps blocks: chunk_size, local_window, heavy_budget and sink_tokens must be multiples "
+                    "of block_tokens (" +
             text(block_tokens) + "), got " + text(chunk_size) + ", " + text(local_window) + ", " + text(heavy_budget) +
                     " and " + text(sink_tokens));
     check(!ranks_blocks() || ema_alpha < 1.0, "ema_alpha must be at least 0 and below 1");
@@ -46,7 +47,8 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
     check(evict || !has_cold_store(), "cold_store is for what is evicted: it needs evict");
     check(evict || positions == LLAMA_H2O_POSITIONS_TEXT, "positions cache is for what eviction keeps: it needs evict");
     check(!has_cold_store() || positions == LLAMA_H2O_POSITIONS_TEXT,
-            "positions cache needs no cold_store: what comes back from there is at its position in the text. Use positions text");
+            "positions cache needs no cold_store: what comes back from there is at its position in the text. Use "
+                    "positions text");
     check(lossless.mode == LLAMA_H2O_LOSSLESS_OFF || has_cold_store(),
             "lossless is about what is in a cold store: it needs cold_store");
 }

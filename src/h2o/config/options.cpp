@@ -75,7 +75,8 @@ static const llama_h2o_option options[] = {
     on_off(FIELD(evict),         "evict",
             "what no memory set holds is dropped: the cache does not grow with the text"),
     choice(FIELD(positions),     "positions", positions,
-            "evict: beyond the trained length kept tokens stay where they are in the text, or count as no further away than the model knows"),
+            "evict: beyond the trained length kept tokens stay where they are in the text, or count as no further "
+                    "away than the model knows"),
     text  (FIELD(cold_store),    "cold-store",
             "evict: where it goes, to be looked up there: memory, or a folder for a temporary file"),
     choice("lossless",        offsetof(llama_h2o_params, lossless.mode),      "lossless", lossless,

@@ -2,7 +2,7 @@
 
 #include "h2o/graph/profile.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/offloaded-rows.h"
 
 #include "ggml/attention/attention.h"
 
@@ -27,40 +27,41 @@ static ggml_tensor * add_node(h2o_step_graph & g, ggml_type type, int64_t ne0, i
 static ggml_h2o_attn_source_layout source_layout(const h2o_step_graph & g, const h2o_kv_layer & layer, uint32_t n) {
     const auto & store = g.env.store;
 
-    return ggml_h2o_attn_source_offsets(store.view(g.ctx, layer, h2o_kv_store::K, g.shape.seq),
-            store.view(g.ctx, layer, h2o_kv_store::V, g.shape.seq), n);
+    return ggml_h2o_attn_source_offsets(store.view(g.ctx, layer, H2O_K, g.shape.seq),
+            store.view(g.ctx, layer, H2O_V, g.shape.seq), n);
 }
 
 ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer) {
-    const auto at = source_layout(g, layer, g.shape.n_far);
+    const auto source = source_layout(g, layer, g.shape.n_offloaded);
 
-    return add_node(g, GGML_TYPE_I8, at.size, 1,
-            [far = g.env.store.far(g.shape.seq), i_layer = layer.index, &state = g.state, at, n = g.shape.n_far](
-            ggml_tensor * dst, int ith, int nth) {
-        far->fetch(state.layers[i_layer], at, n, (uint8_t *) dst->data, ith, nth);
+    return add_node(g, GGML_TYPE_I8, source.size, 1,
+            [offloaded = g.env.store.offloaded(g.shape.seq), i_layer = layer.index, &state = g.state, source,
+            n = g.shape.n_offloaded](ggml_tensor * dst, int ith, int nth) {
+        offloaded->fetch(state.layers[i_layer], source, n, (uint8_t *) dst->data, ith, nth);
     });
 }
 
 ggml_tensor * h2o_fetch_chosen(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * positions) {
-    const auto at = source_layout(g, layer, g.shape.n_indexed);
+    const auto source = source_layout(g, layer, g.shape.n_indexed);
 
-    return add_node(g, GGML_TYPE_I8, at.size, 1,
-            [far = g.env.store.far(g.shape.seq), i_layer = layer.index, at, n = g.shape.n_indexed](
+    return add_node(g, GGML_TYPE_I8, source.size, 1,
+            [offloaded = g.env.store.offloaded(g.shape.seq), i_layer = layer.index, source, n = g.shape.n_indexed](
             ggml_tensor * dst, int ith, int nth) {
         const ggml_tensor * chosen = dst->src[0];
-        far->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), at, n, (uint8_t *) dst->data,
-                ith, nth);
+        offloaded->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n,
+                (uint8_t *) dst->data, ith, nth);
     }, positions);
 }
 
-ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_store::part_t part, uint32_t first,
+ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t first,
         uint32_t n) {
-    const auto & rows = part == h2o_kv_store::K ? layer.k : layer.v;
+    const auto & rows = part == H2O_K ? layer.k : layer.v;
 
     ggml_tensor * res = add_node(g, rows.t->type, (int64_t) rows.n_embd*rows.n_head, n,
-            [far = g.env.store.far(g.shape.seq), i_layer = layer.index, part, first, n](
+            [offloaded = g.env.store.offloaded(g.shape.seq), i_layer = layer.index, part, first, n](
             ggml_tensor * dst, int ith, int nth) {
-        far->fetch_range(i_layer, (h2o_cold_store::part_t) part, first, n, (uint8_t *) dst->data, ith, nth);
+        offloaded->fetch_range(i_layer, part, first, n, (uint8_t *) dst->data, ith, nth);
     });
-    return ggml_view_3d(g.ctx, res, rows.n_embd, n, rows.n_head, res->nb[1], ggml_row_size(rows.t->type, rows.n_embd), 0);
+    return ggml_view_3d(g.ctx, res, rows.n_embd, n, rows.n_head, res->nb[1], ggml_row_size(rows.t->type, rows.n_embd),
+            0);
 }

@@ -25,7 +25,8 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
             const auto n_k = ggml_blck_size(params.type_k);
             const auto n_v = ggml_blck_size(params.type_v);
             if (model->hparams.n_embd_head_k(il)%n_k != 0 || model->hparams.n_embd_head_v(il)%n_v != 0) {
-                throw std::invalid_argument(format("[h2o] the block size of the K or V type does not divide the head size of layer %u", il));
+                throw std::invalid_argument(format("[h2o] the block size of the K or V type does not divide the head "
+                        "size of layer %u", il));
             }
         }
 
@@ -62,7 +63,8 @@ void llama_h2o_kv_clear(llama_h2o_kv * kv) {
 }
 
 // column sums with the layer's KV heads as rows, empty if n_rows fits neither KV heads nor query heads
-static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float * colsum, uint32_t n_rows, uint32_t n_cols) {
+static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float * colsum, uint32_t n_rows,
+        uint32_t n_cols) {
     std::vector<float> res;
 
     if (n_rows == layer.n_head_kv) {
@@ -80,7 +82,8 @@ static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float *
     return res;
 }
 
-bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum, uint32_t n_rows) {
+bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum,
+        uint32_t n_rows) {
     const auto * layer   = kv->state().layer(il);
     const auto   kv_size = kv->context.store.layout.kv_size;
     if (!layer || n < 1 || start > kv_size || n > kv_size - start) {
@@ -138,13 +141,13 @@ bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1
     if (!layer || layer->is_dense() || p0 > p1 || p1 > store.layout.kv_size) {
         return false;
     }
-    store.rows(*layer, h2o_kv_store::K, kv->id).set(p0, p1, k);
-    store.rows(*layer, h2o_kv_store::V, kv->id).set(p0, p1, v);
+    store.rows(*layer, H2O_K, kv->id).set(p0, p1, k);
+    store.rows(*layer, H2O_V, kv->id).set(p0, p1, v);
     return true;
 }
 
 // K or V of the memory set [n_head_kv, M, n_embd_head]; padding is zero
-static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_store::part_t part, float * dst) {
+static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_part part, float * dst) {
     const auto & store = kv.context.store;
     const auto * layer = kv.state().layer(il);
     if (!layer) {
@@ -170,9 +173,9 @@ static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_store::part_t par
 }
 
 bool llama_h2o_kv_gather_k_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return gather(*kv, il, h2o_kv_store::K, dst);
+    return gather(*kv, il, H2O_K, dst);
 }
 
 bool llama_h2o_kv_gather_v_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return gather(*kv, il, h2o_kv_store::V, dst);
+    return gather(*kv, il, H2O_V, dst);
 }

@@ -32,7 +32,8 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
         auto & call = res[it.first->second];
 
         if (call.first + call.n_tokens != (uint32_t) i) {
-            LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: sequence %d comes again at token %d\n",
+            LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: "
+                    "sequence %d comes again at token %d\n",
                     __func__, id, i);
             return {};
         }

@@ -54,7 +54,8 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
     if (cparams.h2o.enabled() && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE &&
             cparams.pooling_type != LLAMA_POOLING_TYPE_LAST) {
         throw h2o_refusal(h2o_reason::MODEL,
-                "[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at once: use none or last");
+                "[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at "
+                        "once: use none or last");
     }
 }
 

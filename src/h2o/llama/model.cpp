@@ -50,16 +50,19 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
     if (config.positions == LLAMA_H2O_POSITIONS_CACHE &&
             config.memory_size() + config.chunk_size > hparams.n_ctx_train) {
         throw h2o_refusal(h2o_reason::POSITIONS,
-                format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens which this model "
+                format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens "
+                        "which this model "
                     "was trained for, got %" PRIu64 " and %u: make them smaller, or use positions text",
                             hparams.n_ctx_train, config.memory_size(), config.chunk_size));
     }
     if (hparams.is_mla() && config.has_cold_store()) {
-        throw std::invalid_argument(format("[h2o] a cold store keeps K and V, but %s has multi-head latent attention (MLA), which keeps one row for both. "
+        throw std::invalid_argument(format("[h2o] a cold store keeps K and V, but %s has multi-head latent attention "
+                "(MLA), which keeps one row for both. "
                     "Leave it out", model.arch_name().c_str()));
     }
     if (!side.empty() && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
-        throw std::invalid_argument(format("[h2o] schedule two_phase computes each token twice, which layers with a sliding window or a recurrent "
+        throw std::invalid_argument(format("[h2o] schedule two_phase computes each token twice, which layers with a "
+                "sliding window or a recurrent "
                     "state do not allow: %s has such layers. Use single_pass", model.arch_name().c_str()));
     }
     for (uint32_t il = hparams.n_layer(); il < LLAMA_H2O_MAX_LAYERS; ++il) {
@@ -140,7 +143,8 @@ std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
     }
     if (res.empty()) {
         throw h2o_refusal(h2o_reason::MODEL,
-                format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch H2O off for it",
+                format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch "
+                        "H2O off for it",
                     model.arch_name().c_str()));
     }
     if (std::all_of(res.begin(), res.end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); })) {

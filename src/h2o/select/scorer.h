@@ -9,10 +9,11 @@
 //
 //   SUM        all attention that a position has received so far: H2O (Zhang et al. 2023, arXiv:2306.14048).
 //              rank(p) = sum over queries q >= p of w(q, p)
-//   DISTANT    the mean over the queries at least L positions later: what a position is worth once it has left the local window.
+//   DISTANT    the mean over the queries at least L positions later: a position's worth outside of the local window.
 //              rank(p) = sum over queries q >= p + L of w(q, p) / (chunk_end - L - p)
 //   BLOCK_EMA  blocks of positions, by an exponential moving average of what the chunks gave to them.
-//              rank(block) = sum over p in block of s(p),  s(p) = alpha*s(p) before the chunk + sum over the chunk's queries of w(q, p)
+//              rank(block) = sum over p in block of s(p),
+//              s(p) = alpha*s(p) before the chunk + sum over the chunk's queries of w(q, p)
 //              Users see it times (1 - alpha)/(query heads*S), the average of a chunk's mean; ranks are the same.
 
 // whether queries count for some positions only: those up to h2o_query_limit()

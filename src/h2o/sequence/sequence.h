@@ -55,8 +55,7 @@ public:
     // The layer's memory set is of the chunk before, or of the beginning of the one that ends at chunk_end: no gap.
     bool can_build_memory_set(uint32_t layer, uint32_t chunk_end) const;
 
-    // Builds M_c of the chunk, maybe partial, that ends at chunk_end; see h2o_selection::from. the current memory set and the chunk; see
-    // h2o_selection::from
+    // Builds M_c of the chunk, which may be partial, that ends at chunk_end; returns h2o_selection::from.
     std::vector<uint32_t> build_memory_set(uint32_t layer, uint32_t chunk_end);
 
     // Replaces the layer's memory set for the chunk that begins at n_tokens, where a chunk must begin; nothing may be

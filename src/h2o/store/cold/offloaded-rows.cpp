@@ -1,4 +1,4 @@
-#include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/offloaded-rows.h"
 
 #include "ggml/attention/attention.h"
 
@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
-void h2o_far_rows::set(std::vector<int32_t> step_positions) {
-    // rows of a step that came to no end may be missing
+void h2o_offloaded_rows::set(std::vector<int32_t> step_positions) {
+    // rows of an unfinished step may be missing
     if (n_layers_begun < kept_bytes.size() || version != store.version()) {
         forget_kept();
     }
@@ -22,7 +22,7 @@ void h2o_far_rows::set(std::vector<int32_t> step_positions) {
     keep_positions();
 }
 
-void h2o_far_rows::keep_positions() {
+void h2o_offloaded_rows::keep_positions() {
     slots.clear();
     present.clear();
     missing.clear();
@@ -58,25 +58,25 @@ void h2o_far_rows::keep_positions() {
         store.codec->count_kept(present.size(), missing.size());
     }
     for (size_t layer = 0; layer < kept_bytes.size(); ++layer) {
-        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+        for (const auto part : { H2O_K, H2O_V }) {
             kept_bytes[layer][part].resize(kept.size()*store.row_sizes[layer][part]);
         }
     }
 }
 
-void h2o_far_rows::forget_kept() {
+void h2o_offloaded_rows::forget_kept() {
     kept.clear();
 }
 
-int32_t h2o_far_rows::row_of(int32_t pos) const {
+int32_t h2o_offloaded_rows::row_of(int32_t pos) const {
     return std::lower_bound(positions.begin(), positions.end(), pos) - positions.begin();
 }
 
-uint8_t * h2o_far_rows::kept_row(size_t layer, h2o_cold_store::part_t part, size_t i) {
+uint8_t * h2o_offloaded_rows::kept_row(size_t layer, h2o_kv_part part, size_t i) {
     return kept_bytes[layer][part].data() + slots[i]*store.row_sizes[layer][part];
 }
 
-void h2o_far_rows::read_missing(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
+void h2o_offloaded_rows::read_missing(size_t layer, h2o_kv_part part, size_t begin, size_t end, uint8_t * dst) {
     const size_t size = store.row_sizes[layer][part];
 
     std::vector<h2o_cold_store::wanted> wanted;
@@ -89,7 +89,7 @@ void h2o_far_rows::read_missing(size_t layer, h2o_cold_store::part_t part, size_
     }
 }
 
-void h2o_far_rows::copy_present(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
+void h2o_offloaded_rows::copy_present(size_t layer, h2o_kv_part part, size_t begin, size_t end, uint8_t * dst) {
     const size_t size = store.row_sizes[layer][part];
 
     for (size_t k = begin; k < end; ++k) {
@@ -98,7 +98,7 @@ void h2o_far_rows::copy_present(size_t layer, h2o_cold_store::part_t part, size_
 }
 
 template <typename F>
-void h2o_far_rows::keep_failure(const F & f) {
+void h2o_offloaded_rows::keep_failure(const F & f) {
     try {
         f();
     } catch (const std::exception & e) {
@@ -107,8 +107,8 @@ void h2o_far_rows::keep_failure(const F & f) {
     }
 }
 
-void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & at, size_t n,
-        uint8_t * dst, int ith, int nth) {
+void h2o_offloaded_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen,
+        const ggml_h2o_attn_source_layout & source, size_t n, uint8_t * dst, int ith, int nth) {
     const int32_t begin = ith*n/nth;
     const int32_t end   = (ith + 1)*n/nth;
 
@@ -122,13 +122,13 @@ void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_c
         is_chosen[0] = true; // row 0 of a source is finite
     }
     keep_failure([&]() {
-        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-            uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
+        for (const auto part : { H2O_K, H2O_V }) {
+            uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
 
             std::vector<h2o_cold_store::wanted> wanted;
             for (int32_t pos = begin; pos < end; ++pos) {
                 if (is_chosen[pos - begin]) {
-                    wanted.push_back({ pos, to + pos*store.row_sizes[layer][part] });
+                    wanted.push_back({ pos, rows + pos*store.row_sizes[layer][part] });
                 }
             }
             store.read(layer, part, wanted);
@@ -136,7 +136,8 @@ void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_c
     });
 }
 
-void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth) {
+void h2o_offloaded_rows::fetch_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst, int ith,
+        int nth) {
     const size_t begin = ith*n/nth;
     const size_t end   = (ith + 1)*n/nth;
 
@@ -145,16 +146,17 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
     });
 }
 
-void h2o_far_rows::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & at, size_t n_far, uint8_t * dst,
+void h2o_offloaded_rows::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded,
+        uint8_t * dst,
         int ith, int nth) {
     if (ith == 0) {
         n_layers_begun = layer.index + 1;
     }
     const size_t n       = positions.size();
-    const size_t n_words = (n_far + 31)/32;
+    const size_t n_words = (n_offloaded + 31)/32;
 
     for (uint32_t h = ith; h < layer.n_head_kv; h += nth) {
-        uint32_t * own = (uint32_t *) (dst + at.own) + h*n_words;
+        uint32_t * own = (uint32_t *) (dst + source.own) + h*n_words;
         std::fill_n(own, n_words, 0);
 
         auto       memory = layer.memory.begin() + h*layer.n_memory();
@@ -168,28 +170,30 @@ void h2o_far_rows::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_lay
     }
 
     // K and then V, divided so that each thread reads as many rows as the others, and copies as many
-    const auto divided = [&](size_t n_rows, h2o_cold_store::part_t part, const auto & f) {
+    const auto divided = [&](size_t n_rows, h2o_kv_part part, const auto & f) {
         const size_t first = 2*n_rows*ith/nth;
         const size_t last  = 2*n_rows*(ith + 1)/nth;
         const size_t start = part*n_rows;
         f(std::clamp(first, start, start + n_rows) - start, std::clamp(last, start, start + n_rows) - start);
     };
     keep_failure([&]() {
-        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-            uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
-            divided(missing.size(), part, [&](size_t begin, size_t end) { read_missing(layer.index, part, begin, end, to); });
-            divided(present.size(), part, [&](size_t begin, size_t end) { copy_present(layer.index, part, begin, end, to); });
+        for (const auto part : { H2O_K, H2O_V }) {
+            uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
+            divided(missing.size(), part, [&](size_t begin,
+                    size_t end) { read_missing(layer.index, part, begin, end, rows); });
+            divided(present.size(), part, [&](size_t begin,
+                    size_t end) { copy_present(layer.index, part, begin, end, rows); });
         }
     });
 
     // row 0 is finite
     if (n == 0 && ith == 0) {
-        memset(dst + at.k, 0, store.row_sizes[layer.index][h2o_cold_store::K]);
-        memset(dst + at.v, 0, store.row_sizes[layer.index][h2o_cold_store::V]);
+        memset(dst + source.k, 0, store.row_sizes[layer.index][H2O_K]);
+        memset(dst + source.v, 0, store.row_sizes[layer.index][H2O_V]);
     }
 }
 
-void h2o_far_rows::check() {
+void h2o_offloaded_rows::check() {
     if (!failure.empty()) {
         forget_kept();
         throw std::runtime_error(std::exchange(failure, std::string()));
