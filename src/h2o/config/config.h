@@ -46,9 +46,8 @@ struct h2o_config : llama_h2o_params {
     // least sinks and local window. It never shrinks.
     uint32_t n_memory(uint32_t chunk_end) const;
 
-    // How many extra keys a query of the chunk that begins here finds by the index: lookup_budget in the ninth chunk,
-    // more later on. What a text loses then does not grow with it. B(c) = B*(c/8)^0.4, after the 0.35 to 0.42 of
-    // published methods.
+    // Extra keys of a query of the chunk that begins here, by the index: lookup_budget in the ninth chunk, more later
+    // on, so that the loss does not grow with the text. B(c) = B*(c/8)^0.4; published methods have 0.35 to 0.42.
     uint32_t n_extra(uint32_t chunk_start) const;
 
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }

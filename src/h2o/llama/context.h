@@ -60,8 +60,8 @@ public:
 
     void clear(bool data) override;
 
-    // The end of a sequence can be removed where can_rewind() allows it, or all of it. A whole sequence can be copied
-    // to an empty one. Nothing can be moved. A sequence that does not exist is empty.
+    // The end of a sequence can be removed where can_rewind() allows, or all of it. A whole sequence can be copied to
+    // an empty one. Nothing can be moved. Unknown sequences are empty.
     bool seq_rm  (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1) override;
     void seq_cp  (llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) override;
     void seq_keep(llama_seq_id seq_id)                                                          override;

@@ -50,7 +50,7 @@ public:
     // the largest steps, whose compute buffers are reserved
     std::vector<h2o_step> largest_steps() const;
 
-    // The step to reserve graphs for; else a whole chunk with a full memory set, and one generated token of every
+    // The step to reserve graphs for; else a whole chunk with a full memory set, and a generated token of each
     // sequence.
     void set_reserve_step(const h2o_step & step) { reserve_step = step; }
 

@@ -31,8 +31,7 @@ struct h2o_key_rotation {
 // Rotates keys on the device that holds them.
 class h2o_key_rotor {
 public:
-    // Backends: one for each device. Throws std::runtime_error if none of them can, there is not enough memory, or a
-    // device fails.
+    // backends: one for each device. Throws std::runtime_error if none can, or one fails, or without memory.
     void rotate(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_key_rotation> & rotations);
 
     // throws if rotate() could not

@@ -29,8 +29,7 @@ public:
     // Copies the rows, on their device if it has memory, else on the host. Throws std::runtime_error if neither has.
     void save();
 
-    // Allocates copies, which the caller fills, on the host or where the rows are. Throws std::runtime_error without
-    // memory.
+    // Allocates copies for the caller to fill, on the host or where the rows are. Throws std::runtime_error.
     void allocate(bool on_devices = false);
 
     // writes the copies to the rows

@@ -17,8 +17,7 @@ constexpr size_t SAMPLE_BYTES = 1 << 18; // of the plane, from which a code is m
 constexpr size_t FRAME_BYTES  = 32;      // more than the overhead of a frame
 constexpr size_t MAX_DICT     = 1024;    // bytes: entropy tables, and hardly anything to match
 
-// The N bytes from OFFSET on of each ggml block are the plane, which zstd shortens: high bytes, quants. The rest is
-// noise.
+// The N bytes from OFFSET on of each ggml block are the plane, which zstd shortens: high bytes, quants.
 template <size_t BLOCK, size_t OFFSET, size_t N>
 void split(const uint8_t * __restrict blocks, size_t n_blocks, uint8_t * __restrict plane, uint8_t * __restrict rest) {
     for (size_t i = 0; i < n_blocks; ++i, blocks += BLOCK, plane += N, rest += BLOCK - N) {

@@ -25,13 +25,11 @@ public:
     // the index of one of them
     int32_t row_of(int32_t pos) const;
 
-    // Writes a layer's rows to dst, and which are in its memory sets, as the ith of nth threads. check() reports
-    // errors.
+    // Writes a layer's rows to dst, and which are in memory sets, as the ith of nth threads. check() reports errors.
     void fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded, uint8_t * dst,
             int ith, int nth);
 
-    // Writes the rows of chosen positions, and of position 0, likewise: row i holds position i, of n. Others are not
-    // written.
+    // The same of chosen positions, and of position 0: row i holds position i, of n. Other rows are not written.
     void fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & source,
             size_t n, uint8_t * dst, int ith, int nth);
 
