@@ -159,7 +159,7 @@ def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
             n_bytes.append(sizes.total())
             assert not [name for name in sizes if "cache_" in name]
             assert any(name.startswith("from h2o_add_scores") for name in sizes)
-            rows = sum(n for name, n in sizes.items() if "h2o_own_rows" in name)
+            rows = sum(n for name, n in sizes.items() if "h2o_memory_chunk_rows" in name)
             n_head, n_memory = llm.kv.memory_indices(0).shape
             assert rows < 5 * n_head * (n_memory + S)  # numbers of 4 bytes, once for all layers
         assert n_bytes[8] == n_bytes[7] < llm.kv.stats.kv_bytes

@@ -2,8 +2,8 @@
 
 // C API of H2O chunked sparse attention.
 //
-// H2O is switched on by the field h2o of llama_context_params (llama.h), unless it has an empty memory set. n_ubatch, at most the
-// chunk size, is only how many tokens are computed at once. Layers are model layer indices, positions absolute positions in the sequence.
+// H2O is switched on by the field h2o of llama_context_params (llama.h), unless its memory set is empty. n_ubatch is at
+// most the chunk size. Layers are the model's, positions are absolute in the sequence.
 
 #include "llama.h"
 
@@ -27,18 +27,18 @@ enum llama_h2o_schedule {
 
 enum llama_h2o_decode {
     LLAMA_H2O_DECODE_FULL   = 0, // generated tokens attend to everything in the cache
-    LLAMA_H2O_DECODE_MEMORY = 1, // to what a prompt's tokens attend to: the memory set, their chunk, what they look up; and are scored as these
+    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and lookups, as a prompt's tokens; scored likewise
 };
 
 enum llama_h2o_retrieval {
-    LLAMA_H2O_RETRIEVAL_NGRAMS = 0, // by the text: what followed earlier occurrences of its tokens; the same for all layers and heads
-    LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by the keys, of which a copy in 4 bits is kept: every query, layer and KV head for itself
+    LLAMA_H2O_RETRIEVAL_NGRAMS = 0, // by the text: tokens after earlier occurrences; alike for all layers and heads
+    LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by a 4-bit copy of the keys: every query, layer and KV head for itself
 };
 
 // where the keys of a memory set are once the text is longer than what the model was trained for
 enum llama_h2o_positions {
     LLAMA_H2O_POSITIONS_TEXT  = 0, // at their positions in the text, as before
-    LLAMA_H2O_POSITIONS_CACHE = 1, // no distance is longer than what the model was trained for: what is further away counts as that far
+    LLAMA_H2O_POSITIONS_CACHE = 1, // distances are capped at the length that the model was trained for
 };
 
 // which kernels multiply by weights on the CPU; results differ in their last bits
@@ -48,9 +48,9 @@ enum llama_h2o_products {
     LLAMA_H2O_PRODUCTS_OWN      = 2, // where we have some: with H2O or without
 };
 
-// what is done with rows that go to the cold store
+// how rows in the cold store are encoded
 enum llama_h2o_lossless {
-    LLAMA_H2O_LOSSLESS_OFF   = 0, // they are stored as they are
+    LLAMA_H2O_LOSSLESS_OFF   = 0, // not at all
     LLAMA_H2O_LOSSLESS_PROBE = 1, // and some are encoded, only to be counted
     LLAMA_H2O_LOSSLESS_FULL  = 2, // and all are encoded, decoded and compared
     LLAMA_H2O_LOSSLESS_STORE = 3, // they are stored encoded
@@ -58,15 +58,15 @@ enum llama_h2o_lossless {
 
 struct llama_h2o_lossless_params {
     enum llama_h2o_lossless mode;
-    uint32_t                n_threads; // that encode beside the computation
-    uint32_t                max_queue; // chunks that wait for them; more stay as they are until there is room
-    bool                    strict;    // STORE: decode what was encoded, and compare, before the rows go
+    uint32_t                n_threads; // that encode in the background
+    uint32_t                max_queue; // chunks that wait for a thread; others are tried again later
+    bool                    strict;    // STORE: decode and compare before the rows are released
 };
 
 #define LLAMA_H2O_MAX_LAYERS 512
 #define LLAMA_H2O_MAX_PATH   1024
 
-// What a memory set holds: local_window + heavy_budget + sink_tokens positions, at least one; with keep_ratio at most so many.
+// A memory set holds local_window + heavy_budget + sink_tokens positions, at least one; with keep_ratio fewer at first.
 struct llama_h2o_params {
     uint32_t chunk_size;   // S
     uint32_t local_window; // last positions of a chunk that the next chunk attends to
@@ -75,13 +75,14 @@ struct llama_h2o_params {
 
     uint32_t                 lookup_budget; // positions that a query attends to besides; 0: none
     enum llama_h2o_retrieval retrieval;     // how these are found
-    uint32_t                 tile;          // queries that share further positions
+    uint32_t                 tile;          // queries that share extra keys
 
     enum llama_h2o_scorer scorer;
     uint32_t              block_tokens; // BLOCK_EMA: positions of a block, a divisor of the sizes above
-    double                ema_alpha;    // the same: what is left of a score when a chunk is closed, in [0, 1)
+    double                ema_alpha;    // the same: the share of a score that remains when a chunk is closed, in [0, 1)
     bool                  shared_heads; // a layer's KV heads keep the same positions, by the mean of their scores
-    double                keep_ratio;   // a memory set holds this part of the positions before it, or sinks and local window if they are more; 0: as many as fit
+    // the part of the positions before it that a memory set holds, at least sinks and local window; 0: as many as fit
+    double                keep_ratio;
 
     enum llama_h2o_schedule schedule;
     enum llama_h2o_decode   decode;
@@ -89,12 +90,13 @@ struct llama_h2o_params {
     // bit il%64 of word il/64: layer il attends to everything, and has neither scores nor memory sets
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 
-    bool evict; // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
-                // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store and NGRAMS
+    // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
+    // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store and NGRAMS
+    bool evict;
 
     enum llama_h2o_positions positions; // CACHE: needs evict and no cold store, and keys that only RoPE has rotated
 
-    // where they go then: "" nowhere; "memory" of the host; else the name of a folder, for a file that is gone with the process
+    // where evicted rows go: "" nowhere; "memory" of the host; else a folder, for a temporary file
     char cold_store[LLAMA_H2O_MAX_PATH];
 
     struct llama_h2o_lossless_params lossless; // with a cold store
@@ -111,7 +113,7 @@ LLAMA_API bool llama_h2o_params_enabled(const struct llama_h2o_params * params);
 // whether weights are multiplied by kernels of our own
 LLAMA_API bool llama_h2o_params_own_products(const struct llama_h2o_params * params);
 
-// What is known of a parameter: for command lines, and for whoever checks or prints values.
+// Description of a parameter, for command lines and for code that checks or prints values.
 enum llama_h2o_option_kind {
     LLAMA_H2O_OPTION_NUMBER = 0,
     LLAMA_H2O_OPTION_PART   = 1, // a number from 0 to 1
@@ -127,7 +129,7 @@ struct llama_h2o_option {
     enum llama_h2o_option_kind kind;
     size_t                     offset;
     const char *               def;     // the default, as text
-    const char * const *       choices; // the names, NULL after the last; NULL: it is no choice
+    const char * const *       choices; // the names, NULL after the last; NULL: not a choice
     double                     min;
     double                     max;
     const char *               help;
@@ -141,7 +143,7 @@ LLAMA_API const struct llama_h2o_option * llama_h2o_get_option(size_t i);
 // its help for a command line, with choices and default; NULL after the last
 LLAMA_API const char * llama_h2o_option_usage(size_t i);
 
-// Sets a parameter by its name or flag. False, and nothing is set, if there is no such name or the value is bad.
+// Sets a parameter by its name or flag. Returns false, and sets nothing, if the name is unknown or the value is bad.
 LLAMA_API bool llama_h2o_params_set(struct llama_h2o_params * params, const char * name, const char * value);
 
 // The parameters in a line of text; as snprintf.
@@ -149,9 +151,9 @@ LLAMA_API int32_t llama_h2o_params_desc(const struct llama_h2o_params * params, 
 
 // how llama_decode takes the tokens that it is given
 enum llama_h2o_call {
-    LLAMA_H2O_CALL_AUTO    = 0, // one token of a sequence is generated, several are a prompt: for programs that do not say
+    LLAMA_H2O_CALL_AUTO    = 0, // one token of a sequence is generated, several are a prompt
     LLAMA_H2O_CALL_PREFILL = 1, // a prompt: sparse attention, which is scored
-    LLAMA_H2O_CALL_DECODE  = 2, // generated: they attend to what the parameter decode says, LLAMA_H2O_DECODE_FULL leaves scores as they are
+    LLAMA_H2O_CALL_DECODE  = 2, // generated: see the parameter decode; LLAMA_H2O_DECODE_FULL does not score
 };
 
 struct llama_h2o_info {
@@ -167,8 +169,9 @@ struct llama_h2o_info {
     uint32_t n_tokens;           // tokens in the sequence
     uint32_t chunk_index;        // chunks begun = ceil(n_tokens/S)
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
-    uint32_t max_draft;          // generated tokens of a call, besides its first, that can all be taken back, if none of them begins a chunk
-    uint32_t rewind_step;        // the sequence can be cut at multiples of this, within each chunk; 0: see llama_h2o_kv_can_rewind
+    // generated tokens after a call's first that can all be undone, unless one begins a chunk
+    uint32_t max_draft;
+    uint32_t rewind_step;        // within a chunk the sequence can be cut at its multiples; 0: llama_h2o_kv_can_rewind
     bool     has_scores;         // llama_h2o_kv_scores: heavy_budget > 0 or llama_h2o_kv_set_record
 };
 
@@ -180,47 +183,48 @@ struct llama_h2o_stats {
     uint64_t n_tail;             // ubatches of dense tails computed
     uint64_t n_tokens_prefill;   // prompt tokens processed
     uint64_t n_reused;           // graphs of the above that were used again, not built anew
-    int64_t  t_single_pass_us;   // time in single_pass, phase 1, phase 2, decode steps, dense tails, building memory sets
+    int64_t  t_single_pass_us;   // times of single_pass, phase 1, phase 2, decode steps, tails, building memory sets
     int64_t  t_phase1_us;
     int64_t  t_phase2_us;
     int64_t  t_decode_us;
     int64_t  t_tail_us;
     int64_t  t_select_us;
-    int64_t  t_gather_us;        // of these, with llama_h2o_profile_callback (decode steps only with the operator): gathering K and V,
+    // parts of these with llama_h2o_profile_callback, of decode steps only with the operator: gathering K and V,
+    int64_t  t_gather_us;
     int64_t  t_attention_us;     // attention (which gathers by itself when it is one operator),
     int64_t  t_scores_us;        // adding to the scores
     uint64_t n_select;           // memory sets built (layers x chunks)
     uint64_t bytes_kv;           // K and V tensors
     uint64_t bytes_token;        // K and V of one token in all layers
-    uint64_t bytes_kept;         // of these, what holds tokens: memory sets, the open chunk, and all that is not evicted
+    uint64_t bytes_kept;         // of these, in use: memory sets, the open chunk, and all else that is not evicted
     uint64_t bytes_dropped;      // K and V of the sequence that are evicted and in no cold store
     uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
     uint64_t bytes_scores;       // score tensors, and what generated tokens give to them
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_cold;         // what the cold store holds
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
-    uint64_t bytes_side;         // of other layers: rows of sliding windows, recurrent states, and the copies of these that boundaries keep
+    uint64_t bytes_side;         // of other layers: sliding windows, recurrent states, and their copies in checkpoints
 };
 
-// What the codec of a context's cold store has done, for all sequences together. A block is a chunk's rows of a layer's K or V.
+// Counts of the codec of a context's cold store, of all sequences. A block is a chunk's rows of a layer's K or V.
 struct llama_h2o_lossless_stats {
     uint64_t n_encoded;       // blocks that became shorter
     uint64_t n_raw;           // that did not
-    uint64_t n_failed;        // that could not be encoded or stored, or came back changed; they stay as they are
-    uint64_t n_skipped;       // of chunks that found the queue full; these are tried again when the next chunk is stored
+    uint64_t n_failed;        // that could not be encoded or stored, or decoded otherwise; they stay unencoded
+    uint64_t n_skipped;       // of chunks that found the queue full; tried again when the next chunk is stored
     uint64_t bytes_raw[2];    // of the rows of all these but the skipped, K and V
     uint64_t bytes_stored[2]; // what became of them, K and V
     uint32_t n_waiting;       // chunks that are not encoded yet
     uint32_t queue_peak;      // most tasks of the threads that ever waited
-    uint64_t n_hits;          // of the positions that generated tokens looked up: rows that were there from the tokens before
-    uint64_t n_misses;        // and that were not
+    uint64_t n_hits;          // of the positions that generated tokens looked up: rows kept from earlier tokens
+    uint64_t n_misses;        // and rows that were not kept
     double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
     double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
 };
 
-// progress of a prefill call on a sequence: called after every ubatch with the sequence's tokens finished so far in this call.
-// phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0 during phase 1. Return false to
-// cancel: llama_decode returns 2 and the context is as it was before the call.
+// progress of a prefill call on a sequence: called after every ubatch with the sequence's tokens finished so far in
+// this call. phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0
+// during phase 1. Return false to cancel: llama_decode returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
 
 // bytes of a context's K and V (or recurrent state) and of the index of keys, with H2O on or off
@@ -229,18 +233,19 @@ LLAMA_API uint64_t llama_h2o_memory_bytes(const struct llama_context * ctx);
 // The H2O cache of a context's first sequence, NULL if H2O is off.
 LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv(const struct llama_context * ctx);
 
-// The same of any sequence, NULL too if seq_id is not in [0, n_seq_max). Each has its own chunks, scores, memory sets and lookups.
+// The same of any sequence, also NULL if seq_id is not in [0, n_seq_max). Each has a state of its own.
 LLAMA_API struct llama_h2o_kv * llama_get_h2o_kv_seq(const struct llama_context * ctx, llama_seq_id seq_id);
 
-LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback, void * user_data);
+LLAMA_API void llama_h2o_set_progress_callback(struct llama_h2o_kv * kv, llama_h2o_progress_callback callback,
+        void * user_data);
 
-// What the next call of llama_decode on this sequence is, unless it is refused; those after it are LLAMA_H2O_CALL_AUTO, 0
-// again. The last dense_tail tokens of a prefill attend to everything in the cache.
+// What the next call of llama_decode on this sequence is, unless it is refused; those after it are LLAMA_H2O_CALL_AUTO,
+// 0 again. The last dense_tail tokens of a prefill attend to everything in the cache.
 LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call call, uint32_t dense_tail);
 
-// Measures the parts of a prefill (t_gather_us, ...): to be cb_eval in the context's parameters, with a llama_h2o_kv ** as
-// its user data that points to the context's cache at the latest when the context computes. Waiting for each part takes
-// some time of its own.
+// Measures the parts of a prefill (t_gather_us, ...): to be cb_eval in the context's parameters, with a llama_h2o_kv **
+// as its user data that points to the context's cache at the latest when the context computes. Waiting for each part
+// takes some time of its own.
 LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
 
 // how many positions the memory set of a chunk that ends at chunk_end holds
@@ -249,19 +254,20 @@ LLAMA_API uint32_t llama_h2o_kv_n_memory(const struct llama_h2o_kv * kv, uint32_
 // whether the tokens from this position on can be removed (llama_memory_seq_rm); position 0 always can
 LLAMA_API bool llama_h2o_kv_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
 
-// whether a call after which the sequence has n_tokens closes the open chunk and moves its rows, which only eviction does
+// whether a call that ends at n_tokens closes the open chunk and moves its rows, as only eviction does
 LLAMA_API bool llama_h2o_kv_moves_rows(const struct llama_h2o_kv * kv, uint32_t n_tokens);
 
-// A flag of llama_state_seq_get_data_ext and llama_state_seq_set_data_ext, beside LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: K and V are
-// not in the state. It can be restored as long as its chunk is the open one. Means nothing where a partial state has no rows anyway.
+// A flag of llama_state_seq_get_data_ext and llama_state_seq_set_data_ext, together with
+// LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the state has no K and V, and can be restored while its chunk is the open one. No
+// effect on partial states without rows.
 #define LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS (1u << 16)
 
-// Partial states that are got from now on leave out the tokens of the open chunk from n_tokens on; UINT32_MAX: none. Scores stay
-// as they are after all tokens: such a state gives rows to states without, of up to n_tokens tokens, that are restored after it.
+// Partial states leave out the tokens of the open chunk from n_tokens on; UINT32_MAX: none. Scores are those after all
+// tokens. Restored before a NO_ROWS state of up to n_tokens tokens, such a state supplies that state's K and V.
 LLAMA_API void llama_h2o_kv_set_state_end(struct llama_h2o_kv * kv, uint32_t n_tokens);
 
-// Bytes of a state (llama_state_seq_get_data) that are rows of tokens: n rows of row_bytes each, of the positions [first, first + n).
-// Texts that begin with the same tokens, computed once, have the same rows of these.
+// Bytes of a state (llama_state_seq_get_data) that are rows of tokens: n rows of row_bytes each, of the positions
+// [first, first + n). Texts that begin with the same tokens, computed once, have the same rows of these.
 struct llama_h2o_rows {
     uint64_t offset;
     uint32_t first;
@@ -269,8 +275,9 @@ struct llama_h2o_rows {
     uint64_t row_bytes;
 };
 
-// Those of a sequence's state, with H2O on or off. Returns how many there are, and writes at most n of them.
-LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst, size_t n);
+// The rows in a sequence's state, with H2O on or off. Returns their number, and writes at most n of them.
+LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst,
+        size_t n);
 
 // Positions first to last.
 struct llama_h2o_points {
@@ -278,12 +285,14 @@ struct llama_h2o_points {
     uint32_t last;
 };
 
-// Those to which the sequence, restored from its state elsewhere, could go back, with H2O on or off: what sliding windows and recurrent
-// states have forgotten is not in a state. With a rewind_step it is one range: round down. Returns how many ranges there are, ascending, and writes at most n of them.
-LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_points * dst, size_t n);
+// Positions to which the sequence, restored from its state, can be cut, with H2O on or off: a state lacks earlier
+// sliding windows and recurrent states. With a rewind_step it is one range: round down. Returns the number of ranges,
+// ascending, and writes at most n of them.
+LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id,
+        struct llama_h2o_points * dst, size_t n);
 
-// Keep the memory sets (llama_h2o_kv_history) and extra keys of every chunk from now on, not only of the last one, and the scores of the
-// next text, of this one if it is empty, also without heavy hitters.
+// Keep the memory sets (llama_h2o_kv_history) and extra keys of every chunk from now on, not only of the last one, and
+// the scores of the next text, of this one if it is empty, also without heavy hitters.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
 // The sequence can be cut at the ends of all its chunks from now on, where rewind_step is 0.
@@ -306,28 +315,29 @@ LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int3
 
 // All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
 
-// scores [n_head_kv, n_tokens], float32; NaN for what is evicted. False if none are kept (has_scores)
+// scores [n_head_kv, n_tokens], float32; NaN for evicted positions. False if none are kept (has_scores)
 LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, float * dst);
 
 // current memory set [n_head_kv, M], ascending positions, -1 padded
 LLAMA_API bool llama_h2o_kv_memory_indices(const struct llama_h2o_kv * kv, int32_t il, int32_t * dst);
 
 // Replaces the memory set for the chunk after the last one, which must be complete: [n_head_kv, M], for every head
-// llama_h2o_kv_n_memory(n_tokens) positions, ascending, in [0, n_tokens), -1 padded; with shared_heads for all the same. Writes
-// nothing and returns false if they are not, or if the context evicts.
+// llama_h2o_kv_n_memory(n_tokens) positions, ascending, in [0, n_tokens), -1 padded; with shared_heads for all the
+// same. Writes nothing and returns false if they are not, or if the context evicts.
 LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t il, const int32_t * src);
 
 // memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
-// Extra keys: the positions that the queries of a tile read in addition to their chunk and the memory set, ascending. With
-// LLAMA_H2O_RETRIEVAL_NGRAMS all layers and heads have the same, what the tile's last query sees. A chunk has n = ceil(S/T) tiles; tile i of
-// chunk c is number c*n + i. Returns how many there are, and writes them to dst unless it is NULL. -1 if they are not kept, as for earlier
-// chunks without llama_h2o_kv_set_record, after a state was restored, or where tokens of the tile were removed. Tokens that attend to everything
-// choose none.
-LLAMA_API int32_t llama_h2o_kv_extra_keys(const struct llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile, int32_t * dst);
+// Extra keys: the positions that the queries of a tile read in addition to their chunk and the memory set, ascending.
+// With LLAMA_H2O_RETRIEVAL_NGRAMS all layers and heads have the same, what the tile's last query sees. A chunk has n =
+// ceil(S/T) tiles; tile i of chunk c is number c*n + i. Returns how many there are, and writes them to dst unless it is
+// NULL. -1 if they are not kept, as for earlier chunks without llama_h2o_kv_set_record, after a state was restored, or
+// where tokens of the tile were removed. Tokens that attend to everything choose none.
+LLAMA_API int32_t llama_h2o_kv_extra_keys(const struct llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile,
+        int32_t * dst);
 
-// K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]; NaN for what is evicted
+// K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]; NaN for evicted positions
 LLAMA_API bool llama_h2o_kv_get_k(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
 LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
 
@@ -335,7 +345,7 @@ LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, ui
 // Models
 //
 
-// how many positions the model has learned, each by itself, as GPT-2: a text cannot be longer. 0 if positions are computed
+// the number of learned positions, as of GPT-2: a text cannot be longer. 0 if positions are computed
 LLAMA_API uint32_t llama_h2o_n_learned_positions(const struct llama_model * model);
 
 //
@@ -356,21 +366,24 @@ LLAMA_API void                  llama_h2o_kv_free(struct llama_h2o_kv * kv); // 
 LLAMA_API void llama_h2o_kv_clear(struct llama_h2o_kv * kv);
 
 // score[start + i] += colsum[i]; colsum [n_rows, n], n_rows = n_head_kv, or n_head: reduced to KV heads
-LLAMA_API bool llama_h2o_kv_init_chunk_scores(struct llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum, uint32_t n_rows);
+LLAMA_API bool llama_h2o_kv_init_chunk_scores(struct llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n,
+        const float * colsum, uint32_t n_rows);
 
 // score[memory[i]] += colsum[i]; colsum [n_rows, M]; entries at padding (-1) are ignored
-LLAMA_API bool llama_h2o_kv_accumulate_memory_scores(struct llama_h2o_kv * kv, int32_t il, const float * colsum, uint32_t n_rows);
+LLAMA_API bool llama_h2o_kv_accumulate_memory_scores(struct llama_h2o_kv * kv, int32_t il, const float * colsum,
+        uint32_t n_rows);
 
-// build this layer's memory set out of (its memory set + the chunk or partial chunk that ends at chunk_end); false: a chunk is left out
+// builds a layer's memory set from its memory set and the chunk, maybe partial, that ends at chunk_end; false: a gap
 LLAMA_API bool llama_h2o_kv_build_memory_set(struct llama_h2o_kv * kv, int32_t il, uint32_t chunk_end);
 
 // n more tokens are in the sequence
 LLAMA_API bool llama_h2o_kv_next_chunk(struct llama_h2o_kv * kv, uint32_t n);
 
 // write K, V of positions [p0, p1): [n_head_kv, p1 - p0, head_size]
-LLAMA_API bool llama_h2o_kv_set_kv(struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, const float * k, const float * v);
+LLAMA_API bool llama_h2o_kv_set_kv(struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, const float * k,
+        const float * v);
 
-// K, V of the memory set through the gather that inference uses: [n_head_kv, M, head_size], padding is zero
+// K, V of the memory set: [n_head_kv, M, head_size], padding is zero
 LLAMA_API bool llama_h2o_kv_gather_k_memory(struct llama_h2o_kv * kv, int32_t il, float * dst);
 LLAMA_API bool llama_h2o_kv_gather_v_memory(struct llama_h2o_kv * kv, int32_t il, float * dst);
 

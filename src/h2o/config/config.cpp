@@ -25,23 +25,32 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
     const auto text = [](uint64_t x) { return std::to_string(x); };
 
     check(memory_size() >= 1 && memory_size() <= INT32_MAX,
-            "local_window + heavy_budget + sink_tokens must be from 1 to " + text(INT32_MAX) + ", got " + text(memory_size()));
-    check(local_window <= chunk_size, "local_window must be at most chunk_size (" + text(chunk_size) + "), got " + text(local_window));
-    check(chunk_size%block_tokens == 0 && local_window%block_tokens == 0 && heavy_budget%block_tokens == 0 && sink_tokens%block_tokens == 0,
-            "scorer block_ema keeps blocks: chunk_size, local_window, heavy_budget and sink_tokens must be multiples of block_tokens (" +
-            text(block_tokens) + "), got " + text(chunk_size) + ", " + text(local_window) + ", " + text(heavy_budget) + " and " + text(sink_tokens));
+            "local_window + heavy_budget + sink_tokens must be from 1 to " + text(INT32_MAX) + ", got " +
+                    text(memory_size()));
+    check(local_window <= chunk_size, "local_window must be at most chunk_size (" + text(chunk_size) + "), got " +
+            text(local_window));
+    check(chunk_size%block_tokens == 0 && local_window%block_tokens == 0 && heavy_budget%block_tokens == 0 &&
+            sink_tokens%block_tokens == 0,
+            "scorer block_ema keeps blocks: chunk_size, local_window, heavy_budget and sink_tokens must be multiples "
+                    "of block_tokens (" +
+            text(block_tokens) + "), got " + text(chunk_size) + ", " + text(local_window) + ", " + text(heavy_budget) +
+                    " and " + text(sink_tokens));
     check(!ranks_blocks() || ema_alpha < 1.0, "ema_alpha must be at least 0 and below 1");
     check(!has_dense_layers() || schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS, "dense_layers need schedule single_pass");
 
     const std::string gone = ": what is evicted cannot be attended to";
-    check(!evict || schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS, "evict needs schedule single_pass, got two_phase" + gone);
+    check(!evict || schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS,
+            "evict needs schedule single_pass, got two_phase" + gone);
     check(!evict || decode == LLAMA_H2O_DECODE_MEMORY, "evict needs decode memory, got full" + gone);
-    check(!evict || lookup_budget == 0 || has_cold_store(), "evict needs lookup_budget 0 or a cold_store, got " + text(lookup_budget) + gone);
+    check(!evict || lookup_budget == 0 || has_cold_store(),
+            "evict needs lookup_budget 0 or a cold_store, got " + text(lookup_budget) + gone);
     check(evict || !has_cold_store(), "cold_store is for what is evicted: it needs evict");
     check(evict || positions == LLAMA_H2O_POSITIONS_TEXT, "positions cache is for what eviction keeps: it needs evict");
     check(!has_cold_store() || positions == LLAMA_H2O_POSITIONS_TEXT,
-            "positions cache needs no cold_store: what comes back from there is at its position in the text. Use positions text");
-    check(lossless.mode == LLAMA_H2O_LOSSLESS_OFF || has_cold_store(), "lossless is about what is in a cold store: it needs cold_store");
+            "positions cache needs no cold_store: what comes back from there is at its position in the text. Use "
+                    "positions text");
+    check(lossless.mode == LLAMA_H2O_LOSSLESS_OFF || has_cold_store(),
+            "lossless is about what is in a cold store: it needs cold_store");
 }
 
 uint32_t h2o_config::n_memory(uint32_t chunk_end) const {

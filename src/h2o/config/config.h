@@ -7,15 +7,14 @@
 #include <iterator>
 #include <string>
 
-// The parameters of H2O, checked, and what follows from them. The chunk grid is absolute: chunk c holds positions [c*S, (c + 1)*S).
+// The checked parameters of H2O, and sizes derived from them. Chunk c holds the positions [c*S, (c + 1)*S) of a text.
 struct h2o_config : llama_h2o_params {
     h2o_config() : llama_h2o_params() {} // off
 
     // throws std::invalid_argument, naming the parameter
     explicit h2o_config(const llama_h2o_params & params);
 
-    // Generated tokens that are scored can be taken back one by one if they are among the last ones: half as many as these, or all of
-    // a call that has no more.
+    // The last MAX_GENERATED/2 scored generated tokens can be undone singly, and all of a call of up to MAX_GENERATED.
     static constexpr uint32_t MAX_GENERATED = 16;
 
     bool enabled() const { return memory_size() > 0; }
@@ -34,7 +33,7 @@ struct h2o_config : llama_h2o_params {
     bool has_ngrams()    const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_NGRAMS; }
     bool has_key_index() const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_INDEX; }
 
-    // a memory set has heavy hitters, beside sinks and local window
+    // a memory set has heavy hitters, in addition to sinks and local window
     bool ranks() const { return heavy_budget > 0; }
 
     // positions are kept in blocks, by the sums of their ranks, and their scores shrink when a chunk is closed
@@ -43,12 +42,12 @@ struct h2o_config : llama_h2o_params {
     // M = A + L + H
     uint64_t memory_size() const { return (uint64_t) sink_tokens + local_window + heavy_budget; }
 
-    // How many positions the memory set of a chunk that ends at chunk_end holds: all that there are, M, or the ratio of them in whole
-    // blocks, but at least sinks and local window. Never fewer than an earlier one.
+    // Size of the memory set of a chunk that ends at chunk_end: M, or the ratio of the positions in whole blocks, at
+    // least sinks and local window. It never shrinks.
     uint32_t n_memory(uint32_t chunk_end) const;
 
-    // How many extra keys a query of the chunk that begins here finds by the index: lookup_budget in the ninth chunk, more later on.
-    // What a text loses then does not grow with it. B(c) = B*(c/8)^0.4, after the 0.35 to 0.42 of published methods.
+    // Extra keys of a query of the chunk that begins here, by the index: lookup_budget in the ninth chunk, more later
+    // on, so that the loss does not grow with the text. B(c) = B*(c/8)^0.4; published methods have 0.35 to 0.42.
     uint32_t n_extra(uint32_t chunk_start) const;
 
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }
@@ -57,11 +56,12 @@ struct h2o_config : llama_h2o_params {
     uint32_t tiles_per_chunk() const { return (chunk_size - 1)/tile + 1; }
 
     uint32_t tile_of   (uint32_t pos)   const { return pos/chunk_size*tiles_per_chunk() + pos % chunk_size/tile; }
-    uint64_t tile_start(uint32_t index) const { return (uint64_t) (index/tiles_per_chunk())*chunk_size + index % tiles_per_chunk()*tile; }
+    uint64_t tile_start(uint32_t index) const { return (uint64_t) (index/tiles_per_chunk())*chunk_size +
+            index % tiles_per_chunk()*tile; }
 
-    // Phase 1 shows the first tokens of a chunk next to nothing, so they become a sink for their chunk: attention goes to
-    // them, and their keys are unlike the others. But only the sequence has a sink: how many of a chunk are never heavy
-    // hitters, unless all others are.
+    // Phase 1 shows the first tokens of a chunk next to nothing, so they become a sink for their chunk: attention goes
+    // to them, and their keys are unlike the others. But only the sequence has a sink: how many of a chunk are never
+    // heavy hitters, unless all others are.
     uint32_t n_chunk_sink() const { return schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE ? std::min(8u, chunk_size/16) : 0; }
 
     // a text that is the same where a state of one configuration can be restored with another

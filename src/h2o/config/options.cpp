@@ -1,5 +1,5 @@
-// The table of options. C, the bindings, Python's checks, command lines and the printed configuration are made from it: a new
-// option is a field of llama_h2o_params and a line here.
+// The table of options. C, the bindings, Python's checks, command lines and the printed configuration are made from it:
+// a new option is a field of llama_h2o_params and a line here.
 
 #include "h2o/config/options.h"
 
@@ -24,7 +24,8 @@ static const char * const switches[]   = { "off", "on", nullptr };
 
 #define FIELD(name) #name, offsetof(llama_h2o_params, name)
 
-static llama_h2o_option number(const char * name, size_t offset, const char * flag, double min, double max, const char * def, const char * help) {
+static llama_h2o_option number(const char * name, size_t offset, const char * flag, double min, double max,
+        const char * def, const char * help) {
     return { name, flag, LLAMA_H2O_OPTION_NUMBER, offset, def, nullptr, min, max, help };
 }
 
@@ -33,7 +34,8 @@ static llama_h2o_option part(const char * name, size_t offset, const char * flag
 }
 
 // the default is the first one
-static llama_h2o_option choice(const char * name, size_t offset, const char * flag, const char * const * choices, const char * help) {
+static llama_h2o_option choice(const char * name, size_t offset, const char * flag, const char * const * choices,
+        const char * help) {
     return { name, flag, LLAMA_H2O_OPTION_CHOICE, offset, choices[0], choices, 0.0, 0.0, help };
 }
 
@@ -70,11 +72,14 @@ static const llama_h2o_option options[] = {
     text  (FIELD(cold_store),    "cold-store", "evict: where dropped tokens go, to be looked up: memory, or a folder"),
     choice("lossless",        offsetof(llama_h2o_params, lossless.mode),      "lossless", lossless,
            "cold store: store compresses; full only tries whether it could, probe how much that would save"),
-    number("codec_threads",   offsetof(llama_h2o_params, lossless.n_threads), "codec-threads", 1, 512, "2", "lossless: threads that compress"),
+    number("codec_threads",   offsetof(llama_h2o_params, lossless.n_threads), "codec-threads", 1, 512, "2",
+            "lossless: threads that compress"),
     number("codec_max_queue", offsetof(llama_h2o_params, lossless.max_queue), "codec-max-queue", 1, INT32_MAX, "8",
            "lossless: chunks that wait for them at most"),
-    on_off("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict", "lossless: what is compressed is read back and compared"),
-    choice(FIELD(products),      "products", products, "who multiplies by weights on the CPU, with H2O or without: auto is own with H2O, and upstream without"),
+    on_off("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict",
+            "lossless: what is compressed is read back and compared"),
+    choice(FIELD(products),      "products", products,
+            "who multiplies by weights on the CPU, with H2O or without: auto is own with H2O, and upstream without"),
 };
 static_assert(std::size(options) <= LLAMA_H2O_MAX_OPTIONS, "patch 0006 offers no more of them");
 
@@ -164,8 +169,10 @@ static bool set_value(llama_h2o_params & params, const llama_h2o_option & option
 
 static bool is_valid(const llama_h2o_params & params, const llama_h2o_option & option) {
     switch (option.kind) {
-        case LLAMA_H2O_OPTION_NUMBER: return field<uint32_t>(params, option) >= option.min && field<uint32_t>(params, option) <= option.max;
-        case LLAMA_H2O_OPTION_PART:   return field<double>  (params, option) >= option.min && field<double>  (params, option) <= option.max;
+        case LLAMA_H2O_OPTION_NUMBER: return field<uint32_t>(params, option) >= option.min &&
+                field<uint32_t>(params, option) <= option.max;
+        case LLAMA_H2O_OPTION_PART:   return field<double>  (params, option) >= option.min &&
+                field<double>  (params, option) <= option.max;
         case LLAMA_H2O_OPTION_TEXT:   return memchr(&field<char>(params, option), 0, LLAMA_H2O_MAX_PATH);
         case LLAMA_H2O_OPTION_CHOICE: {
             uint32_t n = 0;
@@ -189,10 +196,12 @@ static std::string list_choices(const llama_h2o_option & option) {
 
 static std::string what_it_may_be(const llama_h2o_option & option) {
     switch (option.kind) {
-        case LLAMA_H2O_OPTION_NUMBER: return "an integer from " + std::to_string((int64_t) option.min) + " to " + std::to_string((int64_t) option.max);
+        case LLAMA_H2O_OPTION_NUMBER: return "an integer from " + std::to_string((int64_t) option.min) + " to " +
+                std::to_string((int64_t) option.max);
         case LLAMA_H2O_OPTION_PART:   return "a number from 0 to 1";
         case LLAMA_H2O_OPTION_TEXT:   return "of less than " + std::to_string(LLAMA_H2O_MAX_PATH) + " bytes";
-        case LLAMA_H2O_OPTION_LAYERS: return "layers below " + std::to_string(LLAMA_H2O_MAX_LAYERS) + ", such as 0-2,11";
+        case LLAMA_H2O_OPTION_LAYERS: return "layers below " + std::to_string(LLAMA_H2O_MAX_LAYERS) +
+                ", such as 0-2,11";
         default:                      return list_choices(option);
     }
 }
@@ -252,7 +261,8 @@ const char * llama_h2o_option_usage(size_t i) {
         std::vector<std::string> res;
         for (const auto & option : options) {
             const std::string choices = option.choices ? ": " + list_choices(option) : "";
-            res.push_back("H2O: " + std::string(option.help) + choices + " (default: " + (*option.def ? option.def : "none") + ")");
+            res.push_back("H2O: " + std::string(option.help) + choices + " (default: " + (*option.def ?
+                    option.def : "none") + ")");
         }
         return res;
     }();
@@ -281,7 +291,8 @@ bool llama_h2o_params_enabled(const llama_h2o_params * params) {
 }
 
 bool llama_h2o_params_own_products(const llama_h2o_params * params) {
-    return params->products == LLAMA_H2O_PRODUCTS_AUTO ? llama_h2o_params_enabled(params) : params->products == LLAMA_H2O_PRODUCTS_OWN;
+    return params->products == LLAMA_H2O_PRODUCTS_AUTO ? llama_h2o_params_enabled(params) :
+            params->products == LLAMA_H2O_PRODUCTS_OWN;
 }
 
 int32_t llama_h2o_params_desc(const llama_h2o_params * params, char * buf, size_t size) {

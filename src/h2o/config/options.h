@@ -4,7 +4,7 @@
 
 #include <string>
 
-// Sets an option by its name or flag. Throws std::invalid_argument, which names the option, the value and what it may be.
+// Sets an option by its name or flag. Throws std::invalid_argument with the allowed values.
 void h2o_set_option(llama_h2o_params & params, const std::string & name, const std::string & value);
 
 // throws std::invalid_argument if an option is out of its range

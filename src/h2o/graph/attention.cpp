@@ -6,50 +6,38 @@
 #include <algorithm>
 #include <cmath>
 
-// A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute 5/8
-// of its [S x S] logits and hold 1/4 of them at a time.
+// A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute
+// 5/8 of its [S x S] logits and hold 1/4 of them at a time.
 static constexpr int64_t n_query_blocks = 4;
 
-ggml_tensor * h2o_gather_rows(ggml_context * ctx, ggml_tensor * t, ggml_tensor * rows) {
-    return ggml_get_rows(ctx, t, rows);
-}
-
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
-    ggml_h2o_attn_params p = {};
-    p.rows = params.rows;
-    if (const int64_t n_block = params.q->ne[3]; p.rows && n_block > 1) {
-        const int64_t n_k = p.rows->ne[0]/n_block;
+    ggml_h2o_attn_params op = params;
+    if (const int64_t n_block = params.q->ne[3]; op.rows && n_block > 1) {
+        const int64_t n_k = op.rows->ne[0]/n_block;
 
-        p.rows = ggml_view_3d(ctx, p.rows, n_k, p.rows->ne[1], n_block, p.rows->nb[1], n_k*p.rows->nb[0], 0);
+        op.rows = ggml_view_3d(ctx, op.rows, n_k, op.rows->ne[1], n_block, op.rows->nb[1], n_k*op.rows->nb[0], 0);
     }
-    p.n_k     = params.n_k;
-    p.first   = params.first;
-    p.limits  = params.limits;
-    p.sinks   = params.sinks;
-    p.scale   = params.scale;
-    p.softcap = params.softcap;
-    p.sums    = (ggml_h2o_attn_sums) params.sums;
-    p.extra = params.extra;
-
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &p);
+    const h2o_attention res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &op);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
-    return { res.o, res.m, res.l, res.sums };
+    return res;
 }
 
 // The weights, set to 0 where a query does not count. Row numbers are exact in float32 up to 2^24.
 //   weights:  [n_k, n_q, n_head, n_block]
 //   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows
 //   ends:     F32 [1, n_q, 1, n_block], limits + 1
-static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, ggml_tensor * neg_rows, ggml_tensor * ends) {
+static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, ggml_tensor * neg_rows,
+        ggml_tensor * ends) {
     const int64_t n_k       = weights->ne[0];
     const int64_t n_q       = weights->ne[1];
     const int64_t n_head    = weights->ne[2];
     const int64_t n_block   = weights->ne[3];
     const int64_t n_head_kv = neg_rows->ne[2];
 
-    ggml_tensor * counts = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, neg_rows, n_k, n_q, n_head_kv, n_block), ends));
+    ggml_tensor * counts = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, neg_rows, n_k, n_q, n_head_kv, n_block),
+            ends));
 
     // the query heads of a KV head share its mask
     counts  = ggml_reshape_4d(ctx, counts,  n_k, n_q, 1,                n_head_kv*n_block);
@@ -63,7 +51,8 @@ static ggml_tensor * neg_rows_of(ggml_context * ctx, const h2o_attention_params 
 
     ggml_tensor * t = ggml_neg(ctx, ggml_cast(ctx, params.rows, GGML_TYPE_F32));
 
-    return ggml_view_4d(ctx, t, t->ne[0]/n_block, 1, t->ne[1], n_block, t->nb[1], t->nb[1], t->ne[0]/n_block*t->nb[0], 0);
+    return ggml_view_4d(ctx, t, t->ne[0]/n_block, 1, t->ne[1], n_block, t->nb[1], t->nb[1], t->ne[0]/n_block*t->nb[0],
+            0);
 }
 
 static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & params) {
@@ -72,7 +61,7 @@ static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & pa
     return ggml_reshape_4d(ctx, t, 1, t->ne[0], 1, t->ne[1]);
 }
 
-// The logits without their scale, and what is left of that.
+// Returns the scale that the logits still need.
 static float cap_logits(ggml_context * ctx, ggml_tensor ** kq, const h2o_attention_params & params) {
     if (params.softcap == 0.0f) {
         return params.scale;
@@ -82,7 +71,8 @@ static float cap_logits(ggml_context * ctx, ggml_tensor ** kq, const h2o_attenti
 }
 
 // of n_q queries: nothing but the sinks
-static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_params & params, int64_t n_q, int64_t n_block) {
+static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_params & params, int64_t n_q,
+        int64_t n_block) {
     const int64_t n_head = params.q->ne[2];
 
     return {
@@ -92,19 +82,21 @@ static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_para
     };
 }
 
-// Column sums of every query alone: weights [n_k, n_q, n_head], share [1, n_q, n_head] or nullptr. Returns [n_k, n_head_kv, n_q].
+// Each query's column sums [n_k, n_head_kv, n_q]: weights [n_k, n_q, n_head], share [1, n_q, n_head] or nullptr.
 static ggml_tensor * query_sums(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share) {
     const auto by_query = [&](ggml_tensor * t) { return ggml_cont(ctx, ggml_permute(ctx, t, 0, 3, 2, 1)); };
 
     return h2o_column_sums_build(ctx, by_query(weights), n_head_kv, share ? by_query(share) : nullptr);
 }
 
-h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row, ggml_tensor * mask) {
+h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row,
+        ggml_tensor * mask) {
     const auto rows = [&](ggml_tensor * t) {
         return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
     };
 
-    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f, params.softcap);
+    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f,
+            params.softcap);
     ggml_flash_attn_ext_add_sinks(o, params.sinks);
     ggml_prec_set_acc(o, GGML_PREC_F32);
 
@@ -123,12 +115,13 @@ h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params
     if (params.limits) {
         weights = count_weights(ctx, weights, neg_rows_of(ctx, params), ends_of(ctx, params));
     }
-    return { o, nullptr, nullptr, query_sums(ctx, weights, params.rows->ne[1], nullptr) };
+    return { o, query_sums(ctx, weights, params.rows->ne[1], nullptr), nullptr, nullptr };
 }
 
-// Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the last
-// tile are padded with queries that nobody looks at.
-static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
+// Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the
+// last tile are padded with queries that nobody looks at.
+static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * gf,
+        const h2o_attention_params & params) {
     const int64_t n_q       = params.q->ne[1];
     const int64_t n_head    = params.q->ne[2];
     const int64_t n_head_kv = params.rows->ne[1];
@@ -142,8 +135,8 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.extra.rows, n*n_tiles), GGML_TYPE_F32);
     rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
 
-    ggml_tensor * k = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
-    ggml_tensor * v = ggml_reshape_4d(ctx, h2o_gather_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
+    ggml_tensor * k = ggml_reshape_4d(ctx, ggml_get_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
+    ggml_tensor * v = ggml_reshape_4d(ctx, ggml_get_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
     v = ggml_cont(ctx, ggml_transpose(ctx, v));
 
     ggml_build_forward_expand(gf, k);
@@ -151,7 +144,8 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
     h2o_profile_ends_part(v, H2O_PART_GATHER);
 
     // -inf where the row is among the head's own
-    ggml_tensor * own = ggml_reshape_3d(ctx, h2o_constant(ctx, 0.0f, params.k->ne[1], n_head_kv), 1, params.k->ne[1], n_head_kv);
+    ggml_tensor * own = ggml_reshape_3d(ctx, h2o_constant(ctx, 0.0f, params.k->ne[1], n_head_kv), 1, params.k->ne[1],
+            n_head_kv);
     own = ggml_set_rows(ctx, own, h2o_constant(ctx, -INFINITY, 1, params.rows->ne[0], n_head_kv), params.rows);
     own = ggml_reshape_4d(ctx, ggml_get_rows(ctx, own, rows), n, 1, n_tiles, n_head_kv);
 
@@ -160,13 +154,14 @@ static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * g
         return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
     };
     ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.extra.first, GGML_TYPE_F32));
-    ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T, n_tiles);
+    ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T,
+            n_tiles);
     ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
 
     ggml_tensor * mask = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
 
-    // Query heads of a KV head beside each other, before the tiles: so they are one factor, and none is repeated for another,
-    // which not all backends can. Between [.., T, n_tiles, n_head] and [.., T*n_group, n_tiles, n_head_kv]:
+    // The query heads of a KV head next to each other, before the tiles: they are one factor. Not all backends can
+    // repeat a factor. Between [.., T, n_tiles, n_head] and [.., T*n_group, n_tiles, n_head_kv]:
     const auto swapped = [&](ggml_tensor * t, int64_t n1, int64_t n2) {
         t = ggml_reshape_4d(ctx, t, t->ne[0]*T, n1, n2, n_head_kv);
         return ggml_cont(ctx, ggml_permute(ctx, t, 0, 2, 1, 3));
@@ -211,8 +206,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     const int64_t n_head_kv = params.rows->ne[1];
     const int64_t n_k       = params.rows->ne[0]/n_block;
 
-    ggml_tensor * k = h2o_gather_rows(ctx, params.k, params.rows);
-    ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, h2o_gather_rows(ctx, params.v, params.rows)));
+    ggml_tensor * k = ggml_get_rows(ctx, params.k, params.rows);
+    ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, ggml_get_rows(ctx, params.v, params.rows)));
 
     ggml_build_forward_expand(gf, k);
     ggml_build_forward_expand(gf, v);
@@ -233,9 +228,12 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         const int64_t n_q_i = std::min(step, n_q - i);
         const int64_t n_k_i = params.first ? n_k - n_q + i + n_q_i : n_k;
 
-        ggml_tensor * k_i = ggml_view_4d(ctx, k, k->ne[0], n_k_i, n_head_kv, n_block, k->nb[1], k->nb[2], n_k*k->nb[1], 0);
-        ggml_tensor * v_i = ggml_view_4d(ctx, v, n_k_i, v->ne[1], n_head_kv, n_block, v->nb[1], v->nb[2], n_k*v->nb[0], 0);
-        ggml_tensor * q_i = ggml_view_4d(ctx, q, q->ne[0], n_q_i, n_head,    n_block, q->nb[1], q->nb[2], q->nb[3], i*q->nb[1]);
+        ggml_tensor * k_i = ggml_view_4d(ctx, k, k->ne[0], n_k_i, n_head_kv, n_block, k->nb[1], k->nb[2], n_k*k->nb[1],
+                0);
+        ggml_tensor * v_i = ggml_view_4d(ctx, v, n_k_i, v->ne[1], n_head_kv, n_block, v->nb[1], v->nb[2], n_k*v->nb[0],
+                0);
+        ggml_tensor * q_i = ggml_view_4d(ctx, q, q->ne[0], n_q_i, n_head,    n_block, q->nb[1], q->nb[2], q->nb[3],
+                i*q->nb[1]);
 
         ggml_tensor * kq = ggml_mul_mat(ctx, k_i, ggml_cont(ctx, q_i));
         ggml_prec_set_acc(kq, GGML_PREC_F32);
@@ -254,7 +252,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
 
         h2o_softmax_state beside = {};
         if (params.extra.rows) {
-            const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head, t->nb[1], t->nb[2], i*t->nb[1]); };
+            const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head,
+                    t->nb[1], t->nb[2], i*t->nb[1]); };
 
             beside = { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) };
         }
@@ -278,12 +277,15 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         }
         if (params.limits) {
             weights = count_weights(ctx, weights,
-                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[2], neg_rows->nb[3], 0),
-                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[1], ends->nb[2], ends->nb[3], i*ends->nb[1]));
+                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[2],
+                            neg_rows->nb[3], 0),
+                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[1], ends->nb[2], ends->nb[3],
+                            i*ends->nb[1]));
         }
         const bool of_queries = params.sums == GGML_H2O_ATTN_QUERY_SUMS;
 
-        ggml_tensor * sums = of_queries ? query_sums(ctx, weights, n_head_kv, share) : h2o_column_sums_build(ctx, weights, n_head_kv, share);
+        ggml_tensor * sums = of_queries ? query_sums(ctx, weights, n_head_kv, share) :
+                h2o_column_sums_build(ctx, weights, n_head_kv, share);
         sums = ggml_pad(ctx, sums, n_k - n_k_i, 0, 0, 0);
         ggml_build_forward_expand(gf, sums);
 

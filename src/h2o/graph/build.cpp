@@ -25,14 +25,15 @@ struct keys {
     bool          is_text;   // rows 0, 1, ...
 };
 
-// A view only where the layer has fewer heads: each view of an input goes to the device on its own.
+// A view only where the layer has fewer heads: each view of an input is copied to the device separately.
 ggml_tensor * heads_of(ggml_context * ctx, ggml_tensor * rows, const h2o_kv_layer & layer) {
     return rows->ne[1] == layer.k.n_head ? rows : ggml_view_2d(ctx, rows, rows->ne[0], layer.k.n_head, rows->nb[1], 0);
 }
 
-// memory set and open chunk
-keys own_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
-    return { heads_of(g.ctx, g.inputs.own_rows[layer.index], layer), g.inputs.own_first, g.inputs.own_mask, g.env.store.layout.first_row(g.shape.n_memory), false };
+// memory keys, then chunk keys
+keys memory_chunk_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
+    return { heads_of(g.ctx, g.inputs.memory_chunk_rows[layer.index], layer), g.inputs.memory_chunk_first,
+            g.inputs.memory_chunk_mask, g.env.store.layout.first_row(g.shape.n_memory), false };
 }
 
 // everything so far
@@ -40,7 +41,7 @@ keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
     return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0, true };
 }
 
-int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
+ggml_h2o_attn_sums sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
     if (a.layer.is_dense() || !a.owns_kv || !g.shape.is_scored) {
         return GGML_H2O_ATTN_NO_SUMS;
     }
@@ -50,7 +51,7 @@ int sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
     return GGML_H2O_ATTN_COLUMN_SUMS;
 }
 
-// Extra keys of a layer that has memory sets: by the text, or by its keys.
+// Extra keys of a layer with memory sets, found by the text or by the index of keys.
 void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attention_params & params) {
     if (layer.is_dense()) {
         return;
@@ -59,27 +60,29 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
 
     params.extra.tile   = (int) tiles.size;
     params.extra.offset = (int) tiles.offset;
-    if (g.inputs.list_rows) {
-        params.extra.rows  = g.inputs.list_rows;
-        params.extra.first = g.inputs.list_first;
-        if (g.shape.n_far > 0) {
+    if (g.inputs.extra_rows) {
+        params.extra.rows  = g.inputs.extra_rows;
+        params.extra.first = g.inputs.extra_first;
+        if (g.shape.n_offloaded > 0) {
             params.extra.source   = h2o_fetch_rows(g, layer);
-            params.extra.n_source = g.shape.n_far;
+            params.extra.n_source = g.shape.n_offloaded;
         }
     } else if (g.shape.n_indexed > 0) {
         const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
 
         // the positions in the memory set
-        ggml_tensor * own    = g.inputs.memory.empty() ? heads_of(g.ctx, g.inputs.own_rows[layer.index], layer) : g.inputs.memory[layer.index];
+        ggml_tensor * own    = g.inputs.memory.empty() ?
+                heads_of(g.ctx, g.inputs.memory_chunk_rows[layer.index], layer) : g.inputs.memory[layer.index];
         ggml_tensor * memory = ggml_view_2d(g.ctx, own, g.shape.n_memory, own->ne[1], own->nb[1], 0);
 
         ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
         ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
-        params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile, params.extra.offset);
+        params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile,
+                params.extra.offset);
         ggml_set_output(params.extra.rows); // read when the graph is computed
         g.choices.push_back({ (uint32_t) layer.index, params.extra.rows });
-        if (g.env.store.far(g.shape.seq)) {
+        if (g.env.store.offloaded(g.shape.seq)) {
             params.extra.source   = h2o_fetch_chosen(g, layer, params.extra.rows);
             params.extra.n_source = g.shape.n_indexed;
         }
@@ -87,10 +90,11 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
 }
 
 // attention to keys in the cache, without sums
-h2o_attention_params params_of(const h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys) {
+h2o_attention_params params_of(const h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q,
+        const keys & keys) {
     h2o_attention_params params = {};
-    params.k       = g.env.store.view(g.ctx, a.layer, h2o_kv_store::K, g.shape.seq);
-    params.v       = g.env.store.view(g.ctx, a.layer, h2o_kv_store::V, g.shape.seq);
+    params.k       = g.env.store.view(g.ctx, a.layer, H2O_K, g.shape.seq);
+    params.v       = g.env.store.view(g.ctx, a.layer, H2O_V, g.shape.seq);
     params.q       = q;
     params.rows    = keys.rows;
     params.first   = keys.first;
@@ -101,7 +105,8 @@ h2o_attention_params params_of(const h2o_step_graph & g, const h2o_layer_attenti
 }
 
 // q [n_embd_head_k, n_q, n_head, n_block], limits I32 [n_q, n_block] or NULL
-h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys, ggml_tensor * limits) {
+h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys,
+        ggml_tensor * limits) {
     const auto & layer = a.layer;
 
     h2o_attention_params params = params_of(g, a, q, keys);
@@ -140,7 +145,7 @@ void keep_sums(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * sum
     g.sums.push_back({ (uint32_t) layer.index, first, kept });
 }
 
-// one softmax over keys of which the step's own come last
+// one softmax over keys; the step's own keys come last
 ggml_tensor * build_causal(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys) {
     const h2o_attention res = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), keys, g.inputs.limits);
 
@@ -164,21 +169,26 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggm
     for (size_t i = 0; i < runs.size(); ++i) {
         const auto & r = runs[i];
 
-        ggml_tensor * q_r = ggml_view_4d(g.ctx, q, q->ne[0], r.n_q, n_head, r.n_chunks, q->nb[2], q->nb[1], S*q->nb[2], r.offset_q*q->nb[2]);
+        ggml_tensor * q_r = ggml_view_4d(g.ctx, q, q->ne[0], r.n_q, n_head, r.n_chunks, q->nb[2], q->nb[1], S*q->nb[2],
+                r.offset_q*q->nb[2]);
 
-        ggml_tensor * rows = ggml_view_2d(g.ctx, text, r.n_k*r.n_chunks, text->ne[1], text->nb[1], (r.pos_k - runs[0].pos_k)*text->nb[0]);
+        ggml_tensor * rows = ggml_view_2d(g.ctx, text, r.n_k*r.n_chunks, text->ne[1], text->nb[1],
+                (r.pos_k - runs[0].pos_k)*text->nb[0]);
 
-        ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0], r.offset_q*limits->nb[0]) : nullptr;
+        ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0],
+                r.offset_q*limits->nb[0]) : nullptr;
 
         const h2o_attention res = attend(g, a, q_r, { rows, g.inputs.run_first[i], nullptr, 0, false }, limits_r);
 
         const auto state_row = [&](ggml_tensor * t) {
-            return ggml_view_4d(g.ctx, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0], r.offset_q*t->nb[0]);
+            return ggml_view_4d(g.ctx, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0],
+                    r.offset_q*t->nb[0]);
         };
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.m, state_row(cache.m)));
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.l, state_row(cache.l)));
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.o,
-                ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1], r.offset_q*cache.o->nb[1])));
+                ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1],
+                        r.offset_q*cache.o->nb[1])));
 
         keep_sums(g, a.layer, res.sums, r.pos_k);
     }
@@ -199,7 +209,7 @@ ggml_tensor * build_inter(h2o_step_graph & g, h2o_layer_attention a, ggml_tensor
         return ggml_view_2d(g.ctx, cache.o, d_v*n_head, n_q, cache.o->nb[1], offset*cache.o->nb[1]);
     }
 
-    keys memory = own_keys(g, a.layer);
+    keys memory = memory_chunk_keys(g, a.layer);
     memory.first = nullptr;
     a.sinks      = nullptr; // phase 1 has counted them
 
@@ -212,7 +222,8 @@ ggml_tensor * build_inter(h2o_step_graph & g, h2o_layer_attention a, ggml_tensor
     const h2o_softmax_state intra = {
         /*.m =*/ state_row(cache.m),
         /*.l =*/ state_row(cache.l),
-        /*.o =*/ ggml_view_3d(g.ctx, cache.o, d_v, n_q, n_head, cache.o->nb[1], d_v*cache.o->nb[0], offset*cache.o->nb[1]),
+        /*.o =*/ ggml_view_3d(g.ctx, cache.o, d_v, n_q, n_head, cache.o->nb[1], d_v*cache.o->nb[0],
+                offset*cache.o->nb[1]),
     };
 
     ggml_tensor * cur = ggml_permute(g.ctx, h2o_softmax_state_fuse(g.ctx, intra, inter).o, 0, 2, 1, 3);
@@ -226,12 +237,12 @@ ggml_tensor * build_inter(h2o_step_graph & g, h2o_layer_attention a, ggml_tensor
     return ggml_reshape_2d(g.ctx, cur, d_v*n_head, n_q);
 }
 
-// A dense tail's attention to everything, range by range from the cold store. It is not scored: most positions have no score any more.
+// A dense tail's attention to ranges of the cold store. It is not scored: evicted positions have no scores.
 ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
     const uint32_t start = g.env.config.chunk_start(g.step.pos);
     const uint32_t size  = h2o_range_size(g.step, g.env.config.chunk_size);
 
-    h2o_attention_params params = params_of(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), own_keys(g, a.layer));
+    h2o_attention_params params = params_of(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory_chunk_keys(g, a.layer));
 
     const auto attend = [&]() -> h2o_softmax_state {
         const h2o_attention res = h2o_attention_fused(g.ctx, params);
@@ -245,8 +256,8 @@ ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_layer_attention & 
     for (uint32_t first = 0; first < start; first += size) {
         const uint32_t n = std::min(size, start - first);
 
-        params.k    = h2o_fetch_range(g, a.layer, h2o_kv_store::K, first, n);
-        params.v    = h2o_fetch_range(g, a.layer, h2o_kv_store::V, first, n);
+        params.k    = h2o_fetch_range(g, a.layer, H2O_K, first, n);
+        params.v    = h2o_fetch_range(g, a.layer, H2O_V, first, n);
         params.rows = nullptr;
         params.n_k  = n;
 
@@ -263,15 +274,17 @@ ggml_tensor * h2o_build_attention(h2o_step_graph & g, const h2o_layer_attention 
     const auto & layer = a.layer;
     switch (g.step.phase) {
         case h2o_step::SINGLE_PASS:
-            return build_causal(g, a, q, layer.is_dense() ? text_keys(g, layer) : own_keys(g, layer));
+            return build_causal(g, a, q, layer.is_dense() ? text_keys(g, layer) : memory_chunk_keys(g, layer));
         case h2o_step::INTRA:
             return build_intra(g, a, q);
         case h2o_step::INTER:
             return build_inter(g, a, q);
         case h2o_step::TAIL:
-            return g.env.store.far(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, a, q) : build_causal(g, a, q, text_keys(g, layer));
+            return g.env.store.offloaded(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, a, q) :
+                    build_causal(g, a, q, text_keys(g, layer));
         case h2o_step::DECODE:
-            return build_causal(g, a, q, g.env.decodes_memory(layer) ? own_keys(g, layer) : text_keys(g, layer));
+            return build_causal(g, a, q, g.env.decodes_memory(layer) ?
+                    memory_chunk_keys(g, layer) : text_keys(g, layer));
     }
     GGML_ABORT("no such phase");
 }

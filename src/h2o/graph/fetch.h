@@ -5,12 +5,13 @@
 
 // Nodes that bring K and V back from the cold store.
 
-// I8, those that the step's queries look up: a source of ggml_h2o_attn_extra.
+// I8, the rows that the step's queries look up: a source of ggml_h2o_attn_extra.
 ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer);
 
-// I8, a source likewise, of positions that an index of keys has chosen: I32 of any shape, -1 is none. Row i holds position i. A row that
-// was not chosen is undefined.
+// The same of positions that the index of keys has chosen: I32 of any shape, -1 is none. Row i holds position i; rows
+// that were not chosen are undefined.
 ggml_tensor * h2o_fetch_chosen(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * positions);
 
 // [n_embd, n, n_head_kv] of the positions [first, first + n)
-ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_store::part_t part, uint32_t first, uint32_t n);
+ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t first,
+        uint32_t n);

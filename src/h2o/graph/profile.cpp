@@ -22,5 +22,5 @@ bool h2o_profile::eval(const ggml_tensor * t, bool ask) {
         }
     }
 
-    return !ask; // go on
+    return !ask; // continue
 }

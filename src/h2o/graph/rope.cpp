@@ -20,7 +20,7 @@ namespace {
 struct search {
     const ggml_tensor * hadamard;
 
-    bool is_last = true; // the keys are what RoPE returns, perhaps in another shape
+    bool is_last = true; // the keys are RoPE's result, possibly reshaped
 
     std::set<const ggml_tensor *> seen = {};
 
@@ -60,26 +60,30 @@ static float get_float(const ggml_tensor * t, int i) {
 }
 
 std::optional<h2o_rope> h2o_find_rope(const ggml_tensor * k, const ggml_tensor * hadamard, int32_t il) {
-    search way = { hadamard };
+    search from_keys = { hadamard };
 
-    const ggml_tensor * rope = way.find(k);
+    const ggml_tensor * rope = from_keys.find(k);
     if (!rope) {
         return {};
     }
     const int  mode     = rope->op_params[ROPE_MODE];
     const bool is_plain = mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX;
-    if (!way.is_last || !is_plain) {
-        throw h2o_refusal(h2o_reason::POSITIONS, "[h2o] positions cache needs keys that plain RoPE has rotated as a whole and last, but in layer " + std::to_string(il) +
-                " of this model " + (is_plain ? "it rotates a part, or something follows it" : "RoPE has several positions for a token") +
+    if (!from_keys.is_last || !is_plain) {
+        throw h2o_refusal(h2o_reason::POSITIONS,
+                "[h2o] positions cache needs keys that plain RoPE has rotated as a whole and last, but in layer " +
+                std::to_string(il) +
+                " of this model " + (is_plain ?
+                        "it rotates a part, or something follows it" : "RoPE has several positions for a token") +
                 ". Use positions text");
     }
 
     h2o_rope res = { {}, rope->src[2] };
     std::copy_n(rope->op_params, res.params.size(), res.params.begin());
 
-    // YaRN multiplies keys once. With ext_factor ggml multiplies attn_factor by this, too.
+    // YaRN multiplies keys once. With ext_factor ggml also multiplies attn_factor.
     const float ext_factor  = get_float(rope, ROPE_EXT_FACTOR);
-    const float attn_factor = ext_factor != 0.0f ? 1.0f/(1.0f + 0.1f*std::log(1.0f/get_float(rope, ROPE_FREQ_SCALE))) : 1.0f;
+    const float attn_factor = ext_factor != 0.0f ? 1.0f/(1.0f + 0.1f*std::log(1.0f/get_float(rope, ROPE_FREQ_SCALE))) :
+            1.0f;
     memcpy(&res.params[ROPE_ATTN_FACTOR], &attn_factor, sizeof(attn_factor));
     return res;
 }

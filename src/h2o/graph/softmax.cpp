@@ -29,7 +29,7 @@ h2o_softmax_state h2o_softmax_state_build(
     ggml_tensor * p_max = ggml_max_rows(ctx, p);
     res.l = ggml_div(ctx, p_max, ggml_clamp(ctx, ggml_sqr(ctx, p_max), FLT_MIN, 1.0f));
 
-    // Vulkan would round to float16 what is not contiguous. A transposed row may count as that.
+    // Vulkan would round non-contiguous tensors to float16. A transposed row may count as contiguous.
     if (ggml_is_transposed(v) || !ggml_is_contiguous(v)) {
         v = ggml_cont(ctx, v);
     }
@@ -78,7 +78,8 @@ ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, i
 
     weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head_kv, n_c);
 
-    share   = share ? ggml_reshape_4d(ctx, share, 1, n_q, n_head_kv, n_c) : h2o_constant(ctx, 1.0f, 1, n_q, n_head_kv, n_c);
+    share   = share ? ggml_reshape_4d(ctx, share, 1, n_q, n_head_kv, n_c) :
+            h2o_constant(ctx, 1.0f, 1, n_q, n_head_kv, n_c);
 
     ggml_tensor * sums = ggml_out_prod(ctx, weights, share);
 

@@ -37,9 +37,11 @@ h2o_softmax_state h2o_softmax_state_fuse(
 
 // Attention mass received by each key: the weights summed over the queries and over the query heads of each KV head.
 //   weights: F32 [n_k, n_q, n_head, n_c], contiguous
-//   share:   [1, n_q, n_head, n_c], contiguous: a query's weights are multiplied by it; nullptr: by 1
+//   share:   [1, n_q, n_head, n_c], contiguous: factor of a query's weights; nullptr: 1
 // Returns F32 [n_k, n_head_kv, n_c].
-ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share = nullptr);
+ggml_tensor * h2o_column_sums_build(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv,
+        ggml_tensor * share = nullptr);
 
 // Computed, not a leaf, so that it takes no room while the rest of the graph is computed.
-ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1, int64_t ne3 = 1);
+ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1,
+        int64_t ne3 = 1);

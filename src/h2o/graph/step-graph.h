@@ -6,6 +6,7 @@
 #include "ggml.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct h2o_sequence_state;
 // How a layer's attention is computed on its device.
 enum h2o_attention_kind {
     H2O_ATTENTION_FUSED,    // one operator of ours
-    H2O_ATTENTION_FLASH,    // ggml's flash attention, where rows lie together and no column sums are wanted; else composed
+    H2O_ATTENTION_FLASH,    // ggml's flash attention, for consecutive rows without column sums; else composed
     H2O_ATTENTION_COMPOSED, // many operators of ggml's
 };
 
@@ -31,7 +32,7 @@ struct h2o_graph_env {
 
     std::vector<h2o_attention_kind> kinds; // by layer of the model
 
-    // Upstream's attention does as well for generated tokens that attend to everything, where our operator is not used; it takes
+    // Upstream computes the attention of generated tokens to everything where our operator is not used. It takes
     // several sequences only if they are neighbours. alone: the tokens are of one sequence
     bool decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const;
 
@@ -53,8 +54,9 @@ struct h2o_step_shape {
     uint32_t n_memory;
     uint32_t n_chunk;   // keys of the open chunk, with the step's own, and padding; 0: no layer attends to it alone
     uint32_t n_text;    // keys of layers that attend to everything, with padding; 0: none does
-    uint32_t n_indexed; // positions before the chunk that queries choose from by the index of keys; 0: nothing to choose
-    uint32_t n_far;     // rows that are brought back from the cold store, at most; 0: none
+    // positions before the chunk that queries choose from by the index of keys; 0: nothing to choose
+    uint32_t n_indexed;
+    uint32_t n_offloaded;     // rows to fetch from the cold store, at most; 0: none
     uint32_t pos;       // where views depend on it, else 0
     uint32_t offset;    // likewise
     bool     is_scored; // attention is summed up
@@ -63,7 +65,8 @@ struct h2o_step_shape {
 };
 
 // n_kv: rows of everything, with upstream's padding. alone: the graph has no other step
-h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq, const h2o_step & step, uint32_t n_kv, bool alone);
+h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq,
+        const h2o_step & step, uint32_t n_kv, bool alone);
 
 // Phase 1: queries of a run of whole chunks, or of a part of a chunk.
 struct h2o_run {
@@ -76,26 +79,29 @@ struct h2o_run {
 
 std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size);
 
-// Inputs of the graph of a step. Those that no layer uses have no buffer.
+// Inputs of a step's graph. Unused inputs have no buffer.
 struct h2o_step_inputs {
-    std::vector<ggml_tensor *> own_rows; // by layer: I32 [n_memory + n_chunk, n_head_kv]; compact layout: one for all layers
+    // by layer: I32 [n_memory + n_chunk, n_head_kv]; compact layout: one for all layers
+    std::vector<ggml_tensor *> memory_chunk_rows;
 
-    std::vector<ggml_tensor *> memory; // compact layout with an index of keys, by layer: I32 [n_memory, n_head_kv], positions
+    // compact layout with an index of keys, by layer: I32 [n_memory, n_head_kv], positions
+    std::vector<ggml_tensor *> memory;
 
-    ggml_tensor * own_first  = nullptr; // I32 [n_memory + n_chunk]: the first query that sees a key
-    ggml_tensor * own_mask   = nullptr; // F16 [n_memory + n_chunk, n_tokens]
+    ggml_tensor * memory_chunk_first  = nullptr; // I32 [n_memory + n_chunk]: the first query that sees a key
+    ggml_tensor * memory_chunk_mask   = nullptr; // F16 [n_memory + n_chunk, n_tokens]
     ggml_tensor * text_rows  = nullptr; // I32 [n_text, n_head_kv]: 0, 1, ...
     ggml_tensor * text_first = nullptr; // I32 [n_text]
     ggml_tensor * text_mask  = nullptr; // F16 [n_text, n_tokens]
-    ggml_tensor * limits     = nullptr; // I32 [n_tokens]: h2o_query_limit() of the queries, as rows; none if every query counts
+    // I32 [n_tokens]: h2o_query_limit() of the queries, as rows; none if every query counts
+    ggml_tensor * limits     = nullptr;
 
     std::vector<ggml_tensor *> run_first; // by run: I32 [n_k]
 
-    ggml_tensor * list_rows  = nullptr; // I32 [n, n_tiles]: extra keys of a tile's queries
-    ggml_tensor * list_first = nullptr; // I32 [n, n_tiles]: the step's first query that sees each
+    ggml_tensor * extra_rows  = nullptr; // I32 [n, n_tiles]: extra keys of a tile's queries
+    ggml_tensor * extra_first = nullptr; // I32 [n, n_tiles]: the step's first query that sees each
 };
 
-// The attention of one step of a sequence: what its builders get, and what they make.
+// The attention of one step of a sequence: arguments and results of its builders.
 struct h2o_step_graph {
     ggml_context * ctx;
     ggml_cgraph  * gf;
@@ -122,13 +128,13 @@ struct h2o_step_graph {
     };
     std::vector<choice_t> choices;
 
-    // what a node that reads the cold store knows
-    struct fetch_args;
-    std::vector<std::shared_ptr<fetch_args>> fetches;
+    // functions of the nodes that read the cold store: they write dst, as the ith of nth threads
+    using fetch = std::function<void(ggml_tensor * dst, int ith, int nth)>;
+    std::vector<std::shared_ptr<fetch>> fetches;
 };
 
-// The tiles of a step's queries, which share their extra keys. They begin with the chunk; those of generated tokens with the step, so that
-// its graph serves the next one. What the text says of these each sees alone: its own tiles begin with the chunk.
+// The tiles of a step's queries, which share their extra keys. The grid begins with the chunk. For generated tokens it
+// begins with the step, so that the graph serves the next one; with n-grams each of these is a tile of its own.
 struct h2o_tile_grid {
     uint32_t size;
     uint32_t offset; // of the step's first query in its tile
@@ -152,6 +158,6 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
 struct h2o_computed_graph {
     virtual ~h2o_computed_graph() = default;
 
-    // what its queries have given to positions, and which they have chosen, goes to the sequences
+    // adds column sums and chosen extra keys to the sequences
     virtual void read_results() const = 0;
 };

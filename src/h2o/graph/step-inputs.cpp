@@ -4,7 +4,7 @@
 
 #include "h2o/select/scorer.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/offloaded-rows.h"
 #include "h2o/store/kv-store.h"
 
 #include "ggml-backend.h"
@@ -13,7 +13,8 @@
 #include <cmath>
 #include <numeric>
 
-static ggml_tensor * new_input(ggml_context * ctx, const char * name, ggml_type type, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
+static ggml_tensor * new_input(ggml_context * ctx, const char * name, ggml_type type, int64_t ne0, int64_t ne1 = 1,
+        int64_t ne2 = 1) {
     if (ne0 == 0 || ne1 == 0) {
         return nullptr;
     }
@@ -38,14 +39,16 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
         n_head_kv_max = std::max(n_head_kv_max, layer.k.n_head);
     }
 
-    const uint32_t n_own = shape.n_memory + shape.n_chunk;
+    const uint32_t n_keys = shape.n_memory + shape.n_chunk;
 
     h2o_step_inputs res;
     if (env.store.layout.is_compact) {
-        res.own_rows.assign(state.layers.size(), new_input(ctx, "h2o_own_rows", GGML_TYPE_I32, n_own, n_head_kv_max));
+        res.memory_chunk_rows.assign(state.layers.size(),
+                new_input(ctx, "h2o_memory_chunk_rows", GGML_TYPE_I32, n_keys, n_head_kv_max));
     } else {
         for (const auto & layer : state.layers) {
-            res.own_rows.push_back(new_input(ctx, "h2o_own_rows", GGML_TYPE_I32, n_own, layer.n_head_kv));
+            res.memory_chunk_rows.push_back(new_input(ctx, "h2o_memory_chunk_rows", GGML_TYPE_I32, n_keys,
+                    layer.n_head_kv));
         }
     }
     if (env.store.layout.is_compact && shape.n_indexed > 0) {
@@ -53,8 +56,8 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
             res.memory.push_back(new_input(ctx, "h2o_memory", GGML_TYPE_I32, shape.n_memory, layer.n_head_kv));
         }
     }
-    res.own_first  = new_input(ctx, "h2o_own_first",  GGML_TYPE_I32, n_own);
-    res.own_mask   = new_input(ctx, "h2o_own_mask",   GGML_TYPE_F16, n_own, shape.n_tokens);
+    res.memory_chunk_first  = new_input(ctx, "h2o_memory_chunk_first",  GGML_TYPE_I32, n_keys);
+    res.memory_chunk_mask   = new_input(ctx, "h2o_memory_chunk_mask",   GGML_TYPE_F16, n_keys, shape.n_tokens);
     res.text_rows  = new_input(ctx, "h2o_text_rows",  GGML_TYPE_I32, shape.n_text, n_head_kv_max);
     res.text_first = new_input(ctx, "h2o_text_first", GGML_TYPE_I32, shape.n_text);
     res.text_mask  = new_input(ctx, "h2o_text_mask",  GGML_TYPE_F16, shape.n_text, shape.n_tokens);
@@ -70,8 +73,8 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
         const auto    tiles = h2o_tile_grid_of(step, env.config);
         const int64_t n     = state.text->n_seen_max(1, env.store.layout.n_positions());
 
-        res.list_rows  = new_input(ctx, "h2o_list_rows",  GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
-        res.list_first = new_input(ctx, "h2o_list_first", GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
+        res.extra_rows  = new_input(ctx, "h2o_extra_rows",  GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
+        res.extra_first = new_input(ctx, "h2o_extra_first", GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
     }
     return res;
 }
@@ -83,7 +86,7 @@ static void fill_rows(ggml_tensor * t, const std::vector<int32_t> & rows) {
     }
 }
 
-// Keys of which the queries' own come last but for padding, which no query sees. All earlier ones are seen by all.
+// The queries' own keys come last, before padding that no query sees. All queries see the earlier keys.
 static void fill_first(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
     if (is_used(t)) {
         std::vector<int32_t> data(t->ne[0], 0);
@@ -103,14 +106,15 @@ static void fill_mask(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
     }
 }
 
-// memory set and open chunk, of every layer and head its own
-static void fill_own_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
+// memory keys and chunk keys, of every layer and head
+static void fill_memory_chunk_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env,
+        const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape) {
     const auto &   layout = env.store.layout;
     const uint32_t start  = env.config.chunk_start(step.pos);
 
     if (layout.is_compact) {
-        if (ggml_tensor * t = inputs.own_rows[0]; is_used(t)) {
+        if (ggml_tensor * t = inputs.memory_chunk_rows[0]; is_used(t)) {
             std::vector<int32_t> rows(t->ne[0]);
             std::iota(rows.begin(), rows.end(), layout.first_row(shape.n_memory));
             fill_rows(t, rows);
@@ -119,7 +123,7 @@ static void fill_own_rows(const h2o_step_inputs & inputs, const h2o_graph_env & 
     }
     std::vector<int32_t> rows;
     for (const auto & layer : state.layers) {
-        ggml_tensor * t = inputs.own_rows[layer.index];
+        ggml_tensor * t = inputs.memory_chunk_rows[layer.index];
         if (!is_used(t)) {
             continue;
         }
@@ -135,30 +139,31 @@ static void fill_own_rows(const h2o_step_inputs & inputs, const h2o_graph_env & 
     }
 }
 
-static void fill_lists(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
+static void fill_extra_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape) {
-    const auto * far = env.store.far(shape.seq);
+    const auto * offloaded = env.store.offloaded(shape.seq);
 
     const auto   tiles = h2o_tile_grid_of(step, env.config);
-    const size_t n     = inputs.list_rows->ne[0];
+    const size_t n     = inputs.extra_rows->ne[0];
 
-    std::vector<int32_t> rows (ggml_nelements(inputs.list_rows), far ? 0 : env.store.layout.row_of(0)); // padding is read, and not seen
+    // padding is read, and not seen
+    std::vector<int32_t> rows (ggml_nelements(inputs.extra_rows), offloaded ? 0 : env.store.layout.row_of(0));
     std::vector<int32_t> first(rows.size(), step.n_tokens);
 
     const uint32_t end = step.pos + step.n_tokens;
 
-    for (int64_t l = 0; l < inputs.list_rows->ne[1]; ++l) {
+    for (int64_t l = 0; l < inputs.extra_rows->ne[1]; ++l) {
         const uint32_t start = step.pos - tiles.offset + l*tiles.size;
         const auto     view  = state.text->seen(std::max(start, step.pos), std::min(start + tiles.size, end));
 
         size_t i = l*n;
         for (const auto * row = view.begin; row < view.end; ++row, ++i) {
-            rows[i]  = far ? far->row_of(row->pos) : env.store.layout.row_of(row->pos);
+            rows[i]  = offloaded ? offloaded->row_of(row->pos) : env.store.layout.row_of(row->pos);
             first[i] = std::max<int32_t>(0, row->query - step.pos);
         }
     }
-    set_data(inputs.list_rows,  rows);
-    set_data(inputs.list_first, first);
+    set_data(inputs.extra_rows,  rows);
+    set_data(inputs.extra_first, first);
 }
 
 void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
@@ -166,17 +171,17 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     const auto & config = env.config;
 
     const uint32_t start  = config.chunk_start(step.pos);
-    const uint32_t n_past = shape.n_memory + step.pos - start; // own keys before those of the step
+    const uint32_t n_past = shape.n_memory + step.pos - start; // memory and chunk keys before the step's
 
-    fill_own_rows(inputs, env, state, step, shape);
+    fill_memory_chunk_rows(inputs, env, state, step, shape);
     for (size_t i = 0; i < inputs.memory.size(); ++i) {
         if (is_used(inputs.memory[i])) {
             set_data(inputs.memory[i], state.layers[i].memory);
         }
     }
     if (shape.n_chunk > 0) {
-        fill_first(inputs.own_first, n_past, step.n_tokens);
-        fill_mask (inputs.own_mask,  n_past, step.n_tokens);
+        fill_first(inputs.memory_chunk_first, n_past, step.n_tokens);
+        fill_mask (inputs.memory_chunk_mask,  n_past, step.n_tokens);
     }
     if (is_used(inputs.text_rows)) {
         std::vector<int32_t> rows(inputs.text_rows->ne[0], 0); // padding is not seen
@@ -193,13 +198,14 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
         fill_first(inputs.text_first, step.pos, step.n_tokens);
         fill_mask (inputs.text_mask,  step.pos, step.n_tokens);
     }
-    if (is_used(inputs.list_rows)) {
-        fill_lists(inputs, env, state, step, shape);
+    if (is_used(inputs.extra_rows)) {
+        fill_extra_rows(inputs, env, state, step, shape);
     }
     if (is_used(inputs.limits)) {
         std::vector<int32_t> limits(step.n_tokens);
         for (uint32_t i = 0; i < step.n_tokens; ++i) {
-            limits[i] = env.store.layout.row_limit(h2o_query_limit(config.scorer, step.pos + i, config.local_window), start);
+            limits[i] = env.store.layout.row_limit(h2o_query_limit(config.scorer, step.pos + i, config.local_window),
+                    start);
         }
         set_data(inputs.limits, limits);
     }

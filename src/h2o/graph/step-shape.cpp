@@ -11,11 +11,12 @@
 // as upstream's mask: a step's graph serves the next ones, as the text grows
 static constexpr uint32_t DECODE_PADDING = 256;
 
-// What is read at once of the cold store may be a 32nd of one layer.
+// A dense tail reads a layer of the cold store in up to 32 ranges.
 static constexpr uint32_t MAX_RANGES = 32;
 
 bool h2o_graph_env::decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const {
-    return alone && !layer.v_is_in_k() && kinds[layer.il] != H2O_ATTENTION_FUSED && !decodes_memory(layer) && !store.layout.is_compact;
+    return alone && !layer.v_is_in_k() && kinds[layer.il] != H2O_ATTENTION_FUSED && !decodes_memory(layer) &&
+            !store.layout.is_compact;
 }
 
 bool h2o_graph_env::has_padding(bool alone) const {
@@ -25,7 +26,8 @@ bool h2o_graph_env::has_padding(bool alone) const {
 }
 
 bool h2o_graph_env::has_dense_layers() const {
-    return std::any_of(store.layers().begin(), store.layers().end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); });
+    return std::any_of(store.layers().begin(), store.layers().end(),
+            [](const h2o_kv_layer & layer) { return layer.is_dense(); });
 }
 
 bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
@@ -34,7 +36,8 @@ bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
 
 bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
     const auto tie = [](const h2o_step_shape & s) {
-        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_far, s.pos, s.offset, s.is_scored);
+        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_offloaded, s.pos,
+                s.offset, s.is_scored);
     };
     return tie(*this) == tie(other);
 }
@@ -52,9 +55,9 @@ uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size) {
     return (n + MAX_RANGES - 1)/MAX_RANGES*chunk_size;
 }
 
-// Few steps of a size need many rows: a graph has room for four chunks, or half as many more as often as a step needs them. So graphs
-// are used again, and the memory that they take moves a few times in a text of any length.
-static uint32_t n_far_rows(const h2o_graph_env & env, const h2o_sequence_state & state, const h2o_step & step) {
+// Few steps need many rows. A graph holds four chunks, or half as many more as often as a step needs them: graphs are
+// reused, and their memory moves only a few times in a text of any length.
+static uint32_t n_offloaded_rows(const h2o_graph_env & env, const h2o_sequence_state & state, const h2o_step & step) {
     const uint32_t n_max = state.text->n_seen_max(step.n_tokens/env.config.tile + 2, env.store.layout.n_positions());
 
     uint32_t n = 4*env.config.chunk_size;
@@ -67,22 +70,23 @@ static uint32_t n_far_rows(const h2o_graph_env & env, const h2o_sequence_state &
     return std::max(1u, std::min(n, n_max));
 }
 
-h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq, const h2o_step & step, uint32_t n_kv,
+h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq,
+        const h2o_step & step, uint32_t n_kv,
         bool alone) {
     const auto & config = env.config;
 
     const uint32_t start = config.chunk_start(step.pos);
-    const uint32_t n_own = step.pos - start + step.n_tokens; // of the open chunk
+    const uint32_t n_chunk = step.pos - start + step.n_tokens; // of the open chunk
 
     h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0, 0, state.is_scored };
 
     switch (step.phase) {
         case h2o_step::SINGLE_PASS:
-            res.n_chunk = n_own;
+            res.n_chunk = n_chunk;
             res.n_text  = env.has_dense_layers() ? step.pos + step.n_tokens : 0;
             break;
         case h2o_step::TAIL:
-            res.n_chunk = env.store.far(seq) ? n_own : 0;
+            res.n_chunk = env.store.offloaded(seq) ? n_chunk : 0;
             res.n_text  = step.pos + step.n_tokens;
             res.pos     = step.pos;
             break;
@@ -97,8 +101,9 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
         case h2o_step::DECODE: {
             const bool padded = env.has_padding(alone);
             if (config.decode == LLAMA_H2O_DECODE_MEMORY) {
-                const uint32_t n_max = step.n_memory + std::min(config.chunk_size, env.store.layout.n_positions() - start);
-                const uint32_t n     = step.n_memory + n_own;
+                const uint32_t n_max = step.n_memory + std::min(config.chunk_size,
+                        env.store.layout.n_positions() - start);
+                const uint32_t n     = step.n_memory + n_chunk;
 
                 res.n_chunk = (padded ? std::min<uint32_t>(GGML_PAD(n, DECODE_PADDING), n_max) : n) - step.n_memory;
             }
@@ -112,8 +117,8 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     if (env.index && step.n_memory > 0 && start > step.n_memory) {
         res.n_indexed = start;
     }
-    if (env.store.far(seq) && state.text && step.n_memory > 0) {
-        res.n_far = n_far_rows(env, state, step);
+    if (env.store.offloaded(seq) && state.text && step.n_memory > 0) {
+        res.n_offloaded = n_offloaded_rows(env, state, step);
     }
     return res;
 }

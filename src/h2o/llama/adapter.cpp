@@ -17,7 +17,8 @@ static uint64_t hashed(uint64_t hash, const void * data, size_t n) {
 }
 
 uint64_t llama_h2o_adapter_hash(const llama_adapter_lora * adapter) {
-    const std::map<std::string, llama_adapter_lora_weight> weights(adapter->ab_map.begin(), adapter->ab_map.end()); // in order
+    // in order
+    const std::map<std::string, llama_adapter_lora_weight> weights(adapter->ab_map.begin(), adapter->ab_map.end());
 
     uint64_t hash = hashed(0xcbf29ce484222325, &adapter->alpha, sizeof(adapter->alpha));
     for (const auto & [name, weight] : weights) {

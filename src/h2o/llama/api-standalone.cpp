@@ -1,14 +1,11 @@
 // The stand-alone cache of the C interface.
 
 #include "h2o/llama/context.h"
-#include "h2o/graph/attention.h"
 
 #include "llama-cparams.h"
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"
-
-#include "ggml-cpp.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -28,7 +25,8 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
             const auto n_k = ggml_blck_size(params.type_k);
             const auto n_v = ggml_blck_size(params.type_v);
             if (model->hparams.n_embd_head_k(il)%n_k != 0 || model->hparams.n_embd_head_v(il)%n_v != 0) {
-                throw std::invalid_argument(format("[h2o] the block size of the K or V type does not divide the head size of layer %u", il));
+                throw std::invalid_argument(format("[h2o] the block size of the K or V type does not divide the head "
+                        "size of layer %u", il));
             }
         }
 
@@ -65,7 +63,8 @@ void llama_h2o_kv_clear(llama_h2o_kv * kv) {
 }
 
 // column sums with the layer's KV heads as rows, empty if n_rows fits neither KV heads nor query heads
-static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float * colsum, uint32_t n_rows, uint32_t n_cols) {
+static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float * colsum, uint32_t n_rows,
+        uint32_t n_cols) {
     std::vector<float> res;
 
     if (n_rows == layer.n_head_kv) {
@@ -83,7 +82,8 @@ static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float *
     return res;
 }
 
-bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum, uint32_t n_rows) {
+bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum,
+        uint32_t n_rows) {
     const auto * layer   = kv->state().layer(il);
     const auto   kv_size = kv->context.store.layout.kv_size;
     if (!layer || n < 1 || start > kv_size || n > kv_size - start) {
@@ -141,61 +141,41 @@ bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1
     if (!layer || layer->is_dense() || p0 > p1 || p1 > store.layout.kv_size) {
         return false;
     }
-    store.rows(*layer, h2o_kv_store::K, kv->id).set(p0, p1, k);
-    store.rows(*layer, h2o_kv_store::V, kv->id).set(p0, p1, v);
+    store.rows(*layer, H2O_K, kv->id).set(p0, p1, k);
+    store.rows(*layer, H2O_V, kv->id).set(p0, p1, v);
     return true;
 }
 
-// K or V of the memory set [n_head_kv, M, n_embd_head], by the graph that inference uses; padding is zero
-static bool h2o_gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_store::part_t part, float * dst) {
+// K or V of the memory set [n_head_kv, M, n_embd_head]; padding is zero
+static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_part part, float * dst) {
     const auto & store = kv.context.store;
     const auto * layer = kv.state().layer(il);
     if (!layer) {
         return false;
     }
+    const auto   rows   = store.rows(*store.layer(il), part, kv.id);
+    const size_t n_rows = store.layout.n_rows();
+    const size_t n_embd = rows.n_embd;
 
-    const size_t M        = kv.context.config.memory_size();
-    const size_t n_memory = layer->n_memory();
+    std::vector<float> all(layer->n_head_kv*n_rows*n_embd);
+    rows.get(0, n_rows, all.data());
 
-    const h2o_kv_rows rows   = store.rows(*store.layer(il), part, kv.id);
-    const size_t      n_embd = rows.n_embd;
-
-    std::fill(dst, dst + layer->n_head_kv*M*n_embd, 0.0f);
-    if (n_memory == 0) {
-        return true;
+    const auto memory = kv.state().memory(kv.context.config, *layer);
+    for (size_t i = 0; i < memory.size(); ++i, dst += n_embd) {
+        const size_t h = i/kv.context.config.memory_size();
+        if (memory[i] < 0) {
+            std::fill_n(dst, n_embd, 0.0f);
+        } else {
+            std::copy_n(all.begin() + (h*n_rows + memory[i])*n_embd, n_embd, dst);
+        }
     }
-
-    ggml_init_params params = { 16*ggml_tensor_overhead() + ggml_graph_overhead_custom(16, false), nullptr, true };
-    ggml_context_ptr ctx { ggml_init(params) };
-
-    ggml_tensor * idx = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, n_memory, layer->n_head_kv);
-    ggml_tensor * t   = h2o_gather_rows(ctx.get(), store.view(ctx.get(), *store.layer(il), part, kv.id), idx);
-
-    ggml_cgraph * gf = ggml_new_graph_custom(ctx.get(), 16, false);
-    ggml_build_forward_expand(gf, t);
-
-    ggml_backend_ptr        backend { ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr) };
-    ggml_backend_buffer_ptr buffer  { backend ? ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()) : nullptr };
-    if (!buffer) {
-        return false;
-    }
-    ggml_backend_tensor_set(idx, layer->memory.data(), 0, ggml_nbytes(idx));
-    if (ggml_backend_graph_compute(backend.get(), gf) != GGML_STATUS_SUCCESS) {
-        return false;
-    }
-
-    for (size_t h = 0; h < layer->n_head_kv; ++h) {
-        ggml_backend_tensor_get(t, dst + h*M*n_embd, h*n_memory*n_embd*sizeof(float), n_memory*n_embd*sizeof(float));
-    }
-    rows.rotate(dst, layer->n_head_kv*M*n_embd);
-
     return true;
 }
 
 bool llama_h2o_kv_gather_k_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return h2o_gather(*kv, il, h2o_kv_store::K, dst);
+    return gather(*kv, il, H2O_K, dst);
 }
 
 bool llama_h2o_kv_gather_v_memory(llama_h2o_kv * kv, int32_t il, float * dst) {
-    return h2o_gather(*kv, il, h2o_kv_store::V, dst);
+    return gather(*kv, il, H2O_V, dst);
 }

@@ -217,7 +217,8 @@ int32_t llama_h2o_kv_extra_keys(const llama_h2o_kv * kv, int32_t il, uint32_t he
     return keys ? (int32_t) keys->size() : -1;
 }
 
-static bool read_positions(const llama_h2o_kv * kv, int32_t il, h2o_kv_store::part_t part, uint32_t p0, uint32_t p1, float * dst) {
+static bool read_positions(const llama_h2o_kv * kv, int32_t il, h2o_kv_part part, uint32_t p0, uint32_t p1,
+        float * dst) {
     const auto * layer = memory_layer(kv, il);
     if (!layer || p0 > p1 || p1 > kv->state().n_tokens) {
         return false;
@@ -232,9 +233,9 @@ static bool read_positions(const llama_h2o_kv * kv, int32_t il, h2o_kv_store::pa
 }
 
 bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
-    return read_positions(kv, il, h2o_kv_store::K, p0, p1, dst);
+    return read_positions(kv, il, H2O_K, p0, p1, dst);
 }
 
 bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
-    return read_positions(kv, il, h2o_kv_store::V, p0, p1, dst);
+    return read_positions(kv, il, H2O_V, p0, p1, dst);
 }

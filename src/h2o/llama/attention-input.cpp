@@ -20,12 +20,13 @@ std::unique_ptr<h2o_attention_input> h2o_attention_input::create(ggml_context * 
 h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch & ubatch,
         const llama_hparams & hparams, const llama_cparams & cparams, const h2o_step_context * mctx)
     : llm_graph_input_attn_kv(hparams, cparams, mctx), memory(mctx->memory), dense(mctx->dense.get()) {
-    const auto steps_now = mctx->get_steps(ubatch);
-    for (const auto & s : steps_now) {
-        const auto shape  = h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx->n_kv_text(), steps_now.size() == 1);
+    const auto steps_of_ubatch = mctx->get_steps(ubatch);
+    for (const auto & s : steps_of_ubatch) {
+        const auto shape  = h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx->n_kv_text(),
+                steps_of_ubatch.size() == 1);
         const auto inputs = h2o_make_inputs(ctx, memory.env, s.kv->state(), s.step, shape);
 
-        steps.push_back({ s.kv, s.step, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {}, {} } });
+        steps.push_back({ s.kv, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {}, {} } });
     }
     if (dense && stores_kv()) {
         dense_k_idxs = dense->build_input_k_idxs(ctx, ubatch);
@@ -49,14 +50,14 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
     if (index_rows && index_rows->buffer) {
         std::vector<int64_t> rows;
         for (const auto & s : steps) {
-            for (uint32_t i = 0; i < s.now.n_tokens; ++i) {
-                rows.push_back((int64_t) (s.kv->id*memory.index->n_rows) + s.now.pos + i);
+            for (uint32_t i = 0; i < s.graph.step.n_tokens; ++i) {
+                rows.push_back((int64_t) (s.kv->id*memory.index->n_rows) + s.graph.step.pos + i);
             }
         }
         ggml_backend_tensor_set(index_rows, rows.data(), 0, ggml_nbytes(index_rows));
     }
     for (auto & s : steps) {
-        h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.now, s.graph.shape);
+        h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.graph.step, s.graph.shape);
         s.kv->stats.n_reused += was_computed;
     }
     was_computed = true;
@@ -81,7 +82,8 @@ bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
     }
     for (size_t i = 0; i < steps.size(); ++i) {
         const auto & s = steps_new[i];
-        if (!(h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx_new->n_kv_text(), steps.size() == 1) == steps[i].graph.shape)) {
+        if (!(h2o_shape_of(memory.env, s.kv->state(), s.kv->id, s.step, mctx_new->n_kv_text(),
+                steps.size() == 1) == steps[i].graph.shape)) {
             return false;
         }
     }
@@ -89,7 +91,7 @@ bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
     mctx  = mctx_new;
     dense = mctx_new->dense.get();
     for (size_t i = 0; i < steps.size(); ++i) {
-        steps[i].now = steps_new[i].step;
+        steps[i].graph.step = steps_new[i].step; // of the same shape
     }
     return true;
 }
@@ -102,7 +104,8 @@ h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv *
 
     const auto & env = res->memory.env;
     const auto & layer = *env.store.layer(res->memory.caches.source(il));
-    if (res->steps.front().now.phase == h2o_step::DECODE && env.decodes_by_upstream(layer, res->steps.size() == 1)) {
+    if (res->steps.front().graph.step.phase == h2o_step::DECODE &&
+            env.decodes_by_upstream(layer, res->steps.size() == 1)) {
         res->has_upstreams_attention = true;
         return nullptr;
     }
@@ -137,7 +140,8 @@ ggml_tensor * h2o_attention_input::build_attn(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
         ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il) {
     if (kq_b) {
-        throw h2o_refusal(h2o_reason::MODEL, "[h2o] H2O does not work with models that have attention biases. Switch H2O off");
+        throw h2o_refusal(h2o_reason::MODEL,
+                "[h2o] H2O does not work with models that have attention biases. Switch H2O off");
     }
 
     ggml_build_forward_expand(graph.gf, q);
@@ -149,7 +153,8 @@ ggml_tensor * h2o_attention_input::build_attn(
     }
     h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
 
-    h2o_layer_attention a = { *memory.store.layer(memory.caches.source(il)), memory.caches.source(il) == il, sinks, kq_scale, 0.0f };
+    h2o_layer_attention a = { *memory.store.layer(memory.caches.source(il)), memory.caches.source(il) == il, sinks,
+            kq_scale, 0.0f };
     if (graph.arch == LLM_ARCH_GROK) {
         a.scale  *= hparams.f_attn_out_scale;
         a.softcap = hparams.f_attn_logit_softcapping;
@@ -162,8 +167,8 @@ ggml_tensor * h2o_attention_input::build_attn(
     uint32_t first = 0;
     for (auto & s : steps) {
         ggml_tensor * q_step = steps.size() == 1 ? q :
-            ggml_view_3d(graph.ctx0, q, q->ne[0], q->ne[1], s.now.n_tokens, q->nb[1], q->nb[2], first*q->nb[2]);
-        first += s.now.n_tokens;
+            ggml_view_3d(graph.ctx0, q, q->ne[0], q->ne[1], s.graph.step.n_tokens, q->nb[1], q->nb[2], first*q->nb[2]);
+        first += s.graph.step.n_tokens;
 
         s.graph.gf = graph.gf;
         ggml_tensor * o = h2o_build_attention(s.graph, a, q_step);
@@ -179,7 +184,8 @@ ggml_tensor * h2o_attention_input::build_attn(
     }
 
     if (v_mla) {
-        cur = ggml_permute(graph.ctx0, ggml_reshape_3d(graph.ctx0, cur, v_mla->ne[0], v_mla->ne[2], cur->ne[1]), 0, 2, 1, 3);
+        cur = ggml_permute(graph.ctx0, ggml_reshape_3d(graph.ctx0, cur, v_mla->ne[0], v_mla->ne[2], cur->ne[1]), 0, 2,
+                1, 3);
         cur = ggml_cont(graph.ctx0, ggml_permute(graph.ctx0, ggml_mul_mat(graph.ctx0, v_mla, cur), 0, 2, 1, 3));
         cur = ggml_reshape_2d(graph.ctx0, cur, cur->ne[0]*cur->ne[1], cur->ne[2]);
     }
@@ -193,7 +199,7 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
 
     std::vector<float> sums;
     for (const auto & s : all_sums) {
-        const uint32_t n_k = s.t->ne[0]; // perhaps with padding
+        const uint32_t n_k = s.t->ne[0]; // padding included
 
         sums.resize(ggml_nelements(s.t));
         ggml_backend_tensor_get(s.t, sums.data(), 0, ggml_nbytes(s.t));
@@ -214,7 +220,8 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
                     sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
                     break;
                 case h2o_step::DECODE:
-                    sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data, n_k);
+                    sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data,
+                            n_k);
                     break;
             }
         }
@@ -248,7 +255,7 @@ static void read_choices(const std::vector<h2o_step_graph::choice_t> & choices, 
 
 void h2o_attention_input::read_results() const {
     for (const auto & s : steps) {
-        read_sums(s.graph.sums, s.now, memory.config.chunk_size, s.kv->sequence);
-        read_choices(s.graph.choices, s.now, memory.config, s.kv->sequence);
+        read_sums(s.graph.sums, s.graph.step, memory.config.chunk_size, s.kv->sequence);
+        read_choices(s.graph.choices, s.graph.step, memory.config, s.kv->sequence);
     }
 }

@@ -8,7 +8,7 @@
 #include <deque>
 #include <memory>
 
-// Attention input of an H2O context: stores the keys and values of an ubatch, and builds the attention of each of its steps.
+// Attention input of an H2O context: stores K and V of an ubatch, and builds the attention of each of its steps.
 class h2o_attention_input : public llm_graph_input_attn_kv, public h2o_computed_graph {
 public:
     // nullptr if the memory is not H2O's
@@ -22,14 +22,15 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // The input, if a layer's attention is to be built by it; nullptr if by upstream.
+    // The input that builds a layer's attention; nullptr if upstream's does.
     static h2o_attention_input * begin_layer(llm_graph_input_attn_kv * inp, int il);
 
     bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
 
-    // attention output [n_embd_head_v*n_head, n_tokens]; without k and v the layer reads those of another one. With v_mla
+    // attention output [n_embd_head_v*n_head, n_tokens]; without k and v the layer reads another layer's. With v_mla
     // [n_embd_head_v, n_embd, n_head] its product with that
-    //   q [n_embd_head_k, n_head, n_tokens], k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
+    //   q [n_embd_head_k, n_head, n_tokens]
+    //   k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
             ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il);
 
@@ -38,11 +39,10 @@ public:
 private:
     struct step_t {
         llama_h2o_kv * kv;
-        h2o_step       now; // that is computed: of the same shape as the one that the graph was built for
         h2o_step_graph graph;
     };
 
-    // the layer's k and v go to its cache
+    // writes the layer's k and v to its cache
     void store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il);
 
     // if keys are to be moved to other positions: how this layer's are rotated

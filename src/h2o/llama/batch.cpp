@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-// One for each sequence, in the order of their first tokens, without steps. Empty, with the reason logged, if H2O cannot compute the batch.
+// Calls without steps, in the order of their first tokens. Empty, with the reason logged, if the batch is refused.
 static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, const llama_batch & batch) {
     std::vector<h2o_sequence_call> res;
     std::map<llama_seq_id, size_t> i_call;
@@ -20,7 +20,8 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
 
         auto * kv = memory.sequence(id);
         if (batch.n_seq_id[i] != 1 || !kv) {
-            LLAMA_LOG_ERROR("%s: H2O needs every token in one sequence from 0 to %zu\n", __func__, memory.sequences().size() - 1);
+            LLAMA_LOG_ERROR("%s: H2O needs every token in one sequence from 0 to %zu\n", __func__,
+                    memory.sequences().size() - 1);
             return {};
         }
 
@@ -31,7 +32,8 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
         auto & call = res[it.first->second];
 
         if (call.first + call.n_tokens != (uint32_t) i) {
-            LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: sequence %d comes again at token %d\n",
+            LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: "
+                    "sequence %d comes again at token %d\n",
                     __func__, id, i);
             return {};
         }
@@ -46,10 +48,12 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
 }
 
 // The ubatches of the first phases that a second one follows, by call: the same tokens come again.
-static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & balloc, const std::vector<h2o_sequence_call> & calls) {
+static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & balloc,
+        const std::vector<h2o_sequence_call> & calls) {
     std::map<size_t, llama_ubatch> res;
 
-    if (std::none_of(calls.begin(), calls.end(), [](const h2o_sequence_call & call) { return call.steps.front().has_phase2; })) {
+    if (std::none_of(calls.begin(), calls.end(),
+            [](const h2o_sequence_call & call) { return call.steps.front().has_phase2; })) {
         return res;
     }
 
@@ -76,12 +80,13 @@ static void add_sequence(llama_kv_cache::slot_info & slots, const llama_kv_cache
     slots.idxs.push_back(sequence.idxs[0]);
 }
 
-// How many calls from the i-th on are tokens of one ubatch. With a cache of windows their sequences must have consecutive ids: its views
-// cover a range of ids.
-static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch, bool has_window) {
+// The number of calls from the i-th on in one ubatch. Views of a cache of windows need consecutive ids of sequences.
+static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch,
+        bool has_window) {
     size_t n = 1;
     while (n < n_ubatch && i + n < calls.size() && calls[i].is_decoded_token() && calls[i + n].is_decoded_token() &&
-            calls[i + n].first == calls[i].first + n && (!has_window || calls[i + n].kv->id == calls[i].kv->id + (llama_seq_id) n)) {
+            calls[i + n].first == calls[i].first + n &&
+                    (!has_window || calls[i + n].kv->id == calls[i].kv->id + (llama_seq_id) n)) {
         n++;
     }
     return n;
@@ -104,7 +109,8 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         }
         // rows of embeddings are a prompt's
         const bool is_token  = call.n_tokens == 1 && balloc.get_batch().token;
-        const bool is_decode = kv.next_call == LLAMA_H2O_CALL_DECODE || (kv.next_call == LLAMA_H2O_CALL_AUTO && is_token);
+        const bool is_decode = kv.next_call == LLAMA_H2O_CALL_DECODE ||
+                (kv.next_call == LLAMA_H2O_CALL_AUTO && is_token);
 
         call.steps = h2o_plan(config, { n_tokens, call.n_tokens, kv.dense_tail, n_ubatch, is_decode });
     }
@@ -143,7 +149,8 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         }
     }
 
-    auto res = h2o_compose(std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos), ubatches, std::move(calls),
+    auto res = h2o_compose(std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos),
+            ubatches, std::move(calls),
                 std::move(steps)), ubatches);
     if (!res) {
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);

@@ -32,7 +32,8 @@ llama_h2o_kv::llama_h2o_kv(h2o_context & context, llama_seq_id id)
     : context(context), id(id), sequence(context.config, sequence_layers(context.store)) {
 }
 
-h2o_context::h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers)
+h2o_context::h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+        const h2o_model_layers & layers)
     : config(cparams.h2o), model(model), n_batch(cparams.n_batch), n_ubatch(cparams.n_ubatch),
       caches(model, params, cparams, layers),
       store(config, cparams.n_ctx_seq, cparams.n_seq_max, caches.layers(),
@@ -73,8 +74,8 @@ h2o_attention_kind h2o_context::attention_kind(const h2o_kv_layer & layer, bool 
     ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
     ggml_context_ptr ctx { ggml_init(params) };
 
-    ggml_tensor * k    = store.view(ctx.get(), layer, h2o_kv_store::K, 0);
-    ggml_tensor * v    = store.view(ctx.get(), layer, h2o_kv_store::V, 0);
+    ggml_tensor * k    = store.view(ctx.get(), layer, H2O_K, 0);
+    ggml_tensor * v    = store.view(ctx.get(), layer, H2O_V, 0);
     ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
 
     ggml_h2o_attn_params op = {};
@@ -82,10 +83,12 @@ h2o_attention_kind h2o_context::attention_kind(const h2o_kv_layer & layer, bool 
 
     const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, k, v, &op);
 
-    if (flash_attention && !h2o_env("H2O_NO_FUSED_ATTENTION") && ggml_backend_dev_supports_op(layer.device, res.o->view_src)) {
+    if (flash_attention && !h2o_env("H2O_NO_FUSED_ATTENTION") &&
+            ggml_backend_dev_supports_op(layer.device, res.o->view_src)) {
         return H2O_ATTENTION_FUSED;
     }
-    if (!flash_attention || !store.layout.is_compact || k->type == GGML_TYPE_F32 || v->type == GGML_TYPE_F32) { // it would round F32
+    // rounds F32
+    if (!flash_attention || !store.layout.is_compact || k->type == GGML_TYPE_F32 || v->type == GGML_TYPE_F32) {
         return H2O_ATTENTION_COMPOSED;
     }
     ggml_tensor * mask = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[1], 1);
@@ -103,11 +106,15 @@ void h2o_context::check_retrieval() const {
 
             ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
 
-            ok = ggml_backend_dev_supports_op(layer.device, ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1, 0));
+            ok = ggml_backend_dev_supports_op(layer.device,
+                    ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1, 0));
         }
         if (!ok) {
-            throw h2o_refusal(index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL, format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash attention "
-                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", index ? "retrieval index" : "a cold store",
+            throw h2o_refusal(index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL,
+                    format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash "
+                            "attention "
+                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", index ?
+                                "retrieval index" : "a cold store",
                         layer.il, index ? "retrieval ngrams" : "none"));
         }
     }
@@ -121,7 +128,7 @@ llama_memory_context_ptr h2o_context::init_update(llama_context * lctx, bool opt
     return caches.cache->init_update(lctx, optimize); // nothing to do
 }
 
-// Rows are written before they are read, so they keep what they hold.
+// Rows are written before they are read, so they are not cleared.
 void h2o_context::clear(bool data) {
     GGML_UNUSED(data);
     for (auto & kv : seqs) {
@@ -158,7 +165,8 @@ void h2o_context::remove_cells(llama_seq_id seq_id, uint32_t n) {
 }
 
 void h2o_context::fill_cells(llama_seq_id seq_id, uint32_t n) {
-    auto * full = caches.dense_cache ? caches.dense_cache.get() : store.layout.is_compact ? nullptr : caches.cache.get();
+    auto * full = caches.dense_cache ? caches.dense_cache.get() : store.layout.is_compact ? nullptr :
+            caches.cache.get();
     if (!full || n == 0) {
         return;
     }
@@ -251,7 +259,8 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
             return true;
         }
         if (p1 >= 0 && p1 < n_tokens) {
-            LLAMA_LOG_ERROR("%s: H2O can only remove the end of a sequence, not positions [%d, %d) of %d\n", __func__, p0, p1, n_tokens);
+            LLAMA_LOG_ERROR("%s: H2O can only remove the end of a sequence, not positions [%d, %d) of %d\n", __func__,
+                    p0, p1, n_tokens);
             return false;
         }
         if (p0 <= 0) {

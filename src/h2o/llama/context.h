@@ -41,11 +41,12 @@ struct llama_h2o_kv {
     h2o_profile     profile;
 };
 
-// The memory module of an H2O context. It owns what its sequences share: K and V, the index of keys, phase 1's attention state.
+// The memory module of an H2O context. Its sequences share K and V, the index of keys and phase 1's attention state.
 class h2o_context : public llama_memory_i {
 public:
     // stand-alone without a batch size: nothing is computed with it
-    h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers);
+    h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+            const h2o_model_layers & layers);
 
     //
     // llama_memory_i
@@ -59,12 +60,13 @@ public:
 
     void clear(bool data) override;
 
-    // The end of a sequence can be removed from a position on that h2o_sequence::can_rewind() accepts, else the whole of it. A whole
-    // sequence can be copied to an empty one. Nothing can be moved. A sequence that does not exist is empty.
+    // The end of a sequence can be removed where can_rewind() allows, or all of it. A whole sequence can be copied to
+    // an empty one. Nothing can be moved. Unknown sequences are empty.
     bool seq_rm  (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1) override;
     void seq_cp  (llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) override;
     void seq_keep(llama_seq_id seq_id)                                                          override;
-    void seq_add (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1, llama_pos shift) override;
+    void seq_add (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1,
+            llama_pos shift) override;
     void seq_div (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1, int d) override;
 
     // Upstream's callers take seq_pos_min + 1 for the first position that may be removed. -1 if the sequence is empty.
@@ -117,7 +119,7 @@ public:
     h2o_model_caches caches;
     h2o_kv_store     store;
 
-    std::unique_ptr<h2o_key_index> index; // with retrieval by it
+    std::unique_ptr<h2o_key_index> index; // with retrieval by index
     std::unique_ptr<h2o_intra>     intra; // two_phase
 
     h2o_graph_env env;
@@ -125,10 +127,10 @@ public:
     std::vector<ggml_backend_t> backends; // of llama_context, the CPU's last
 
 private:
-    // of a layer: what its device can compute
+    // the best that a layer's device can compute
     h2o_attention_kind attention_kind(const h2o_kv_layer & layer, bool flash_attention) const;
 
-    // throws std::runtime_error if a layer cannot have extra keys that only one operator takes
+    // throws std::runtime_error if a layer cannot have extra keys that only our operator takes
     void check_retrieval() const;
 
     bool remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1);

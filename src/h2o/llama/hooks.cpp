@@ -36,19 +36,26 @@ void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
     cparams.n_ubatch = std::min(cparams.n_ubatch, cparams.h2o.chunk_size); // no step is longer than a chunk
 }
 
-llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params,
+        const llama_cparams & cparams,
         const h2o_model_layers & layers) {
     return new h2o_context(model, params, cparams, layers);
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
     if (cparams.h2o.enabled() && !dynamic_cast<const h2o_context *>(memory)) {
-        throw h2o_refusal(h2o_reason::MODEL, format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(),
-                    !memory ? "keeps no K and V" : llama_model_is_recurrent(&model) ? "is recurrent in every layer: its memory does not grow" :
+        throw h2o_refusal(h2o_reason::MODEL,
+                format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it",
+                model.arch_name().c_str(),
+                    !memory ? "keeps no K and V" : llama_model_is_recurrent(&model) ?
+                            "is recurrent in every layer: its memory does not grow" :
                     "has a sparse attention of its own, which it was trained with"));
     }
-    if (cparams.h2o.enabled() && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE && cparams.pooling_type != LLAMA_POOLING_TYPE_LAST) {
-        throw h2o_refusal(h2o_reason::MODEL, "[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at once: use none or last");
+    if (cparams.h2o.enabled() && cparams.pooling_type != LLAMA_POOLING_TYPE_NONE &&
+            cparams.pooling_type != LLAMA_POOLING_TYPE_LAST) {
+        throw h2o_refusal(h2o_reason::MODEL,
+                "[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at "
+                        "once: use none or last");
     }
 }
 
@@ -72,7 +79,8 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
         step.n_tokens = std::max(step.n_tokens/n_seqs, 1u)*n_seqs;
         h2o->set_reserve_step(step);
         if (!ctx.graph_reserve(step.n_tokens, n_seqs, 1, mctx)) {
-            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
+            throw h2o_refusal(h2o_reason::MEMORY,
+                    "[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
         }
     }
     h2o->set_reserve_step({});
@@ -80,7 +88,8 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     h2o->memory.store.check_ropes(backends);
 }
 
-h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, const llama_ubatch & ubatch) : ubatch(ubatch) {
+h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, const llama_ubatch & ubatch) :
+        ubatch(ubatch) {
     const auto * h2o = h2o_steps_of(mctx);
     if (!h2o || !h2o->memory.store.layout.moves_keys || !ubatch.pos) {
         return;
@@ -95,14 +104,16 @@ h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, cons
 static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, const h2o_kv_layer & layer) {
     constexpr size_t N_MAX = 1 << 14;
 
-    ggml_init_params params = { N_MAX*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_MAX, false), nullptr, true };
+    ggml_init_params params = { N_MAX*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_MAX, false), nullptr,
+            true };
     ggml_context_ptr ctx { ggml_init(params) };
 
     const auto & state  = memory.sequence(0)->state();
     const auto   shape  = h2o_shape_of(memory.env, state, 0, step, step.pos + step.n_tokens, /*alone =*/ false);
     const auto   inputs = h2o_make_inputs(ctx.get(), memory.env, state, step, shape);
 
-    h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape, inputs, {}, {} };
+    h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape,
+            inputs, {}, {} };
 
     // as many as with everything that a model can ask for
     ggml_tensor * q     = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);
@@ -123,13 +134,13 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     const uint32_t n_positions = h2o->store.layout.n_positions();
     const uint32_t n_seq       = h2o->sequences().size();
 
-    // late in a text, where there is most to attend to; a tail reads no more ranges of a cold store than it does after 32 chunks
+    // late in a text, with most keys; a tail reads at most as many ranges of a cold store as after 32 chunks
     const uint32_t pos      = config.chunk_start(n_positions - 1);
     const uint32_t n        = std::min(S, n_positions - pos);
     const uint32_t n_memory = config.n_memory(pos);
     const uint32_t tail_pos = std::min(pos, 32*S);
 
-    // a graph is reserved for a whole ubatch; phase 1 has up to three runs; tokens of several sequences are computed together
+    // graphs are reserved for a whole ubatch; phase 1 has up to three runs; tokens of several sequences share a graph
     const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
 
     std::vector<std::pair<h2o_step, uint32_t>> steps = {
@@ -148,7 +159,8 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     uint32_t res = 0;
     for (const auto & [step, n_times] : steps) {
         for (const auto & layer : h2o->store.layers()) {
-            res = std::max(res, n_times*(count_nodes(*h2o, step, layer) + 2)); // with a view of the queries, and what joins the results
+            // with a view of the queries, and what joins the results
+            res = std::max(res, n_times*(count_nodes(*h2o, step, layer) + 2));
         }
     }
     return res*h2o->store.layers().size();

@@ -18,7 +18,8 @@ struct llama_model;
 // Reads the parameters of H2O, if there are any. Makes the sequences' caches separate, and n_ubatch at most a chunk.
 void h2o_configure(llama_context_params & params, llama_cparams & cparams);
 
-llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params,
+        const llama_cparams & cparams,
         const h2o_model_layers & layers);
 
 // throws if H2O is on, and the model has no memory that it works with

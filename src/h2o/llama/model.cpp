@@ -34,31 +34,41 @@ static const llama_model & checked(const llama_model & model) {
     }
 
     if (reason) {
-        throw h2o_refusal(h2o_reason::MODEL, format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it", model.arch_name().c_str(), reason));
+        throw h2o_refusal(h2o_reason::MODEL,
+                format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it",
+                model.arch_name().c_str(), reason));
     }
     return model;
 }
 
-h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory_params & params,
+        const llama_cparams & cparams,
         const h2o_model_layers & layers)
     : side(checked(model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv) {
     const auto & hparams = model.hparams;
 
-    if (config.positions == LLAMA_H2O_POSITIONS_CACHE && config.memory_size() + config.chunk_size > hparams.n_ctx_train) {
-        throw h2o_refusal(h2o_reason::POSITIONS, format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens which this model "
-                    "was trained for, got %" PRIu64 " and %u: make them smaller, or use positions text", hparams.n_ctx_train, config.memory_size(), config.chunk_size));
+    if (config.positions == LLAMA_H2O_POSITIONS_CACHE &&
+            config.memory_size() + config.chunk_size > hparams.n_ctx_train) {
+        throw h2o_refusal(h2o_reason::POSITIONS,
+                format("[h2o] positions cache needs a memory set and a chunk that are together at most the %u tokens "
+                        "which this model "
+                    "was trained for, got %" PRIu64 " and %u: make them smaller, or use positions text",
+                            hparams.n_ctx_train, config.memory_size(), config.chunk_size));
     }
     if (hparams.is_mla() && config.has_cold_store()) {
-        throw std::invalid_argument(format("[h2o] a cold store keeps K and V, but %s has multi-head latent attention (MLA), which keeps one row for both. "
+        throw std::invalid_argument(format("[h2o] a cold store keeps K and V, but %s has multi-head latent attention "
+                "(MLA), which keeps one row for both. "
                     "Leave it out", model.arch_name().c_str()));
     }
     if (!side.empty() && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
-        throw std::invalid_argument(format("[h2o] schedule two_phase computes each token twice, which layers with a sliding window or a recurrent "
+        throw std::invalid_argument(format("[h2o] schedule two_phase computes each token twice, which layers with a "
+                "sliding window or a recurrent "
                     "state do not allow: %s has such layers. Use single_pass", model.arch_name().c_str()));
     }
     for (uint32_t il = hparams.n_layer(); il < LLAMA_H2O_MAX_LAYERS; ++il) {
         if (config.is_dense(il)) {
-            throw std::invalid_argument(format("[h2o] dense layers: there is no layer %u, this model has %u", il, hparams.n_layer()));
+            throw std::invalid_argument(format("[h2o] dense layers: there is no layer %u, this model has %u", il,
+                    hparams.n_layer()));
         }
     }
     const auto has_text = [&](int32_t il) { // attends to the whole text
@@ -68,14 +78,16 @@ h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory
         const int32_t source = layers.reuse ? layers.reuse(il) : -1;
 
         sources.push_back(source < 0 ? il : source);
-        in_dense_cache.push_back(config.evict && config.is_dense(sources[il]) && hparams.n_head_kv(sources[il]) > 0 && has_text(sources[il]));
+        in_dense_cache.push_back(config.evict && config.is_dense(sources[il]) && hparams.n_head_kv(sources[il]) > 0 &&
+                has_text(sources[il]));
     }
 
     const auto make_cache = [&](bool dense) {
         const uint32_t kv_size = cparams.n_ctx_seq;
         const uint32_t n_rows  = dense ? kv_size : h2o_layout(config, kv_size).n_rows();
 
-        return std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ false, offload, /*unified =*/ false,
+        return std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ false,
+                offload, /*unified =*/ false,
                 n_rows, cparams.n_seq_max, /*n_pad =*/ 1, /*n_swa =*/ 0, LLAMA_SWA_TYPE_NONE, nullptr,
                 [&](int32_t il) { return in_dense_cache[il] == dense && has_text(il); }, layers.reuse, nullptr);
     };
@@ -99,7 +111,8 @@ void h2o_model_caches::add_layers(const llama_kv_cache & cache, std::vector<h2o_
     const ggml_tensor * k_rot = cache.build_input_k_rot(ctx.get());
     const ggml_tensor * v_rot = cache.build_input_v_rot(ctx.get());
 
-    int32_t index = std::count_if(layers.begin(), layers.end(), [](const h2o_kv_layer & layer) { return !layer.is_dense(); });
+    int32_t index = std::count_if(layers.begin(), layers.end(),
+            [](const h2o_kv_layer & layer) { return !layer.is_dense(); });
 
     for (const uint32_t il : cache.get_layer_ids()) {
         if (hparams.n_head_kv(il) == 0) {
@@ -116,7 +129,8 @@ void h2o_model_caches::add_layers(const llama_kv_cache & cache, std::vector<h2o_
             /*.n_head =*/ hparams.n_head(il),
             /*.device =*/ offload ? model.dev_layer(il) : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU),
             /*.k      =*/ rows(k, hparams.n_embd_head_k(il), is_mla ? nullptr : k_rot),
-            /*.v      =*/ rows(is_mla ? k : cache.get_v(ctx.get(), il, 1, slot), hparams.n_embd_head_v(il), is_mla ? nullptr : v_rot),
+            /*.v      =*/ rows(is_mla ? k : cache.get_v(ctx.get(), il, 1, slot), hparams.n_embd_head_v(il), is_mla ?
+                    nullptr : v_rot),
         });
     }
 }
@@ -128,7 +142,9 @@ std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
         add_layers(*dense_cache, res);
     }
     if (res.empty()) {
-        throw h2o_refusal(h2o_reason::MODEL, format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch H2O off for it",
+        throw h2o_refusal(h2o_reason::MODEL,
+                format("[h2o] H2O does not work with this model: no layer of %s attends to the whole text. Switch "
+                        "H2O off for it",
                     model.arch_name().c_str()));
     }
     if (std::all_of(res.begin(), res.end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); })) {

@@ -17,7 +17,7 @@ struct h2o_model_caches {
 
     std::unique_ptr<llama_kv_cache> cache;
 
-    // Of the dense layers, if the layout is compact: they keep every position, in the row of its number. Else they are in cache.
+    // The dense layers', with a compact layout: row i holds position i. Else these layers are in cache.
     std::unique_ptr<llama_kv_cache> dense_cache;
 
     h2o_side_caches side;

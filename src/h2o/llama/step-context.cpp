@@ -1,7 +1,7 @@
 #include "h2o/llama/step-context.h"
 
 #include "h2o/config/env.h"
-#include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/offloaded-rows.h"
 #include "h2o/text/embedding-id.h"
 
 #include "llama-graph.h"
@@ -16,9 +16,11 @@
 #include <stdexcept>
 
 // one line for each step of the algorithm, on stderr
-#define H2O_DEBUG(name, ...) do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
+#define H2O_DEBUG(name, ...) \
+    do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
 
-h2o_step_context::h2o_step_context(h2o_context & memory) : llama_kv_cache_context(memory.caches.cache.get()), memory(memory) {
+h2o_step_context::h2o_step_context(h2o_context & memory) : llama_kv_cache_context(memory.caches.cache.get()),
+        memory(memory) {
     if (memory.caches.dense_cache) {
         dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get());
     }
@@ -31,9 +33,11 @@ h2o_step_context::h2o_step_context(
         std::vector<llama_ubatch> ubatches,
         std::vector<h2o_sequence_call> calls,
         std::vector<std::vector<h2o_call_step>> steps)
-    : llama_kv_cache_context(memory.caches.cache.get(), std::move(sinfos), ubatches), memory(memory), calls(std::move(calls)), steps(std::move(steps)) {
+    : llama_kv_cache_context(memory.caches.cache.get(), std::move(sinfos), ubatches), memory(memory),
+            calls(std::move(calls)), steps(std::move(steps)) {
     if (memory.caches.dense_cache) {
-        dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get(), std::move(dense_sinfos), std::move(ubatches));
+        dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get(), std::move(dense_sinfos),
+                std::move(ubatches));
     }
 }
 
@@ -74,7 +78,8 @@ bool h2o_step_context::apply() {
         }
 
         // in phase 2 the cells are already there
-        if (steps[i_step].front().step.stores_kv() && !(llama_kv_cache_context::apply() && (!dense || dense->apply()))) {
+        if (steps[i_step].front().step.stores_kv() &&
+                !(llama_kv_cache_context::apply() && (!dense || dense->apply()))) {
             return false;
         }
 
@@ -93,10 +98,12 @@ bool h2o_step_context::apply() {
 static void log_step(const h2o_step & step, uint32_t S, bool has_memory) {
     switch (step.phase) {
         case h2o_step::SINGLE_PASS:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n", step.pos/S, step.n_tokens, step.pos, step.n_memory);
+            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n",
+                    step.pos/S, step.n_tokens, step.pos, step.n_memory);
             break;
         case h2o_step::TAIL:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S, step.n_tokens, step.pos);
+            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S,
+                    step.n_tokens, step.pos);
             break;
         case h2o_step::INTRA:
             H2O_DEBUG("H2O_DEBUG_PHASES", "phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
@@ -135,8 +142,8 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
         s.kv->stats.n_select    += selection->from.size();
     }
 
-    if (auto * far = memory.store.far(s.kv->id); far && s.kv->state().text && step.n_memory > 0) {
-        far->set(s.kv->state().text->positions_seen(step.pos, step.pos + step.n_tokens));
+    if (auto * offloaded = memory.store.offloaded(s.kv->id); offloaded && s.kv->state().text && step.n_memory > 0) {
+        offloaded->set(s.kv->state().text->positions_seen(step.pos, step.pos + step.n_tokens));
     }
     if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
         memory.store.release(s.kv->id, memory.store.layout.row_of(step.pos) + step.n_tokens);
@@ -150,8 +157,8 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
         ggml_backend_sched_synchronize(sched);
 
         for (const auto & s : steps[i_step]) {
-            if (auto * far = memory.store.far(s.kv->id)) {
-                far->check();
+            if (auto * offloaded = memory.store.offloaded(s.kv->id)) {
+                offloaded->check();
             }
         }
         for (const auto & input : res.inputs) {
@@ -171,50 +178,44 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
     }
 }
 
+// by phase
+static constexpr struct {
+    uint64_t llama_h2o_stats::* n;
+    int64_t  llama_h2o_stats::* t_us;
+} COUNTERS[] = {
+    { &llama_h2o_stats::n_single_pass, &llama_h2o_stats::t_single_pass_us },
+    { &llama_h2o_stats::n_phase1,      &llama_h2o_stats::t_phase1_us },
+    { &llama_h2o_stats::n_phase2,      &llama_h2o_stats::t_phase2_us },
+    { &llama_h2o_stats::n_decode,      &llama_h2o_stats::t_decode_us },
+    { &llama_h2o_stats::n_tail,        &llama_h2o_stats::t_tail_us },
+};
+
 // t_us: the sequence's share of the time
 bool h2o_step_context::finish_step(const h2o_call_step & s, int64_t t_us) {
     const auto & step  = s.step;
     auto       & stats = s.kv->stats;
 
-    uint32_t n_done = step.offset + step.n_tokens;
-
-    if (step.phase != h2o_step::DECODE && step.phase != h2o_step::INTER) {
+    stats.*COUNTERS[step.phase].n    += 1;
+    stats.*COUNTERS[step.phase].t_us += t_us;
+    if (step.phase == h2o_step::DECODE) {
+        return true;
+    }
+    if (step.phase != h2o_step::INTER) {
         stats.n_tokens_prefill += step.n_tokens;
     }
-    switch (step.phase) {
-        case h2o_step::DECODE:
-            stats.n_decode++;
-            stats.t_decode_us += t_us;
-            return true;
-        case h2o_step::SINGLE_PASS:
-            stats.n_single_pass++;
-            stats.t_single_pass_us += t_us;
-            break;
-        case h2o_step::TAIL:
-            stats.n_tail++;
-            stats.t_tail_us += t_us;
-            break;
-        case h2o_step::INTRA:
-            stats.n_phase1++;
-            stats.t_phase1_us += t_us;
-
-            if (step.has_phase2) {
-                n_done = 0;
-                H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos, s.kv->state().layers.size());
-            }
-            break;
-        case h2o_step::INTER:
-            stats.n_phase2++;
-            stats.t_phase2_us += t_us;
-            break;
+    if (step.has_phase2) {
+        H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos,
+                s.kv->state().layers.size());
     }
+    const uint32_t n_done = step.has_phase2 ? 0 : step.offset + step.n_tokens;
 
     return !s.kv->progress || s.kv->progress(step.phase, n_done, calls[s.i_call].n_tokens, s.kv->progress_data);
 }
 
 std::vector<h2o_step> h2o_step_context::largest_steps() const {
     const auto & kinds = memory.env.kinds;
-    const bool   fused = std::any_of(kinds.begin(), kinds.end(), [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
+    const bool   fused = std::any_of(kinds.begin(), kinds.end(),
+            [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
 
     return h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch, memory.n_ubatch, fused);
 }
@@ -233,15 +234,16 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
     const uint32_t n_positions = memory.store.layout.n_positions();
     const uint32_t n_memory    = config.n_memory(n_positions);
 
-    // an index of keys grows with the text: the last chunk that has room for n tokens
-    const auto chunk_start = [&](uint32_t n) { return memory.index && n <= n_positions ? config.chunk_start(n_positions - n) : 0; };
+    // an index of keys grows with the text: the last chunk that n tokens fit into
+    const auto chunk_start = [&](uint32_t n) { return memory.index && n <= n_positions ?
+            config.chunk_start(n_positions - n) : 0; };
 
     std::vector<h2o_call_step> res;
 
     if (ubatch.n_tokens > ubatch.n_seqs) {
         const auto phase = config.schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS ? h2o_step::SINGLE_PASS : h2o_step::INTER;
 
-        // at the end of a chunk; llama_context makes n_tokens a multiple of n_seqs, perhaps more than a chunk
+        // at the end of a chunk; llama_context makes n_tokens a multiple of n_seqs, which may exceed a chunk
         for (uint32_t i = 0; i < ubatch.n_tokens; i += config.chunk_size) {
             const uint32_t n     = std::min(config.chunk_size, ubatch.n_tokens - i);
             const uint32_t start = chunk_start(n);

@@ -29,7 +29,7 @@ struct h2o_call_step {
     size_t         i_call;
 };
 
-// Walks the steps of all sequences of a batch. An ubatch is one step, or decode steps of several sequences, of a token each.
+// Walks the steps of all sequences of a batch. An ubatch is one step, or one generated token of several sequences.
 class h2o_step_context : public llama_kv_cache_context {
 public:
     // simulates a full cache, to reserve the compute buffers
@@ -50,8 +50,8 @@ public:
     // the largest steps, whose compute buffers are reserved
     std::vector<h2o_step> largest_steps() const;
 
-    // The step that graphs are reserved for from now on; else a whole chunk with a full memory set, and one decoded token of
-    // every sequence.
+    // The step to reserve graphs for; else a whole chunk with a full memory set, and a generated token of each
+    // sequence.
     void set_reserve_step(const h2o_step & step) { reserve_step = step; }
 
     // the steps that a graph for the ubatch computes

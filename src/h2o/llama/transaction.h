@@ -7,11 +7,10 @@
 #include <optional>
 #include <vector>
 
-// A call on a sequence: begins host state, rows and side caches together. The destructor undoes all of them, unless
-// commit() was called.
+// A call on a sequence: begins host state, rows and side caches together. Without commit() the destructor undoes all.
 class h2o_transaction {
 public:
-    // Throws std::runtime_error if a device cannot be read or there is no memory for copies; the sequence is unchanged.
+    // Throws std::runtime_error if a device cannot be read or memory for copies is missing; the sequence is unchanged.
     h2o_transaction(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens);
     ~h2o_transaction();
 

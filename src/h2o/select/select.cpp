@@ -20,7 +20,7 @@ static int32_t h2o_score_key(float score) {
     return bits < 0 ? bits ^ INT32_MAX : bits;
 }
 
-// A number that n keys reach; if there is none, because of ties, the largest one that more do. No branch depends on a single key.
+// A threshold that exactly n keys reach; with ties, the largest one that more reach. No branch depends on a single key.
 static int32_t h2o_threshold(const std::vector<int32_t> & key, uint32_t n) {
     int32_t min = key[0];
     int32_t max = key[0];
@@ -133,7 +133,8 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk
 
         const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
 
-        rank[i] = is_chunk_sink ? -INFINITY : h2o_rank(config.scorer, score[first - pos.begin() + i], p, chunk_end, config.local_window);
+        rank[i] = is_chunk_sink ? -INFINITY : h2o_rank(config.scorer, score[first - pos.begin() + i], p, chunk_end,
+                config.local_window);
     }
     sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
 

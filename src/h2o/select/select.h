@@ -12,11 +12,10 @@
 // Returns how many were picked.
 uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, uint32_t n_heavy, int32_t * dst);
 
-// Sinks and local window, ascending positions, of the chunk (perhaps partial) that ends at chunk_end.
+// Sinks and local window, ascending positions, of the chunk (may be partial) that ends at chunk_end.
 std::vector<int32_t> h2o_select_near(const h2o_config & config, uint32_t chunk_end);
 
-// The memory set, ascending positions, of one KV head and the chunk (perhaps partial) that ends at chunk_end: sinks, local
-// window, and the heavy hitters among the others.
+// The memory set, ascending positions, of one KV head and the chunk (may be partial) that ends at chunk_end.
 //   pos:   the memory set before and the chunk, strictly ascending
 //   score: of each of them
 std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk_end,

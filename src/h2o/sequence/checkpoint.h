@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-// What the tokens of a sequence from n_tokens on can change of what is known about those before: to go back there.
+// The part of a sequence's state before n_tokens that later tokens can change: to return to this position.
 struct h2o_checkpoint {
     struct layer {
         uint32_t n_built;
@@ -24,6 +24,6 @@ struct h2o_checkpoint {
 
     std::vector<layer> layers;
 
-    // What other layers need to go on from here, such as a recurrent state: opaque here; NULL if that is not kept.
+    // State of other layers here, such as a recurrent state: opaque; NULL if it is not kept.
     std::shared_ptr<const std::vector<uint8_t>> side;
 };

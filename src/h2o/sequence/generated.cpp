@@ -1,37 +1,28 @@
 #include "h2o/sequence/generated.h"
 
 #include <algorithm>
-#include <utility>
 
 std::vector<float> h2o_generated::sum(uint32_t n, size_t n_columns) const {
-    if (folded.empty() && n == 0) {
+    const auto & sums = totals[n];
+    if (sums.empty()) {
         return {};
     }
-    std::vector<float> res(n_head_kv*n_columns);
+    const size_t n_own = sums.size()/n_head_kv;
 
-    const auto add = [&](const std::vector<float> & sums) {
-        const size_t n_own = sums.size()/n_head_kv;
-        for (uint32_t h = 0; h < n_head_kv; ++h) {
-            for (size_t i = 0; i < std::min(n_own, n_columns); ++i) {
-                res[h*n_columns + i] += sums[h*n_own + i];
-            }
-        }
-    };
-    add(folded);
-    for (uint32_t i = 0; i < n; ++i) {
-        add(tokens[i]);
+    std::vector<float> res(n_head_kv*n_columns);
+    for (uint32_t h = 0; h < n_head_kv; ++h) {
+        std::copy_n(sums.begin() + h*n_own, std::min(n_own, n_columns), res.begin() + h*n_columns);
     }
     return res;
 }
 
-void h2o_generated::fold(uint32_t n) {
-    if (n > 0) {
-        folded = sum(n, tokens[n - 1].size()/n_head_kv);
-        tokens.erase(tokens.begin(), tokens.begin() + n);
+void h2o_generated::append(const float * sums, size_t stride, size_t n_columns) {
+    auto total = sum(n_tokens(), n_columns);
+    total.resize(n_head_kv*n_columns);
+    for (uint32_t h = 0; h < n_head_kv; ++h) {
+        for (size_t i = 0; i < n_columns; ++i) {
+            total[h*n_columns + i] += sums[h*stride + i];
+        }
     }
-}
-
-void h2o_generated::assign(std::vector<float> sums) {
-    folded = std::move(sums);
-    tokens.clear();
+    totals.push_back(std::move(total));
 }

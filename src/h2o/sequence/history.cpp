@@ -1,4 +1,4 @@
-// Going back: records of a sequence, and what is restored from them.
+// Checkpoints of a sequence: made, restored and dropped.
 
 #include "h2o/sequence/sequence.h"
 
@@ -131,19 +131,6 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     }
 }
 
-void h2o_sequence::copy_from(const h2o_sequence & src) {
-    st.n_tokens = src.st.n_tokens;
-    st.n_scored = src.st.n_scored;
-    st.n_folded = src.st.n_folded;
-    st.is_scored  = src.st.is_scored;
-    st.is_by_hand = src.st.is_by_hand;
-    st.layers      = src.st.layers;
-    st.checkpoints = src.st.checkpoints;
-    if (src.st.text) {
-        st.text.emplace(*src.st.text);
-    }
-}
-
 void h2o_sequence::keep_scores(bool keep) {
     wants_scores = keep || config.ranks();
     if (st.n_tokens == 0) {
@@ -167,10 +154,11 @@ uint32_t h2o_sequence::rewind_step() const {
 bool h2o_sequence::is_on_grid(uint32_t pos) const {
     const uint32_t step = rewind_step();
 
-    return step > 0 && pos % config.chunk_size % step == 0 && (!config.evict || pos >= st.n_memory_sets()*config.chunk_size);
+    return step > 0 && pos % config.chunk_size % step == 0 &&
+            (!config.evict || pos >= st.n_memory_sets()*config.chunk_size);
 }
 
-// Tokens from pos on have changed nothing but what can be taken back of them.
+// Tokens from pos on have changed only what can be undone without a checkpoint.
 bool h2o_sequence::is_open(uint32_t pos) const {
     return pos >= st.n_memory_sets()*config.chunk_size && (pos >= st.n_folded || pos == st.n_scored || is_on_grid(pos));
 }
@@ -189,7 +177,8 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
 std::vector<uint32_t> h2o_sequence::state_points() const {
     std::vector<uint32_t> res;
     const auto            add = [&](uint32_t pos) {
-        const bool is_kept = !st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY || pos == st.n_scored || pos == st.n_tokens;
+        const bool is_kept = !st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY || pos == st.n_scored ||
+                pos == st.n_tokens;
         if (is_recorded(pos) || (is_kept && is_open(pos))) {
             res.push_back(pos);
         }

@@ -11,7 +11,7 @@ struct h2o_step {
         SINGLE_PASS = 0, // (a piece of) one chunk attends to the memory set and to itself
         INTRA       = 1, // two_phase, phase 1: the whole call, every chunk attends to itself
         INTER       = 2, // two_phase, phase 2: (a piece of) one chunk attends to the memory set, fused with phase 1
-        DECODE      = 3, // generated tokens (of one chunk): dense attention over the whole cache, not scored, or as in a single pass
+        DECODE      = 3, // generated tokens (of one chunk): unscored attention to everything, or as in a single pass
         TAIL        = 4, // (a piece of) one chunk attends to everything before it and to itself
     };
 
@@ -31,13 +31,14 @@ struct h2o_call {
     uint32_t pos;
     uint32_t n_tokens;
     uint32_t n_tail;    // the last of them attend to everything that is kept
-    uint32_t n_ubatch;  // so many are computed at once, but in phase 1
+    uint32_t n_ubatch;  // tokens of a step at most, except in phase 1
     bool     is_decode; // they were generated
 };
 
-// Those whose graphs need most memory besides that of a chunk with its memory set. With composed attention, what a tail needs
-// grows with its length: it is left to the call.
-std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch, uint32_t n_ubatch, bool fused_attention);
+// Steps to reserve compute buffers for, in addition to a full chunk. With composed attention a tail's need grows with
+// its length: it is left to the call.
+std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_size, uint32_t n_batch,
+        uint32_t n_ubatch, bool fused_attention);
 
 // The steps of a call, in order.
 std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call);

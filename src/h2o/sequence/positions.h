@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 
-// To which positions RoPE rotates queries and keys. Attention knows differences only, so each chunk may count from where it likes.
+// The positions to which RoPE rotates queries and keys. Only differences matter: a chunk may count from any position.
 //
-// Text: positions are those of the text. Cache: from the chunk on that ends beyond the T tokens which the model was trained for, those of
-// the memory set that are more than T - S before the chunk count as if they were T - S before it. The chunk's positions are then the
-// last S of T. Where other layers count on the text's positions, so does the chunk, and only the memory set moves.
+// Text: as in the text. Cache: T is the trained length. From the chunk on that ends beyond T, the memory set's
+// positions more than T - S before the chunk count as T - S before it. The chunk's positions are then the last S of T.
+// Where other layers rely on the text's positions, the chunk keeps them, and only the memory set moves.
 class h2o_positions {
 public:
     // is_text: layers with a window, or dense ones, have keys of earlier chunks
-    h2o_positions(const h2o_config & config, uint32_t n_trained, bool is_text) : config(config), n_trained(n_trained), is_text(is_text) {}
+    h2o_positions(const h2o_config & config, uint32_t n_trained, bool is_text) : config(config), n_trained(n_trained),
+            is_text(is_text) {}
 
     // the memory set of the chunk that begins here is not at its positions in the text
     bool is_moved(uint32_t chunk_start) const {
@@ -23,7 +24,7 @@ public:
     // where a token's query and key are in its own chunk
     uint32_t own(uint32_t pos) const { return pos - base(config.chunk_start(pos)); }
 
-    // by how much the key of a token at pos is to go on from there, for a chunk whose memory set is moved
+    // rotation, in positions, from there to where a chunk with a moved memory set wants the key of a token at pos
     int32_t shift(uint32_t chunk_start, uint32_t pos) const {
         return (int32_t) (std::max(pos, farthest(chunk_start)) - base(chunk_start)) - (int32_t) own(pos);
     }

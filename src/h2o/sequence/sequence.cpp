@@ -7,25 +7,22 @@
 #include <numeric>
 #include <utility>
 
-h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers) : config(config), wants_scores(config.ranks()) {
-    st.layers    = std::move(layers);
-    st.is_scored = wants_scores;
-    if (config.has_ngrams()) {
-        st.text.emplace(config);
-    }
+h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers)
+    : config(config), wants_scores(config.ranks()) {
+    st.layers = std::move(layers);
+    clear();
 }
 
 void h2o_sequence::clear() {
-    st.n_tokens = 0;
-    st.n_scored = 0;
-    st.n_folded = 0;
-    st.is_scored  = wants_scores;
-    st.is_by_hand = false;
-    st.checkpoints.clear();
-    for (auto & layer : st.layers) {
-        layer = h2o_layer(layer.index, layer.il, layer.n_head, layer.n_head_kv);
+    h2o_sequence_state empty;
+    empty.is_scored = wants_scores;
+    for (const auto & layer : st.layers) {
+        empty.layers.emplace_back(layer.index, layer.il, layer.n_head, layer.n_head_kv);
     }
-    truncate_text();
+    if (config.has_ngrams()) {
+        empty.text.emplace(config);
+    }
+    st = std::move(empty);
 }
 
 void h2o_sequence::add_tokens(uint32_t n_tokens, bool scored) {
@@ -80,15 +77,7 @@ void h2o_sequence::add_scores(uint32_t i_layer, const h2o_columns & columns, con
 }
 
 void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, const float * sums, size_t stride) {
-    auto & layer = st.layers[i_layer];
-
-    const size_t n = columns.n_memory + columns.n;
-
-    std::vector<float> own(n*layer.n_head_kv);
-    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        std::copy_n(sums + h*stride, n, own.data() + h*n);
-    }
-    layer.generated.append(std::move(own));
+    st.layers[i_layer].generated.append(sums, stride, columns.n_memory + columns.n);
 }
 
 void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const std::vector<int32_t> & keys) {

@@ -9,14 +9,14 @@
 #include <optional>
 #include <vector>
 
-// Columns of a softmax: the first ones are the memory set's, then those of the positions [first, first + n).
+// Columns of a softmax: the memory set's, then the positions [first, first + n).
 struct h2o_columns {
     uint32_t n_memory;
     uint32_t first;
     uint32_t n;
 };
 
-// What is restored of a sequence, beside its K and V.
+// A sequence to be restored, without its K and V.
 struct h2o_saved_sequence {
     h2o_checkpoint record;
 
@@ -30,7 +30,7 @@ struct h2o_saved_sequence {
 // One text, as the host knows it: its grid of chunks, scores, memory sets and checkpoints. No tensors.
 class h2o_sequence {
 public:
-    // layers: those that have memory sets
+    // layers: the ones with memory sets
     h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers);
 
     const h2o_sequence_state & state() const { return st; }
@@ -44,52 +44,51 @@ public:
     // Lazy build: if it begins a chunk, the memory sets of the one before are built, once, and returned.
     std::optional<h2o_selection> begin_step(const h2o_step & step, const std::vector<int32_t> & ids);
 
-    // Attention that positions have received: sums [n_head_kv, stride]. Those of generated tokens come token by token, and are added
-    // to the scores when the chunk is closed.
+    // Attention that positions have received: sums [n_head_kv, stride]. Generated tokens' sums come token by token, and
+    // are added to the scores when the chunk is closed.
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
-    // The queries [q0, q1) of one chunk have chosen extra keys together: [n_head_kv, n] positions, see h2o_layer. Their tiles have these now.
+    // Sets the extra keys of the queries [q0, q1) of one chunk: [n_head_kv, n] positions, see h2o_layer.
     void set_extra_keys(uint32_t layer, uint32_t q0, uint32_t q1, const std::vector<int32_t> & keys);
 
-    // The layer's memory set is that of the chunk before the one that ends at chunk_end, or of a shorter part of this one. Without
-    // it candidates are missing.
+    // The layer's memory set is of the chunk before, or of the beginning of the one that ends at chunk_end: no gap.
     bool can_build_memory_set(uint32_t layer, uint32_t chunk_end) const;
 
-    // M_c of the chunk, perhaps partial, that ends at chunk_end, out of the current memory set and the chunk; see h2o_selection::from
+    // Builds M_c of the chunk, which may be partial, that ends at chunk_end; returns h2o_selection::from.
     std::vector<uint32_t> build_memory_set(uint32_t layer, uint32_t chunk_end);
 
-    // Replaces the layer's memory set for the chunk that begins at n_tokens, where a chunk must begin; nothing may be evicted.
-    // memory [n_head_kv, n], ascending, as many as config.n_memory(n_tokens)
+    // Replaces the layer's memory set for the chunk that begins at n_tokens, where a chunk must begin; nothing may be
+    // evicted. memory [n_head_kv, n], ascending, as many as config.n_memory(n_tokens)
     void set_memory(uint32_t layer, std::vector<int32_t> memory);
 
-    // Tokens from this position on can be taken back one by one.
+    // Tokens from this position on can be undone singly.
     uint32_t rewind_limit() const;
 
-    // Nothing of the past changes later, neither scores nor memory sets: it is known for any position. The sequence can go back to every
-    // `rewind_step` positions of a chunk, with eviction of the open one. 0: that is not so.
+    // Nothing of the past changes later, neither scores nor memory sets: the sequence can be cut at every
+    // `rewind_step` positions of a chunk, with eviction of the open one. 0: it cannot.
     uint32_t rewind_step() const;
 
-    // pos is on the grid of rewind_step(), or at least rewind_limit(), or where generated tokens begin, or a boundary whose record is
-    // there, or a mark
+    // pos is on the grid of rewind_step(), or >= rewind_limit(), or where generated tokens begin, or has a checkpoint
     bool can_rewind(uint32_t pos) const;
 
-    // Where a sequence that is restored from this one's record can go back to, ascending. Generated tokens are scored there at once,
-    // so those of decode = memory cannot be taken back one by one.
+    // Positions at which a sequence that is restored from this one's record can be cut, ascending. It scores generated
+    // tokens at once: with decode = memory they cannot be undone singly.
     std::vector<uint32_t> state_points() const;
 
-    // what is restored then, if anything
+    // the checkpoint to restore for that, if one is needed
     std::optional<h2o_checkpoint> checkpoint_of(uint32_t pos) const;
 
-    // A prompt goes on here: the sequence can go back to this place within a chunk, with eviction until the chunk is closed. Of
-    // more than MAX_MARKS such places the first ones are kept, where a document may end, and the last ones. Only where scores need it.
+    // A prompt continues here, within a chunk: the sequence can be cut here, with eviction until the chunk is closed.
+    // Of more than MAX_MARKS such positions the first ones, where a document may end, and the last ones are kept. Only
+    // where scores need it.
     void mark();
 
     static constexpr size_t MAX_MARKS = 8;
 
     // Sets the bytes of the boundary that was closed last; and returns a boundary's bytes, NULL if they were dropped.
-    // The first boundary and the latest ones keep theirs: as many as fit into MAX_SIDE_BYTES, two at least and MAX_SIDES
-    // at most. None up to call_start is dropped: the call may still be undone.
+    // The first boundary and the latest ones keep theirs: as many as fit into MAX_SIDE_BYTES, two at least and
+    // MAX_SIDES at most. None up to call_start is dropped: the call may still be undone.
     void set_side(std::vector<uint8_t> side, uint32_t call_start);
 
     static constexpr size_t MAX_SIDES      = 8;
@@ -100,7 +99,7 @@ public:
     // Takes back the tokens from pos on where that needs no checkpoint, and unfinished additions after the last token.
     void rewind(uint32_t pos);
 
-    // What is known without the open chunk's tokens from `end` on; what they have added to scores stays in it. first: see h2o_checkpoint
+    // A checkpoint without the open chunk's tokens from `end` on, but with their scores. first: see h2o_checkpoint
     h2o_checkpoint record(uint32_t end, uint32_t first) const;
 
     // of this sequence, or of one like it
@@ -108,7 +107,7 @@ public:
     void restore(h2o_saved_sequence saved);
 
     // becomes a fork of the other one; it must be empty
-    void copy_from(const h2o_sequence & src);
+    void copy_from(const h2o_sequence & src) { st = src.st; }
 
     // Scores are kept of the next text, of this one if it is empty, also without heavy hitters.
     void keep_scores(bool keep);
@@ -122,13 +121,13 @@ public:
 private:
     std::optional<h2o_selection> close_chunk(uint32_t pos);
 
-    // The next tokens, up to `end`, are generated and scored: makes room to take them back one by one.
+    // The next tokens, up to `end`, are generated and scored: makes room to undo them singly.
     void begin_generated(uint32_t pos, uint32_t end);
 
     // What generated tokens give is added to the scores.
     void settle();
 
-    // what is known at a position of the grid of rewind_step()
+    // the checkpoint at a position of the grid of rewind_step()
     h2o_checkpoint record_at(uint32_t pos) const;
 
     void forget_checkpoints();

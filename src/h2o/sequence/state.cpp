@@ -11,7 +11,7 @@ std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h
 
     const auto generated = layer.generated.sum(layer.generated.n_tokens(), n_columns);
 
-    // what generated tokens give to the memory set's i-th position, and from the n-th on to those of the open chunk
+    // generated tokens' attention to the memory set's i-th position, and from the n-th on to the open chunk
     const auto sum = [&](uint32_t h, size_t i) { return generated.empty() ? 0.0f : generated[h*n_columns + i]; };
 
     std::vector<float> res((size_t) layer.n_head_kv*n_tokens, NAN);
@@ -23,7 +23,7 @@ std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h
             dst[pos] = pos < start ? score : score + sum(h, n + pos - start);
         }
         for (size_t i = 0; i < n; ++i) {
-            if (const uint32_t pos = layer.memory[h*n + i]; pos < n_tokens) { // a stand-alone cache may get its tokens later
+            if (const uint32_t pos = layer.memory[h*n + i]; pos < n_tokens) { // stand-alone: tokens may come later
                 dst[pos] = layer.memory_score(h, i) + sum(h, i);
             }
         }
@@ -51,20 +51,24 @@ std::vector<int32_t> h2o_sequence_state::memory(const h2o_config & config, const
     return padded(layer.memory, layer.n_head_kv, config.memory_size());
 }
 
-std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const {
+std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_config & config, const h2o_layer & layer,
+        uint32_t chunk) const {
     const auto it = checkpoints.find((chunk + 1)*config.chunk_size);
 
-    return it == checkpoints.end() ? std::vector<int32_t>() : padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
+    return it == checkpoints.end() ? std::vector<int32_t>() :
+            padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
 }
 
-std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head, uint32_t tile) const {
+std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_config & config, const h2o_layer & layer,
+        uint32_t head, uint32_t tile) const {
     const uint64_t first = config.tile_start(tile);
     if (first >= n_tokens) {
         return {};
     }
     const uint32_t start = config.chunk_start(first);
     if (text) {
-        const uint64_t end = std::min({ first + config.tile, (uint64_t) start + config.chunk_size, (uint64_t) n_tokens });
+        const uint64_t end = std::min({ first + config.tile, (uint64_t) start + config.chunk_size,
+                (uint64_t) n_tokens });
         return first < text->start() ? std::nullopt : std::optional(text->positions_seen(first, end));
     }
     if (start <= config.n_memory(start)) {

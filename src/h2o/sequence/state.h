@@ -23,16 +23,18 @@ struct h2o_layer {
     std::vector<int32_t> memory;        // [n_head_kv, n] positions of the current memory set, ascending
     std::vector<float>   memory_scores; // [n_head_kv, n] with eviction; else they are among `scores`
 
-    std::vector<float> scores; // [.., n_head_kv] of the positions from `first` on: all of them, with eviction the open chunk's
+    // [.., n_head_kv] of the positions from `first` on: all of them, with eviction the open chunk's
+    std::vector<float> scores;
     uint32_t           first = 0;
 
     h2o_generated generated;
 
-    // What tiles have chosen by the index of keys, by tile: [n_head_kv, n] positions, ascending, -1 padded. Of a chunk at least, unless
-    // tokens were removed.
+    // What tiles have chosen by the index of keys, by tile: [n_head_kv, n] positions, ascending, -1 padded. Of a chunk
+    // at least, unless tokens were removed.
     std::map<uint32_t, std::vector<int32_t>> extra_keys;
 
-    void forget_extra_keys(uint32_t tile) { extra_keys.erase(extra_keys.lower_bound(tile), extra_keys.end()); } // from this tile on
+    // from this tile on
+    void forget_extra_keys(uint32_t tile) { extra_keys.erase(extra_keys.lower_bound(tile), extra_keys.end()); }
 
     h2o_layer(uint32_t index, int32_t il, uint32_t n_head, uint32_t n_head_kv)
         : index(index), il(il), n_head(n_head), n_head_kv(n_head_kv), generated(n_head_kv) {}
@@ -48,7 +50,7 @@ struct h2o_layer {
     float & score(uint32_t head, uint32_t pos) { return scores[(size_t) (pos - first)*n_head_kv + head]; }
     float   score(uint32_t head, uint32_t pos) const { return scores[(size_t) (pos - first)*n_head_kv + head]; }
 
-    // of the i-th position of a head's memory set
+    // score of the i-th position of a head's memory set
     float & memory_score(uint32_t head, size_t i) {
         const size_t k = head*n_memory() + i;
         return memory_scores.empty() ? score(head, memory[k]) : memory_scores[k];
@@ -60,7 +62,7 @@ struct h2o_layer {
 struct h2o_sequence_state {
     uint32_t n_tokens = 0;
     uint32_t n_scored = 0; // the tokens before it have changed scores
-    uint32_t n_folded = 0; // generated tokens from here on can be taken back one by one
+    uint32_t n_folded = 0; // generated tokens from here on can be undone singly
 
     bool is_scored  = false; // layers have scores
     bool is_by_hand = false; // a memory set was replaced
@@ -107,6 +109,7 @@ struct h2o_sequence_state {
     // the same of the chunk's, an earlier one; empty if it was not kept
     std::vector<int32_t> past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const;
 
-    // The extra keys of a tile's queries: positions, ascending, for n-grams those that its last query sees. Nothing if they are not kept.
-    std::optional<std::vector<int32_t>> extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head, uint32_t tile) const;
+    // The extra keys of a tile's queries, ascending positions; for n-grams its last query's. None if they are not kept.
+    std::optional<std::vector<int32_t>> extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head,
+            uint32_t tile) const;
 };

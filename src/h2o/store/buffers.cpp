@@ -6,7 +6,8 @@
 
 #include <stdexcept>
 
-ggml_tensor * h2o_buffers::add(ggml_backend_dev_t device, const std::string & name, ggml_type type, int64_t ne0, int64_t ne1) {
+ggml_tensor * h2o_buffers::add(ggml_backend_dev_t device, const std::string & name, ggml_type type, int64_t ne0,
+        int64_t ne1) {
     auto & ctx = ctxs[ggml_backend_dev_buffer_type(device)];
     if (!ctx) {
         ggml_init_params params = {
@@ -24,7 +25,8 @@ void h2o_buffers::allocate() {
     for (auto & [buft, ctx] : ctxs) {
         buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
         if (!buffers.back()) {
-            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for the index of keys or the attention state");
+            throw h2o_refusal(h2o_reason::MEMORY,
+                    "[h2o] not enough memory for the index of keys or the attention state");
         }
     }
 }

@@ -28,5 +28,5 @@ private:
     std::vector<ggml_backend_buffer_ptr> buffers;
 };
 
-// Rows [to, to + n) of dst become those of src from `from` on, through the host only if they are on different devices.
+// Copies src's rows [from, from + n) to dst's rows from `to` on, through the host only between different devices.
 void h2o_copy_rows(ggml_tensor * src, size_t from, ggml_tensor * dst, size_t to, size_t n);

@@ -4,24 +4,13 @@
 
 #include "llama-impl.h"
 
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
 static constexpr ggml_type INDEX_TYPE = GGML_TYPE_Q4_0;
 
-// the Walsh-Hadamard matrix, orthonormal and symmetric
-static std::vector<float> hadamard(int64_t n) {
-    std::vector<float> res(n*n, 1.0f/std::sqrt((float) n));
-    for (int64_t i = 0; i < n*n; ++i) {
-        for (int64_t bits = i/n & i%n; bits; bits &= bits - 1) {
-            res[i] = -res[i];
-        }
-    }
-    return res;
-}
-
-h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq) : n_rows(n_rows), buffers(2*layers.size()) {
+h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq) :
+        n_rows(n_rows), buffers(2*layers.size()) {
     const int64_t block = ggml_blck_size(INDEX_TYPE);
 
     for (const auto & layer : layers) {
@@ -30,17 +19,21 @@ h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t 
         }
         const int64_t n_embd_head = layer.k.n_embd;
         if (n_embd_head % block != 0) {
-            throw h2o_refusal(h2o_reason::RETRIEVAL, "[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(block) +
-                    ", but layer " + std::to_string(layer.il) + " has heads of " + std::to_string(n_embd_head) + ": use retrieval ngrams");
+            throw h2o_refusal(h2o_reason::RETRIEVAL,
+                    "[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(block) +
+                    ", but layer " + std::to_string(layer.il) + " has heads of " + std::to_string(n_embd_head) +
+                            ": use retrieval ngrams");
         }
-        tensors[layer.il] = buffers.add(layer.device, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE, n_embd_head*layer.k.n_head, n_rows*n_seq);
+        tensors[layer.il] = buffers.add(layer.device, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE,
+                n_embd_head*layer.k.n_head, n_rows*n_seq);
         if (layer.k.n_rot == 0) {
-            rotations[layer.il] = buffers.add(layer.device, "h2o_index_rotation_l" + std::to_string(layer.il), GGML_TYPE_F32, block, block);
+            rotations[layer.il] = buffers.add(layer.device, "h2o_index_rotation_l" + std::to_string(layer.il),
+                    GGML_TYPE_F32, block, block);
         }
     }
     buffers.allocate();
 
-    const auto matrix = hadamard(block);
+    const auto matrix = h2o_hadamard(block);
     for (const auto & [il, t] : rotations) {
         ggml_backend_tensor_set(t, matrix.data(), 0, ggml_nbytes(t));
     }
@@ -53,7 +46,8 @@ ggml_tensor * h2o_key_index::rotated(ggml_context * ctx, int32_t il, ggml_tensor
 }
 
 ggml_tensor * h2o_key_index::rotated_queries(ggml_context * ctx, int32_t il, ggml_tensor * q) const {
-    const auto swapped = [&](ggml_tensor * x) { return ggml_permute(ctx, x, 0, 2, 1, 3); }; // the heads of a token lie together
+    // the heads of a token lie together
+    const auto swapped = [&](ggml_tensor * x) { return ggml_permute(ctx, x, 0, 2, 1, 3); };
 
     return swapped(rotated(ctx, il, swapped(q)));
 }
@@ -67,7 +61,8 @@ ggml_tensor * h2o_key_index::store(ggml_context * ctx, int32_t il, ggml_tensor *
 ggml_tensor * h2o_key_index::keys(ggml_context * ctx, const h2o_kv_layer & layer, uint32_t seq, uint32_t n) const {
     ggml_tensor * t = tensors.at(layer.il);
 
-    return ggml_view_3d(ctx, t, layer.k.n_embd, n, layer.k.n_head, t->nb[1], ggml_row_size(t->type, layer.k.n_embd), seq*n_rows*t->nb[1]);
+    return ggml_view_3d(ctx, t, layer.k.n_embd, n, layer.k.n_head, t->nb[1], ggml_row_size(t->type, layer.k.n_embd),
+            seq*n_rows*t->nb[1]);
 }
 
 void h2o_key_index::copy(uint32_t from, uint32_t to, uint32_t n) const {

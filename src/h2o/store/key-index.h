@@ -10,9 +10,9 @@
 // The keys of each layer a second time, in 4 bits: cheap to read, so that every query can choose among all of them. A
 // sequence's row i is of position i, whether its K and V are still in the cache or not.
 //
-// The 32 numbers of a block share one scale, which the largest sets: the others lose their precision to it. So each block is rotated
-// first, by a Hadamard matrix. That spreads a large number over the block. Queries are rotated, too, and products stay the same
-// (QuaRot, arXiv:2404.00456).
+// The 32 numbers of a block share one scale, which the largest sets: the others lose their precision to it. So each
+// block is rotated first, by a Hadamard matrix. That spreads a large number over the block. Queries are rotated, too,
+// and products stay the same (QuaRot, arXiv:2404.00456).
 class h2o_key_index {
 public:
     // throws h2o_refusal, with the reason, if a layer cannot have one, or there is not enough memory

@@ -17,7 +17,7 @@ struct h2o_rope {
     ggml_tensor * factors; // of the frequencies; NULL: none
 };
 
-// Rows of keys that RoPE rotates further, each KV head's by its own angles.
+// Rows of keys that RoPE rotates again, each KV head's by its own angles.
 struct h2o_key_rotation {
     h2o_kv_rows rows;
     h2o_rope    rope;
@@ -31,7 +31,7 @@ struct h2o_key_rotation {
 // Rotates keys on the device that holds them.
 class h2o_key_rotor {
 public:
-    // Backends: one for each device. Throws std::runtime_error if none of them can, there is not enough memory, or a device fails.
+    // backends: one for each device. Throws std::runtime_error if none can, or one fails, or without memory.
     void rotate(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_key_rotation> & rotations);
 
     // throws if rotate() could not

@@ -17,7 +17,7 @@ struct h2o_kv_layer {
     h2o_kv_rows k; // of the first sequence
     h2o_kv_rows v;
 
-    // MLA: the rows of K begin with those of V
+    // MLA: the rows of K begin with V's
     bool v_is_in_k() const { return v.t == k.t; }
 
     bool is_dense() const { return index < 0; }

@@ -11,11 +11,11 @@
 #include <unistd.h>
 #endif
 
-// Normalised Walsh-Hadamard transform of every block of n_rot numbers. It is its own inverse.
-void h2o_kv_rows::rotate(float * data, size_t n) const {
-    for (float * block = data; n_rot > 0 && block < data + n; block += n_rot) {
-        for (size_t step = n_rot/2; step > 0; step /= 2) {
-            for (size_t i = 0; i < n_rot; ++i) {
+// Multiplies every block of n numbers by the Walsh-Hadamard matrix.
+static void transform(float * data, size_t n_data, uint32_t n) {
+    for (float * block = data; n > 0 && block < data + n_data; block += n) {
+        for (size_t step = n/2; step > 0; step /= 2) {
+            for (size_t i = 0; i < n; ++i) {
                 if ((i & step) == 0) {
                     const float a = block[i];
                     const float b = block[i + step];
@@ -24,11 +24,24 @@ void h2o_kv_rows::rotate(float * data, size_t n) const {
                 }
             }
         }
-        const float scale = 1.0f/std::sqrt((float) n_rot);
-        for (size_t i = 0; i < n_rot; ++i) {
+        const float scale = 1.0f/std::sqrt((float) n);
+        for (size_t i = 0; i < n; ++i) {
             block[i] *= scale;
         }
     }
+}
+
+std::vector<float> h2o_hadamard(uint32_t n) {
+    std::vector<float> res(n*n, 0.0f);
+    for (uint32_t i = 0; i < n; ++i) {
+        res[i*n + i] = 1.0f;
+    }
+    transform(res.data(), res.size(), n);
+    return res;
+}
+
+void h2o_kv_rows::rotate(float * data, size_t n) const {
+    transform(data, n, n_rot);
 }
 
 static void decode_row(ggml_type type, const void * src, float * dst, int64_t n) {
@@ -115,7 +128,8 @@ void h2o_kv_rows::move(uint32_t first, const std::vector<int32_t> & from) const 
 
 void h2o_kv_rows::release([[maybe_unused]] uint32_t r0, [[maybe_unused]] uint32_t r1) const {
 #ifdef __linux__ // elsewhere pages cannot be given back, or are only marked
-    if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) { // a device may know where pages are
+    // a device may know where pages are
+    if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) {
         return;
     }
     static const uintptr_t page = sysconf(_SC_PAGESIZE);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+enum h2o_kv_part { H2O_K, H2O_V };
+
 // Host access to one layer's K or V as the cache stores it, whatever its type.
 struct h2o_kv_rows {
     ggml_tensor * t; // [n_head*n_embd, n_rows] of all sequences
@@ -17,19 +19,22 @@ struct h2o_kv_rows {
     void get(uint32_t r0, uint32_t r1, float * dst) const;
     void set(uint32_t r0, uint32_t r1, const float * src) const;
 
-    // float32 [n, n_head, n_embd] of rows that were taken out of the cache
+    // float32 [n, n_head, n_embd] of copied rows of the cache
     void decode(const uint8_t * bytes, size_t n, float * dst) const;
 
-    // Moves rows of each head to its row first + i from its row from[i], which is not before that and ascends. from [n_head, n]
+    // Moves each head's rows from[i] to first + i, which is not after from[i]. from [n_head, n], ascending
     void move(uint32_t first, const std::vector<int32_t> & from) const;
 
-    // Nothing is in the rows [r0, r1) any more: the memory's pages go back to the operating system until they are written.
+    // The rows [r0, r1) are free: their pages are returned to the operating system until they are written.
     void release(uint32_t r0, uint32_t r1) const;
 
-    // the rows [r0, ...) as they are
+    // bytes of the rows [r0, ...)
     std::vector<uint8_t> get_bytes(uint32_t r0, uint32_t r1) const;
     void                 set_bytes(uint32_t r0, const std::vector<uint8_t> & bytes) const;
 
-    // takes back llama.cpp's rotation, or makes it: it is its own inverse
+    // undoes or makes llama.cpp's rotation: it is its own inverse
     void rotate(float * data, size_t n) const;
 };
+
+// the Walsh-Hadamard matrix [n, n], orthonormal and symmetric
+std::vector<float> h2o_hadamard(uint32_t n);

@@ -2,7 +2,7 @@
 
 #include "h2o/config/refusal.h"
 #include "h2o/store/buffers.h"
-#include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/offloaded-rows.h"
 #include "h2o/store/cold/store.h"
 
 #include <algorithm>
@@ -22,9 +22,17 @@ static h2o_codec_type codec_type(ggml_type type) {
     }
 }
 
-h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq, std::vector<h2o_kv_layer> layers,
-        const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place)
-    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), put_aside(n_seq) {
+h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq,
+        std::vector<h2o_kv_layer> layers, const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place)
+    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), offloads(n_seq) {
+    for (const auto & layer : all_layers) {
+        for (int part = H2O_K; part <= (layer.v_is_in_k() ? H2O_K : H2O_V); ++part) {
+            all_parts.push_back({ &layer, (h2o_kv_part) part });
+            if (!layer.is_dense()) {
+                memory_parts.push_back(all_parts.back());
+            }
+        }
+    }
     if (!place) {
         return;
     }
@@ -41,9 +49,9 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
     if (config.lossless.mode != LLAMA_H2O_LOSSLESS_OFF) {
         codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
     }
-    for (auto & aside : put_aside) {
-        aside.cold = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
-        aside.far  = std::make_unique<h2o_far_rows>(*aside.cold);
+    for (auto & offload : offloads) {
+        offload.cold      = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
+        offload.offloaded = std::make_unique<h2o_offloaded_rows>(*offload.cold);
     }
 }
 
@@ -58,17 +66,14 @@ const h2o_kv_layer * h2o_kv_store::layer(int32_t il) const {
     return nullptr;
 }
 
-std::vector<h2o_kv_store::part_t> h2o_kv_store::parts(const h2o_kv_layer & layer) {
-    return layer.v_is_in_k() ? std::vector<part_t> { K } : std::vector<part_t> { K, V };
-}
-
-h2o_kv_rows h2o_kv_store::rows(const h2o_kv_layer & layer, part_t part, uint32_t seq) const {
-    h2o_kv_rows res = part == K ? layer.k : layer.v;
+h2o_kv_rows h2o_kv_store::rows(const h2o_kv_layer & layer, h2o_kv_part part, uint32_t seq) const {
+    h2o_kv_rows res = part == H2O_K ? layer.k : layer.v;
     res.row0 = (size_t) seq*n_rows_of(layer);
     return res;
 }
 
-ggml_tensor * h2o_kv_store::view(ggml_context * ctx, const h2o_kv_layer & layer, part_t part, uint32_t seq, uint32_t first, uint32_t n) const {
+ggml_tensor * h2o_kv_store::view(ggml_context * ctx, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t seq,
+        uint32_t first, uint32_t n) const {
     const auto r = rows(layer, part, seq);
 
     return ggml_view_3d(ctx, r.t, r.n_embd, n > 0 ? n : n_rows_of(layer) - first, r.n_head,
@@ -80,53 +85,50 @@ void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) con
         return;
     }
     if (ropes.empty()) {
-        throw h2o_refusal(h2o_reason::POSITIONS, "[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. Use positions text");
+        throw h2o_refusal(h2o_reason::POSITIONS,
+                "[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. "
+                        "Use positions text");
     }
     std::vector<h2o_key_rotation> rotations;
     for (const auto & [il, rope] : ropes) {
-        const auto k = rows(*layer(il), K, 0);
-        rotations.push_back({ k, rope, layout.first_written_row(1), layout.first_row(1), std::vector<int32_t>(k.n_head, 1) });
+        const auto k = rows(*layer(il), H2O_K, 0);
+        rotations.push_back({ k, rope, layout.first_written_row(1), layout.first_row(1),
+                std::vector<int32_t>(k.n_head, 1) });
     }
     h2o_key_rotor::check(backends, rotations);
 }
 
-void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends) {
+void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state,
+        const std::vector<ggml_backend_t> & backends) {
     if (!layout.is_compact) {
         return;
     }
 
-    std::vector<const h2o_kv_layer *> layers;
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense()) {
-            layers.push_back(&layer);
-        }
-    }
     if (auto * cold = this->cold(seq)) {
         const uint32_t row = layout.row_of(0);
-        cold->append([&](size_t i, h2o_cold_store::part_t part) {
-            return rows(*layers[i], (part_t) part, seq).get_bytes(row, row + config.chunk_size);
+        cold->append([&](size_t i, h2o_kv_part part) {
+            return rows(*memory_parts[2*i + part].first, part, seq).get_bytes(row, row + config.chunk_size);
         });
     }
 
     const uint32_t start = state.n_memory_sets()*config.chunk_size;
 
     std::vector<h2o_row_moves> moves;
-    for (const auto * layer : layers) {
-        for (const part_t part : parts(*layer)) {
-            const uint32_t before = written_row(part, selection.n_before, start - config.chunk_size);
+    for (const auto & [layer, part] : memory_parts) {
+        const uint32_t before = written_row(part, selection.n_before, start - config.chunk_size);
 
-            std::vector<int32_t> from;
-            for (const uint32_t i : selection.from[layer->index]) {
-                from.push_back(i < selection.n_before ? before + i : layout.row_of(0) + i - selection.n_before);
-            }
-            moves.push_back({ rows(*layer, part, seq), written_row(part, selection.n, start), std::move(from) });
+        std::vector<int32_t> from;
+        for (const uint32_t i : selection.from[layer->index]) {
+            from.push_back(i < selection.n_before ? before + i : layout.row_of(0) + i - selection.n_before);
         }
+        moves.push_back({ rows(*layer, part, seq), written_row(part, selection.n, start), std::move(from) });
     }
     mover.move(backends, moves);
     move_keys(seq, state, backends);
 }
 
-void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends) {
+void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
+        const std::vector<ggml_backend_t> & backends) {
     const uint32_t start = state.n_memory_sets()*config.chunk_size;
     if (!positions.is_moved(start)) {
         return;
@@ -139,7 +141,7 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state, con
         }
         const auto &   memory = state.layers[layer.index].memory;
         const uint32_t n      = state.layers[layer.index].n_memory();
-        const auto     k      = rows(layer, K, seq);
+        const auto     k      = rows(layer, H2O_K, seq);
         const auto     rope   = ropes.find(layer.il);
         if (rope == ropes.end() && n > 0) { // its keys know no positions
             h2o_copy_rows(k.t, k.row0 + layout.first_written_row(n), k.t, k.row0 + layout.first_row(n), n);
@@ -167,20 +169,15 @@ std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_c
     res.allocate();
 
     auto range = res.ranges().begin();
-    for (const auto & layer : all_layers) {
-        for (const part_t part : parts(layer)) {
-            if (!layer.is_dense()) {
-                const auto & memory = checkpoint.layers[layer.index].memory;
-                read_memory_rows(seq, memory, layer, part, (uint8_t *) range++->copy->data);
-            }
-        }
+    for (const auto & [layer, part] : memory_parts) {
+        read_memory_rows(seq, checkpoint.layers[layer->index].memory, *layer, part, (uint8_t *) range++->copy->data);
     }
     return res;
 }
 
 // of every head its own positions
 void h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer,
-        part_t part, uint8_t * dst) const {
+        h2o_kv_part part, uint8_t * dst) const {
     const auto   r      = rows(layer, part, seq);
     const size_t n      = memory.size()/r.n_head;
     const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
@@ -192,7 +189,7 @@ void h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & m
         for (size_t i = 0; i < n; ++i) {
             wanted.push_back({ memory[h*n + i], found.data() + i*stride });
         }
-        cold(seq)->read(layer.index, (h2o_cold_store::part_t) part, wanted);
+        cold(seq)->read(layer.index, part, wanted);
         for (size_t i = 0; i < n; ++i) {
             std::copy_n(found.data() + i*stride + h*n_byte, n_byte, dst + i*stride + h*n_byte);
         }
@@ -216,13 +213,9 @@ h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t en
     const uint32_t n = config.n_memory(start);
 
     h2o_row_copies res;
-    for (const auto & layer : all_layers) {
-        for (const part_t part : parts(layer)) {
-            if (!layer.is_dense()) {
-                res.add(rows(layer, part, seq), written_row(part, n, start), n, start - n);
-                res.add(rows(layer, part, seq), layout.row_of(0), end - start, start);
-            }
-        }
+    for (const auto & [layer, part] : memory_parts) {
+        res.add(rows(*layer, part, seq), written_row(part, n, start), n, start - n);
+        res.add(rows(*layer, part, seq), layout.row_of(0), end - start, start);
     }
     return res;
 }
@@ -234,7 +227,7 @@ h2o_row_copies h2o_kv_store::copy_rows(uint32_t seq, const h2o_sequence_state & 
     auto res = kept_rows(seq, start, state.n_tokens);
     for (const auto & layer : all_layers) {
         if (!layer.is_dense() && positions.is_moved(start)) {
-            res.add(rows(layer, K, seq), layout.first_row(n), n, start - n);
+            res.add(rows(layer, H2O_K, seq), layout.first_row(n), n, start - n);
         }
     }
     res.save();
@@ -242,31 +235,31 @@ h2o_row_copies h2o_kv_store::copy_rows(uint32_t seq, const h2o_sequence_state & 
 }
 
 void h2o_kv_store::release(uint32_t seq, uint32_t first) const {
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense() || first == 0) {
-            for (const part_t part : parts(layer)) {
-                rows(layer, part, seq).release(first, n_rows_of(layer));
-            }
+    for (const auto & [layer, part] : all_parts) {
+        if (!layer->is_dense() || first == 0) {
+            rows(*layer, part, seq).release(first, n_rows_of(*layer));
         }
     }
 }
 
 void h2o_kv_store::copy(uint32_t from, uint32_t to, const h2o_sequence_state & state) {
-    for (const auto & layer : all_layers) {
-        const uint32_t n = layer.is_dense() || !layout.is_compact ? state.n_tokens : layout.n_rows();
-        for (const part_t part : parts(layer)) {
-            const uint32_t first = part == V && !layer.is_dense() ? layout.n_written_rows() : 0; // V is not where it has never been
+    const uint32_t n_kept = layout.is_compact ? layout.n_rows() : state.n_tokens;
 
-            const auto src = rows(layer, part, from);
-            h2o_copy_rows(src.t, src.row0 + first, src.t, rows(layer, part, to).row0 + first, n - first);
-        }
+    for (const auto & [layer, part] : all_parts) {
+        // V has no rows before
+        const uint32_t first = part == H2O_V && !layer->is_dense() ? layout.n_written_rows() : 0;
+        const uint32_t n     = layer->is_dense() ? state.n_tokens : n_kept;
+
+        const auto src = rows(*layer, part, from);
+        h2o_copy_rows(src.t, src.row0 + first, src.t, rows(*layer, part, to).row0 + first, n - first);
     }
     if (cold(to)) {
         cold(to)->share(*cold(from));
     }
 }
 
-void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, part_t part, uint32_t p0, uint32_t p1,
+void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, h2o_kv_part part,
+        uint32_t p0, uint32_t p1,
         float * dst) const {
     const auto r = rows(layer, part, seq);
     if (!layout.is_compact) {
@@ -306,7 +299,7 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
 
     std::vector<uint8_t> bytes((end - p0)*r.t->nb[1]);
     std::vector<float>   found((end - p0)*n_row);
-    cold(seq)->read_range(layer.index, (h2o_cold_store::part_t) part, p0, end - p0, bytes.data());
+    cold(seq)->read_range(layer.index, part, p0, end - p0, bytes.data());
     r.decode(bytes.data(), end - p0, found.data());
     for (uint32_t pos = p0; pos < end; ++pos) {
         for (size_t h = 0; h < r.n_head; ++h) {
@@ -317,23 +310,17 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
 
 uint64_t h2o_kv_store::n_bytes() const {
     uint64_t res = 0;
-    for (const auto & layer : all_layers) {
-        for (const part_t part : parts(layer)) {
-            const uint32_t n_unused = !layer.is_dense() && part == V ? layout.n_written_rows() : 0;
-            res += (uint64_t) (n_rows_of(layer) - n_unused)*rows(layer, part, 0).t->nb[1];
-        }
+    for (const auto & [layer, part] : all_parts) {
+        const uint32_t n_unused = !layer->is_dense() && part == H2O_V ? layout.n_written_rows() : 0;
+        res += (uint64_t) (n_rows_of(*layer) - n_unused)*rows(*layer, part, 0).t->nb[1];
     }
     return res;
 }
 
 uint64_t h2o_kv_store::row_bytes(bool dense) const {
     uint64_t res = 0;
-    for (const auto & layer : all_layers) {
-        if (layer.is_dense() == dense) {
-            for (const part_t part : parts(layer)) {
-                res += rows(layer, part, 0).t->nb[1];
-            }
-        }
+    for (const auto & [layer, part] : all_parts) {
+        res += layer->is_dense() == dense ? rows(*layer, part, 0).t->nb[1] : 0;
     }
     return res;
 }

@@ -46,10 +46,6 @@ void h2o_row_copies::allocate(bool on_devices) {
     }
 }
 
-void h2o_row_copies::allocate() {
-    allocate(/*on_devices =*/ false);
-}
-
 void h2o_row_copies::save() {
     allocate(/*on_devices =*/ true);
     for (const auto & r : all) {

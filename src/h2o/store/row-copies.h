@@ -29,17 +29,15 @@ public:
     // Copies the rows, on their device if it has memory, else on the host. Throws std::runtime_error if neither has.
     void save();
 
-    // Allocates copies on the host, which the caller fills. Throws std::runtime_error if there is not enough memory.
-    void allocate();
+    // Allocates copies for the caller to fill, on the host or where the rows are. Throws std::runtime_error.
+    void allocate(bool on_devices = false);
 
     // writes the copies to the rows
     void restore() const;
 
 private:
-    // of the ranges whose rows are in one type of buffers; false: there is no room in buffers of type `to`
+    // copies of the ranges in buffers of type `from`; false: no room in buffers of type `to`
     bool allocate(ggml_backend_buffer_type_t from, ggml_backend_buffer_type_t to);
-
-    void allocate(bool on_devices);
 
     std::vector<range> all;
 

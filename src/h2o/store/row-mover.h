@@ -17,7 +17,7 @@ struct h2o_row_moves {
     std::vector<int32_t> from;
 };
 
-// Moves rows in place: by the host, or, where it cannot reach them, on the device that holds them. Only their numbers go there.
+// Moves rows in place: by the host or, where it cannot reach them, on their device, which gets only row numbers.
 class h2o_row_mover {
 public:
     h2o_row_mover();

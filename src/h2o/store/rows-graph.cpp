@@ -9,7 +9,8 @@
 #include <utility>
 
 h2o_rows_graph::h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max) : backend(backend),
-    ctx(ggml_init({ n_tensors_max*ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors_max, false), nullptr, true })) {
+    ctx(ggml_init({ n_tensors_max*ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors_max, false), nullptr,
+            true })) {
     if (!ctx) {
         throw std::bad_alloc();
     }
@@ -17,7 +18,8 @@ h2o_rows_graph::h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max) : b
 }
 
 bool h2o_rows_graph::can_compute(const std::vector<ggml_tensor *> & nodes) const {
-    return std::all_of(nodes.begin(), nodes.end(), [&](const ggml_tensor * node) { return ggml_backend_supports_op(backend, node); });
+    return std::all_of(nodes.begin(), nodes.end(),
+            [&](const ggml_tensor * node) { return ggml_backend_supports_op(backend, node); });
 }
 
 ggml_tensor * h2o_rows_graph::new_input(ggml_type type, std::vector<uint8_t> bytes, int64_t ne0, int64_t ne1) {
@@ -40,11 +42,12 @@ void h2o_rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
     if (!allocator) {
         allocator.reset(ggml_gallocr_new(buft));
     }
-    // Without a reservation the allocator keeps the previous graph's layout when the number of tensors is the same and none is larger.
-    // Here other tensors may use an input, so its place may be taken.
+    // Without a reservation the allocator keeps the previous graph's layout when the number of tensors is the same and
+    // none is larger. Here other tensors may use an input, so its place may be taken.
     if (!ggml_gallocr_reserve(allocator.get(), gf) || !ggml_gallocr_alloc_graph(allocator.get(), gf)) {
         allocator.reset(); // it would not try again
-        throw h2o_refusal(h2o_reason::MEMORY, std::string("[h2o] not enough memory: ") + what + ": " + ggml_backend_buft_name(buft));
+        throw h2o_refusal(h2o_reason::MEMORY, std::string("[h2o] not enough memory: ") + what + ": " +
+                ggml_backend_buft_name(buft));
     }
     for (const auto & [input, bytes] : inputs) {
         if (input->buffer) { // else nothing that was added uses it

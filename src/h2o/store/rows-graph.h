@@ -14,21 +14,22 @@ public:
     h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max);
 
     // rows of a tensor of the cache are where the backend can use them
-    bool can_use(const ggml_tensor * t) const { return ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(t->buffer)); }
+    bool can_use(const ggml_tensor * t) const { return ggml_backend_supports_buft(backend,
+            ggml_backend_buffer_get_type(t->buffer)); }
 
     // the backend has these operators, but for views
     bool can_compute(const std::vector<ggml_tensor *> & nodes) const;
 
     void add(ggml_tensor * node) { ggml_build_forward_expand(gf, node); }
 
-    // an input with these values; equal ones go to the device once
+    // an input with these values; equal inputs are copied once
     template <typename T>
     ggml_tensor * new_input(ggml_type type, const std::vector<T> & values, int64_t ne1 = 1) {
         const auto * bytes = (const uint8_t *) values.data();
         return new_input(type, { bytes, bytes + values.size()*sizeof(T) }, values.size()/ne1, ne1);
     }
 
-    // Computes what was added, if anything was. Throws std::runtime_error, which says what could not be done.
+    // Computes the nodes that were added. Throws std::runtime_error, which names `what`.
     void compute(ggml_gallocr_ptr & allocator, const char * what);
 
     ggml_context * get() const { return ctx.get(); }

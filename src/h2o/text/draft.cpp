@@ -35,7 +35,8 @@ std::vector<int32_t> h2o_draft(const std::vector<int32_t> & text, uint32_t n_min
 
     size_t n_match = 0;
     size_t next    = 0; // the position after the match
-    for (size_t last = n - 1; n_match < limit && (last = find_pair_before(text, last, text[n - 2], text[n - 1])) > 0; ) {
+    for (size_t last = n - 1; n_match < limit && (last = find_pair_before(text, last, text[n - 2], text[n - 1])) > 0;
+            ) {
         size_t n_same = 2;
         while (n_same < limit && n_same <= last && text[last - n_same] == text[n - 1 - n_same]) {
             n_same++;

@@ -1,12 +1,20 @@
 #include "h2o/text/lookup.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
-static constexpr int32_t EMPTY = INT32_MIN;
-
 static constexpr size_t MIN_SLOTS = 16;
+
+// as push_back, with a fifth of free room at most
+template <typename T>
+static void append_to(std::vector<T> & v, T x) {
+    if (v.size() == v.capacity()) {
+        v.reserve(v.size() + v.size()/5 + 1);
+    }
+    v.push_back(x);
+}
 
 void h2o_lookup_params::validate() const {
     const auto check = [](bool ok, const char * what) {
@@ -25,7 +33,7 @@ h2o_lookup::h2o_lookup(const h2o_lookup_params & params) : params(params) {
     params.validate();
     for (uint32_t i = 0; i < N_GRAM; ++i) {
         grams[i].length = i + 1;
-        grams[i].slots.assign(MIN_SLOTS, EMPTY);
+        grams[i].slots.resize(MIN_SLOTS);
     }
 }
 
@@ -46,7 +54,7 @@ void h2o_lookup::truncate(uint32_t n) {
 size_t h2o_lookup::bytes() const {
     size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t);
     for (const gram_index & gram : grams) {
-        res += (gram.slots.capacity() + gram.back.capacity())*sizeof(int32_t) + gram.frequent.capacity()*sizeof(gram_index::chain);
+        res += gram.slots.capacity()*sizeof(gram.slots[0]) + gram.prev.capacity()*sizeof(gram.prev[0]);
     }
     return res;
 }
@@ -73,98 +81,70 @@ uint32_t h2o_lookup::find(const gram_index & gram, uint32_t pos) const {
     };
 
     uint32_t i = home(gram, pos);
-    while (gram.slots[i] != EMPTY && !is_same(gram.head(gram.slots[i]))) {
+    while (gram.slots[i].n > 0 && !is_same(gram.slots[i].head)) {
         i = i + 1 < gram.slots.size() ? i + 1 : 0;
     }
     return i;
 }
 
 void h2o_lookup::rehash(gram_index & gram, size_t n_slots) const {
-    std::vector<int32_t> old(n_slots, EMPTY);
+    std::vector<gram_index::slot> old(n_slots);
 
     old.swap(gram.slots);
-    for (const int32_t slot : old) {
-        if (slot != EMPTY) {
-            gram.slots[find(gram, gram.head(slot))] = slot;
+    for (const auto & slot : old) {
+        if (slot.n > 0) {
+            gram.slots[find(gram, slot.head)] = slot;
         }
     }
 }
 
 void h2o_lookup::add_position(gram_index & gram) const {
-    const int32_t pos = gram.back.size();
+    const int32_t pos = gram.prev.size();
     if ((uint32_t) pos + 1 < gram.length) {
-        gram.back.push_back(0);
+        append_to(gram.prev, -1);
         return;
     }
     if (gram.n_used >= gram.slots.size()/5*4) {
         rehash(gram, gram.slots.size() + gram.slots.size()/5);
     }
-
-    int32_t & slot = gram.slots[find(gram, pos)];
-    const int32_t prev = slot == EMPTY ? -1 : gram.head(slot);
-
-    if (slot == EMPTY) {
-        slot = pos;
-        gram.n_used++;
-    } else if (slot < 0) {
-        gram.frequent[~slot].head = pos;
-        gram.frequent[~slot].n++;
-    } else {
-        uint32_t n = 1;
-        for (int32_t p = prev; p >= 0; p = gram.prev(p)) {
-            n++;
-        }
-        if (n == MAX_VISITS) {
-            gram.frequent.push_back({ pos, n });
-            slot = ~(int32_t) (gram.frequent.size() - 1);
-        } else {
-            slot = pos;
-        }
-    }
-    gram.back.push_back(prev >= 0 ? pos - prev : 0);
+    auto & slot = gram.slots[find(gram, pos)];
+    append_to(gram.prev, slot.n > 0 ? slot.head : -1);
+    slot.head = pos;
+    gram.n_used += slot.n++ == 0;
 }
 
 void h2o_lookup::remove_position(gram_index & gram) const {
-    const int32_t pos  = gram.back.size() - 1;
-    const int32_t prev = gram.prev(pos);
+    const int32_t pos = gram.prev.size() - 1;
     if ((uint32_t) pos + 1 >= gram.length) {
         const uint32_t i = find(gram, pos);
 
-        int32_t & slot = gram.slots[i];
-        if (slot < 0) {
-            gram.frequent[~slot].head = prev;
-            if (--gram.frequent[~slot].n < MAX_VISITS) {
-                gram.frequent.pop_back(); // the last that came
-                slot = prev;
-            }
-        } else if (prev >= 0) {
-            slot = prev;
-        } else {
+        gram.slots[i].head = gram.prev[pos];
+        if (--gram.slots[i].n == 0) {
             remove_slot(gram, i);
         }
     }
-    gram.back.pop_back();
+    gram.prev.pop_back();
 }
 
-// What would not be found behind the gap moves into it.
+// Fills the gap with n-grams that would not be found behind it.
 void h2o_lookup::remove_slot(gram_index & gram, uint32_t gap) const {
     const uint32_t n_slots  = gram.slots.size();
     const auto     next     = [&](uint32_t i) { return i + 1 < n_slots ? i + 1 : 0; };
     const auto     distance = [&](uint32_t from, uint32_t to) { return to >= from ? to - from : to + n_slots - from; };
 
-    for (uint32_t i = next(gap); gram.slots[i] != EMPTY; i = next(i)) {
-        if (distance(home(gram, gram.head(gram.slots[i])), i) >= distance(gap, i)) {
+    for (uint32_t i = next(gap); gram.slots[i].n > 0; i = next(i)) {
+        if (distance(home(gram, gram.slots[i].head), i) >= distance(gap, i)) {
             gram.slots[gap] = gram.slots[i];
             gap = i;
         }
     }
-    gram.slots[gap] = EMPTY;
+    gram.slots[gap] = {};
     gram.n_used--;
 }
 
 void h2o_lookup::unindex(uint32_t n) {
     for (gram_index & gram : grams) {
-        while (gram.back.size() > n) {
+        while (gram.prev.size() > n) {
             remove_position(gram);
         }
     }
@@ -173,7 +153,7 @@ void h2o_lookup::unindex(uint32_t n) {
 void h2o_lookup::index_to(uint32_t n) {
     unindex(n);
     for (gram_index & gram : grams) {
-        while (gram.back.size() < n) {
+        while (gram.prev.size() < n) {
             add_position(gram);
         }
     }
@@ -199,140 +179,73 @@ void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & 
     }
 }
 
-namespace {
-
-// Scores of positions, in a hash table.
-class lookup_scores {
-public:
-    struct scored {
-        int32_t pos;
-        double  score;
-    };
-
-    std::vector<scored> found; // in any order
-
-    // none; as many positions are excluded at most
-    void reset(size_t n_excluded) {
-        for (const uint32_t i : used) {
-            places[i].pos = -1;
-        }
-        while (places.size() < 2*(n_excluded + h2o_lookup::MAX_ROWS)) {
-            places.resize(std::max<size_t>(2*places.size(), 1024));
-        }
-        used.clear();
-        found.clear();
-    }
-
-    // before any is added to
-    void exclude(int32_t pos) { find(pos).index = EXCLUDED; }
-
-    void add(int32_t pos, double x) {
-        place & p = find(pos);
-        if (p.index == EXCLUDED) {
-            return;
-        }
-        if (p.index == NEW) {
-            p.index = found.size();
-            found.push_back({ pos, 0.0 });
-        }
-        found[p.index].score += x;
-    }
-
-private:
-    static constexpr int32_t NEW = -1, EXCLUDED = -2;
-
-    struct place {
-        int32_t pos   = -1;  // none
-        int32_t index = NEW; // in `found`
-    };
-
-    place & find(int32_t pos) {
-        const uint32_t mask = places.size() - 1; // a power of two
-
-        uint32_t i = (uint32_t) pos*0x9e3779b1u >> 12 & mask;
-        while (places[i].pos != pos) {
-            if (places[i].pos < 0) {
-                places[i] = { pos, NEW };
-                used.push_back(i);
-                break;
-            }
-            i = (i + 1) & mask;
-        }
-        return places[i];
-    }
-
-    std::vector<place>    places;
-    std::vector<uint32_t> used;
-};
-
-// apart, so that its address is looked for once
-[[gnu::noinline]] lookup_scores & scores_of_thread() {
-    static thread_local lookup_scores scores;
-    return scores;
-}
-
-// What is looked up around an earlier occurrence of a query's n-gram, and what it is worth.
+// A position near an earlier occurrence of a query's n-gram, and its weight.
 struct follower {
     int32_t offset;
     double  weight;
 };
 
-constexpr follower FOLLOWERS[4] = { { 1, 1.0 }, { 0, 0.5 }, { 2, 0.5 }, { 3, 0.25 } };
-
-}
+static constexpr follower FOLLOWERS[4] = { { 1, 1.0 }, { 0, 0.5 }, { 2, 0.5 }, { 3, 0.25 } };
 
 void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const {
     const int32_t begin = params.sink_tokens;
-    const int32_t end   = grams[0].back.size();
+    const int32_t end   = grams[0].prev.size();
     if (params.budget == 0 || begin >= end) {
         return;
     }
+    static thread_local std::vector<double> buffer; // zeros between calls
+    buffer.resize(std::max<size_t>(buffer.size(), end));
 
-    lookup_scores & scores = scores_of_thread();
+    double * scores = buffer.data(); // by position
 
-    const size_t first = first_seen(log, query);
+    std::vector<int32_t> found; // positions with a score
+    found.reserve(MAX_ROWS);
 
-    scores.reset(log.size() - first);
-    for (size_t i = first; i < log.size(); ++i) {
-        if (log[i].pos >= 0 && log[i].pos < end) {
-            scores.exclude(log[i].pos);
+    const size_t first  = first_seen(log, query);
+    const size_t n_rows = log.size();
+    const auto   set_seen = [&](double score) {
+        for (size_t i = first; i < n_rows; ++i) {
+            if (log[i].pos >= 0 && log[i].pos < end) {
+                scores[log[i].pos] = score;
+            }
         }
-    }
+    };
+    set_seen(NAN); // stays NaN: never chosen
 
     for (const gram_index & gram : grams) {
         if (query + 1 < gram.length) {
             break;
         }
-        const int32_t slot = gram.slots[find(gram, query)];
-        if (slot == EMPTY) {
+        const auto & slot = gram.slots[find(gram, query)];
+        if (slot.n == 0) {
             break; // nor is there a longer one
         }
+        const double weight = gram.length/(double) slot.n;
 
-        int32_t  visits[MAX_VISITS];
-        uint32_t n_visits = 0;
-        for (int32_t p = gram.head(slot); p >= 0 && n_visits < MAX_VISITS; p = gram.prev(p)) {
-            visits[n_visits++] = p;
-        }
-
-        const double weight = gram.length/(double) (slot >= 0 ? n_visits : gram.frequent[~slot].n);
-        for (uint32_t i = 0; i < n_visits; ++i) {
+        int32_t p = slot.head;
+        for (uint32_t i = 0; i < MAX_VISITS && p >= 0; ++i, p = gram.prev[p]) {
             for (const follower & f : FOLLOWERS) {
-                const int32_t pos = visits[i] + f.offset;
+                const int32_t pos = p + f.offset;
                 if (pos >= begin && pos < end) {
-                    scores.add(pos, f.weight*weight);
+                    if (scores[pos] == 0.0) {
+                        found.push_back(pos);
+                    }
+                    scores[pos] += f.weight*weight;
                 }
             }
         }
     }
 
-    auto & best = scores.found;
-
-    const auto end_best = best.begin() + std::min<size_t>(best.size(), n_new());
-    std::nth_element(best.begin(), end_best, best.end(), [](const auto & a, const auto & b) {
-        return a.score != b.score ? a.score > b.score : a.pos > b.pos;
+    const auto last = found.begin() + std::min<size_t>(found.size(), n_new());
+    std::nth_element(found.begin(), last, found.end(), [scores](int32_t a, int32_t b) {
+        return scores[a] != scores[b] ? scores[a] > scores[b] : a > b;
     });
-    std::sort(best.begin(), end_best, [](const auto & a, const auto & b) { return a.pos < b.pos; });
-    for (auto it = best.begin(); it != end_best; ++it) {
-        log.push_back({ it->pos, (int32_t) query });
+    std::sort(found.begin(), last);
+    set_seen(0.0);
+    for (const int32_t pos : found) {
+        scores[pos] = 0.0;
+    }
+    for (auto it = found.begin(); it != last; ++it) {
+        log.push_back({ *it, (int32_t) query });
     }
 }

@@ -22,27 +22,27 @@ struct h2o_lookup_row {
     int32_t query; // that asked for it, a position
 };
 
-// Lookups: what followed earlier occurrences of a query's token, pair and triple. One index per sequence, on the host, of its
-// text alone: the same rows for all layers and heads.
+// Lookups: what followed earlier occurrences of a query's token, pair and triple. One index per sequence, on the host,
+// of its text alone: the same rows for all layers and heads.
 //
-// Rows are logged in the order of the queries that ask for them. Queries share tiles of T, on an absolute grid in each chunk. A query
-// sees the last B rows of the log as it was where its tile begins, and those that queries of the tile have added up to its own. Each adds
-// at most ceil(B/4), which are not among those that it sees already.
+// Rows are logged in the order of the queries that ask for them. Queries share tiles of T, on an absolute grid in each
+// chunk. A query sees the last B rows of the log where its tile begins, and the rows that queries of the tile have
+// added since, up to its own. Each adds at most ceil(B/4) rows that it does not see already.
 //
-// Candidates of a query in the chunk that begins at c0 are positions in [A, e), e = max(c0 - L, 0): neither sinks nor local
-// window, which every memory set holds anyway. For n = 1, 2, 3 let P_n be the positions p < e at which the n tokens that end
-// there equal those that end at the query (n-grams may reach back over the beginning of a chunk, not of the text), c_n its size,
-// and V_n the MAX_VISITS newest of them. Then
+// Candidates of a query in the chunk that begins at c0 are positions in [A, e), e = max(c0 - L, 0): neither sinks nor
+// local window, which every memory set holds anyway. For n = 1, 2, 3 let P_n be the positions p < e at which the n
+// tokens that end there equal the n tokens that end at the query (n-grams may reach back over the beginning of a chunk,
+// not of the text), c_n its size, and V_n the MAX_VISITS newest of them. Then
 //   score[p + j] += w_j*n/c_n for each n, p in V_n and follower j,
-// where these are candidates. So c_n counts all of them, sinks too, although only the newest are visited: what stays unvisited
-// of a frequent token is worth little, but a token taken for rarer than it is would win over rare ones. The local window is
-// not counted: nothing there can be chosen.
+// where these are candidates. So c_n counts all of them, sinks too, although only the newest are visited: what stays
+// unvisited of a frequent token is worth little, but a token taken for rarer than it is would win over rare ones. The
+// local window is not counted: nothing there can be chosen.
 //
-// Sums are doubles, added in this order: n ascending, p descending, followers in theirs. Of equal scores the higher position
-// wins: an n-gram's newer occurrence is attended to more.
+// Sums are doubles, added in this order: n ascending, p descending, followers in theirs. Of equal scores the higher
+// position wins: an n-gram's newer occurrence is attended to more.
 //
-// No row depends on a later query. If queries chose together, later ones would decide which rows earlier ones see: what has
-// followed a token is kept if it follows again, which betrays the next token.
+// No row depends on a later query. If queries chose together, later ones would decide which rows earlier ones see: what
+// has followed a token is kept if it follows again, which betrays the next token.
 class h2o_lookup {
 public:
     static constexpr uint32_t MAX_VISITS = 32;
@@ -69,7 +69,7 @@ public:
     // Forgets all tokens from position n on: as if they had never been appended.
     void truncate(uint32_t n);
 
-    // Chooses for the queries [q0, q1): what they look up is added to the log, of which only what they see matters.
+    // Chooses for the queries [q0, q1): adds their lookups to the log. Only the rows that they see matter.
     //
     // Queries may come in any order, but in the order of the text each token is indexed only once.
     // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
@@ -81,36 +81,25 @@ public:
 private:
     static constexpr uint32_t N_GRAM = 3;
 
-    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram.
-    //
-    // A slot holds the n-gram's newest position, or ~i if it has MAX_VISITS positions or more: those are in frequent[i]. The
-    // tokens of the newest position are the key. Positions come and go like on a stack, so frequent n-grams do, too.
+    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram. The tokens of
+    // an n-gram's newest position are its key. Positions are added and removed at the end of the text only.
     struct gram_index {
-        struct chain {
-            int32_t  head;
-            uint32_t n;
+        struct slot {
+            int32_t  head;  // newest position
+            uint32_t n = 0; // number of positions; 0: the slot is empty
         };
 
         uint32_t length;
         uint32_t n_used = 0;
 
-        std::vector<int32_t> slots;
-        std::vector<int32_t> back; // [positions indexed] how far before it the n-gram's previous position is, 0: there is none
-        std::vector<chain>   frequent;
-
-        int32_t head(int32_t slot) const { return slot >= 0 ? slot : frequent[~slot].head; }
-
-        // the n-gram's previous position, -1 if there is none
-        int32_t prev(int32_t pos) const {
-            const uint32_t n = back[pos];
-            return n > 0 ? pos - (int32_t) n : -1;
-        }
+        std::vector<slot>    slots;
+        std::vector<int32_t> prev; // [positions indexed] the n-gram's previous position, -1 if there is none
     };
 
     uint32_t home(const gram_index & gram, uint32_t pos) const;
     uint32_t find(const gram_index & gram, uint32_t pos) const; // its slot, or the empty one where it belongs
 
-    // at the end of what is indexed
+    // the position after the indexed ones, or the last of these
     void add_position   (gram_index & gram) const;
     void remove_position(gram_index & gram) const;
 
@@ -122,7 +111,7 @@ private:
 
     void choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const;
 
-    const h2o_lookup_params params;
+    h2o_lookup_params params;
 
     std::vector<int32_t> tokens;
 

@@ -3,18 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-static h2o_lookup_params lookup_params(const h2o_config & config) {
-    h2o_lookup_params res;
-    res.chunk_size   = config.chunk_size;
-    res.tile         = config.tile;
-    res.budget       = config.lookup_budget;
-    res.sink_tokens  = config.sink_tokens;
-    res.local_window = config.local_window;
-    return res;
-}
-
-h2o_tiles::h2o_tiles(const h2o_config & config) : tile(config.tile), budget(config.lookup_budget), index(lookup_params(config)) {
-}
+h2o_tiles::h2o_tiles(const h2o_config & config) : tile(config.tile), budget(config.lookup_budget),
+    index({ config.chunk_size, tile, budget, config.sink_tokens, config.local_window }) {}
 
 void h2o_tiles::truncate(uint32_t n) {
     index.truncate(std::min(n, index.n_tokens()));

@@ -22,7 +22,7 @@ public:
 
     void append(const int32_t * ids, uint32_t n) { index.append(ids, n); }
 
-    // forgets the tokens from position n on, and what they asked for
+    // forgets the tokens from position n on, and their lookups
     void truncate(uint32_t n);
 
     // the tokens [q0, q1) choose; none after them has
@@ -37,8 +37,9 @@ public:
     // the positions that queries of any tiles see, ascending
     std::vector<int32_t> positions_seen(uint32_t q0, uint32_t q1) const;
 
-    // the positions that queries of so many whole tiles may see at most, of a text of n tokens
-    uint32_t n_seen_max(uint32_t n_tiles, uint32_t n) const { return std::min<uint64_t>(n, budget + (uint64_t) n_tiles*tile*index.n_new()); }
+    // the positions that queries of n_tiles whole tiles may see at most, of a text of n tokens
+    uint32_t n_seen_max(uint32_t n_tiles, uint32_t n) const { return std::min<uint64_t>(n,
+            budget + (uint64_t) n_tiles*tile*index.n_new()); }
 
     // what a query may add
     uint32_t n_new() const { return index.n_new(); }
@@ -46,7 +47,7 @@ public:
     const std::vector<int32_t> & text() const { return index.text(); }
     const h2o_lookup_log & log() const { return rows; }
 
-    // queries before this one are forgotten: the log has none of their rows but those that later ones see
+    // queries before this one are forgotten: the log has only the rows of theirs that later queries see
     uint32_t start() const { return first_kept; }
 
     // Forgets queries before this one. They cannot be gone back to.
@@ -58,10 +59,10 @@ public:
     // as if chosen, and forgotten before the start
     void assign_log(h2o_lookup_log log, uint32_t start);
 
-    const uint32_t tile;
-    const uint32_t budget;
-
 private:
+    uint32_t tile;
+    uint32_t budget;
+
     h2o_lookup index;
 
     h2o_lookup_log rows;

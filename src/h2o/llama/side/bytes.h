@@ -44,7 +44,8 @@ public:
 
     void read(void * dst, size_t size) override { memcpy(dst, next(size), size); }
 
-    void read_tensor(ggml_tensor * tensor, size_t offset, size_t size) override { ggml_backend_tensor_set(tensor, next(size), offset, size); }
+    void read_tensor(ggml_tensor * tensor, size_t offset,
+            size_t size) override { ggml_backend_tensor_set(tensor, next(size), offset, size); }
 
     size_t n_bytes() override { return n_read; }
 

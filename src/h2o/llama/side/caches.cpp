@@ -8,19 +8,22 @@
 
 #include <algorithm>
 
-// of as many rows as llama_kv_cache_iswa gives it, without swa_full: a window that is kept whole would grow with the text
+// as llama_kv_cache_iswa without swa_full, which would keep the whole text
 static uint32_t window_size(const llama_hparams & hparams, const llama_cparams & cparams) {
     return GGML_PAD(std::min(cparams.n_ctx_seq, hparams.n_swa + cparams.n_ubatch), 256);
 }
 
-h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers)
+h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_params & params,
+        const llama_cparams & cparams, const h2o_model_layers & layers)
     : n_seq_max(cparams.n_seq_max) {
     const auto & hparams = model.hparams;
 
     if (hparams.swa_type != LLAMA_SWA_TYPE_NONE && cparams.n_batch > 0) {
-        window = std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v, /*v_trans =*/ !cparams.flash_attn,
+        window = std::make_unique<llama_kv_cache>(model, hparams, params.type_k, params.type_v,
+                /*v_trans =*/ !cparams.flash_attn,
                 cparams.offload_kqv, /*unified =*/ false, window_size(hparams, cparams), n_seq_max, /*n_pad =*/ 1,
-                hparams.n_swa, hparams.swa_type, nullptr, [&](int32_t il) { return hparams.is_swa(il) && layers.has_attention(il); },
+                hparams.n_swa, hparams.swa_type, nullptr,
+                        [&](int32_t il) { return hparams.is_swa(il) && layers.has_attention(il); },
                 layers.reuse, nullptr);
 
         n_swa    = hparams.n_swa;

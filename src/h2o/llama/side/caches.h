@@ -19,14 +19,14 @@ struct h2o_model_layers {
     bool has_attention(int32_t il) const { return !attention || attention(il); }
 };
 
-// Upstream's caches beside H2O's: of layers with a sliding window, and of recurrent layers. Both are bounded already.
+// Upstream's caches of layers with a sliding window and of recurrent layers. Both are bounded already.
 //
-// What they forget is saved as bytes: a call of several steps overwrites rows of the window, and a recurrent state is of one
-// position only.
+// Contents that a call overwrites are saved as bytes: rows of the window, and the recurrent state.
 class h2o_side_caches {
 public:
     // none if nothing is computed with them, without a batch size
-    h2o_side_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams, const h2o_model_layers & layers);
+    h2o_side_caches(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+            const h2o_model_layers & layers);
 
     bool empty() const { return !window && !recurrent; }
 

@@ -1,6 +1,7 @@
 #include "h2o/llama/side/contexts.h"
 
-llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention, const std::vector<llama_ubatch> & ubatches) {
+llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention,
+        const std::vector<llama_ubatch> & ubatches) {
     h2o_step_context * steps = attention.get();
 
     const auto & window    = steps->memory.caches.side.window;
@@ -16,7 +17,8 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
         } else {
             return nullptr;
         }
-        res = std::make_unique<h2o_composed_context<llama_kv_cache_iswa_context>>(steps, ubatches, std::move(res), std::move(rows));
+        res = std::make_unique<h2o_composed_context<llama_kv_cache_iswa_context>>(steps, ubatches, std::move(res),
+                std::move(rows));
     }
     if (recurrent) {
         if (!ubatches.empty() && !recurrent->prepare(ubatches)) {
@@ -26,9 +28,11 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
             std::make_unique<llama_memory_recurrent_context>(recurrent.get(), ubatches);
 
         if (window) {
-            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_iswa_context>>(steps, ubatches, std::move(res), std::move(state));
+            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_iswa_context>>(steps, ubatches,
+                    std::move(res), std::move(state));
         } else {
-            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_context>>(steps, ubatches, std::move(res), std::move(state));
+            res = std::make_unique<h2o_composed_context<llama_memory_hybrid_context>>(steps, ubatches, std::move(res),
+                    std::move(state));
         }
     }
     return res;

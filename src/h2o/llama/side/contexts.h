@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-// Upstream's context of a model with several kinds of memory, of which attention's is H2O's.
+// Upstream's context of a model with several kinds of memory; that of attention is H2O's.
 struct h2o_composed {
     virtual ~h2o_composed() = default;
 
@@ -35,9 +35,10 @@ inline const h2o_step_context * h2o_steps_of(const llama_memory_context_i * mctx
     return composed ? composed->steps : dynamic_cast<const h2o_step_context *>(mctx);
 }
 
-// Upstream's batch context for the model's kind of memory, made of attention's and of those of its side caches. Null: no room in
-// these. No ubatches: simulates full caches.
-llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention, const std::vector<llama_ubatch> & ubatches);
+// The batch context for the model's kind of memory, made of the attention's and the side caches'. Null: the side caches
+// are full. No ubatches: simulates full caches.
+llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention,
+        const std::vector<llama_ubatch> & ubatches);
 
 // Graph input of a hybrid model: attention's and the recurrent layers' own inputs are asked, which may be H2O's.
 template <typename input>

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-size_t h2o_load_seq_file(llama_context * ctx, const std::string & path, llama_seq_id seq_id, std::vector<llama_token> & tokens) {
+size_t h2o_load_seq_file(llama_context * ctx, const std::string & path, llama_seq_id seq_id,
+        std::vector<llama_token> & tokens) {
     ctx->synchronize();
 
     const auto check = [](size_t n_bytes) {

@@ -1,4 +1,4 @@
-// Where a sequence that is restored from its state can go back to.
+// Positions to which a sequence that is restored from its state can be cut.
 
 #include "h2o/llama/context.h"
 
@@ -30,14 +30,16 @@ static std::vector<llama_h2o_points> points_without_h2o(const llama_context * ct
     }
     const auto *   model    = llama_get_model(ctx);
     const uint32_t n_swa    = llama_model_n_swa(model);
-    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) && (n_swa == 0 || n_tokens <= n_swa);
+    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) &&
+            (n_swa == 0 || n_tokens <= n_swa);
 
     return { { is_whole ? 1 : n_tokens, n_tokens } };
 }
 
 size_t llama_h2o_state_points(const llama_context * ctx, llama_seq_id seq_id, llama_h2o_points * dst, size_t n) {
     const auto * kv  = llama_get_h2o_kv_seq(ctx, seq_id);
-    const auto   res = kv ? points_of(*kv) : points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
+    const auto   res = kv ? points_of(*kv) :
+            points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
 
     std::copy_n(res.begin(), std::min(n, res.size()), dst);
     return res.size();

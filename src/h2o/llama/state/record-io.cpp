@@ -26,15 +26,15 @@ static void write_array(llama_io_write_i & io, const std::vector<T> & values) {
     }
 }
 
-// Piece by piece: a damaged size must not ask for memory that the state does not fill.
+// In blocks: a damaged size must not ask for memory that the state does not fill.
 template <typename T>
 static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
-    constexpr size_t PIECE = (1 << 20)/sizeof(T);
+    constexpr size_t BLOCK = (1 << 20)/sizeof(T);
 
     std::vector<T> res;
     while (res.size() < n) {
         const size_t begin = res.size();
-        res.resize(std::min(n, begin + PIECE));
+        res.resize(std::min(n, begin + BLOCK));
         io.read(res.data() + begin, (res.size() - begin)*sizeof(T));
     }
     return res;
@@ -51,7 +51,8 @@ static uint64_t checksum(const std::vector<uint8_t> & bytes) {
 
 void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_checkpoint & record) {
     write_array(io, header(kv.context.config, record.layers.size()));
-    write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored, record.is_by_hand });
+    write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored,
+            record.is_by_hand });
 
     for (const auto & layer : record.layers) {
         io.write(&layer.n_built, sizeof(layer.n_built));
@@ -89,7 +90,8 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
     const auto expected = header(config, kv.state().layers.size());
     const auto found    = read_array<uint32_t>(io, expected.size());
     if (found[0] == MAGIC && found[1] != VERSION) {
-        throw std::runtime_error("[h2o] this state is of version " + std::to_string(found[1]) + ", expected " + std::to_string(VERSION));
+        throw std::runtime_error("[h2o] this state is of version " + std::to_string(found[1]) + ", expected " +
+                std::to_string(VERSION));
     }
     if (found != expected) {
         throw std::runtime_error("[h2o] this state was made with other H2O parameters, another model or no H2O");
@@ -105,7 +107,8 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
     record.is_scored  = sizes[3];
     record.is_by_hand = sizes[4];
     check(record.is_scored || !config.ranks());
-    check(record.n_tokens <= store.layout.n_positions() && record.n_scored <= record.n_tokens && record.first <= record.n_tokens);
+    check(record.n_tokens <= store.layout.n_positions() && record.n_scored <= record.n_tokens &&
+            record.first <= record.n_tokens);
 
     const uint32_t n_closed = record.n_tokens == 0 ? 0 : (record.n_tokens - 1)/config.chunk_size;
 
@@ -139,7 +142,7 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
         if (has_generated) {
             r.generated = read_array<float>(io, n_head_kv*(n + record.n_tokens - start));
         }
-        // of all layers alike
+        // all layers have them, or none has
         check(record.layers.empty() || r.generated.empty() == record.layers[0].generated.empty());
 
         for (size_t h = 0; h < n_head_kv; ++h) {
@@ -200,14 +203,7 @@ std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, co
 
 void h2o_rows_write(llama_io_write_i & io, const h2o_row_copies & rows) {
     for (const auto & r : rows.ranges()) {
-        if (auto * notes = h2o_row_notes::of(io)) {
-            notes->add(io.n_bytes(), r.pos, r.n, r.n_bytes());
-        }
-        if (io.is_counting()) { // a device need not be read
-            io.write(nullptr, r.n_bytes());
-        } else {
-            io.write_tensor(r.t, r.offset(), r.n_bytes());
-        }
+        h2o_write_rows(io, r.pos, r.n, r.n_bytes(), [&] { io.write_tensor(r.t, r.offset(), r.n_bytes()); });
     }
 }
 
@@ -228,7 +224,8 @@ std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
 
 void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens) {
     const auto & log = text.log();
-    const auto   end = std::partition_point(log.begin(), log.end(), [&](const auto & row) { return row.query < (int32_t) n_tokens; });
+    const auto   end = std::partition_point(log.begin(), log.end(),
+            [&](const auto & row) { return row.query < (int32_t) n_tokens; });
 
     const uint32_t start = std::min(text.start(), n_tokens);
     const uint64_t n     = end - log.begin();

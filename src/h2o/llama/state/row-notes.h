@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-// Takes the place of what a state is written to, and notes which of its bytes are rows: see llama_h2o_state_rows. Nothing is copied.
+// A writer that copies nothing and notes which bytes of a state are rows: see llama_h2o_state_rows.
 class h2o_row_notes : public llama_io_write_i {
 public:
-    // n_bytes: what stands before the state; n_tokens: of the sequence
+    // n_bytes: bytes before the state; n_tokens: of the sequence
     h2o_row_notes(size_t n_bytes, uint32_t n_tokens) : n_written(n_bytes), n_tokens(n_tokens) {}
 
     // NULL if this is something else
@@ -18,7 +18,7 @@ public:
 
     void write(const void * /*src*/, size_t size) override { n_written += size; }
 
-    // Of whatever cache: as many rows as there are tokens. What is not is not noted.
+    // The rows of any cache: as many as there are tokens. Other tensors are not noted.
     void write_tensor(ggml_tensor * /*tensor*/, size_t /*offset*/, size_t size) override {
         if (n_tokens > 0 && size % n_tokens == 0) {
             add(n_written, 0, n_tokens, size);
@@ -45,3 +45,16 @@ private:
 
     std::vector<llama_h2o_rows> noted;
 };
+
+// write() writes rows of the positions [first, first + n), of `size` bytes, to io. It is called only if io needs them.
+template <typename F>
+void h2o_write_rows(llama_io_write_i & io, uint32_t first, uint32_t n, size_t size, const F & write) {
+    if (auto * notes = h2o_row_notes::of(io)) {
+        notes->add(io.n_bytes(), first, n, size);
+    }
+    if (io.is_counting()) {
+        io.write(nullptr, size);
+    } else {
+        write();
+    }
+}

@@ -27,16 +27,14 @@ static std::vector<uint64_t> kv_header(const h2o_kv_store & store) {
     return res;
 }
 
-// Rows of every position: all in the full layout, those of dense layers in the compact one. f(tensor, offset, size)
+// Rows of every position: all in the full layout, the dense layers' in the compact one. f(tensor, offset, size)
 template <typename F>
 static void for_full_rows(const h2o_context & context, llama_seq_id id, uint32_t n_tokens, F f) {
     const auto & store = context.store;
-    for (const auto & layer : store.layers()) {
-        for (const auto part : h2o_kv_store::parts(layer)) {
-            if (layer.is_dense() || !store.layout.is_compact) {
-                const auto rows = store.rows(layer, part, id);
-                f(rows.t, rows.row0*rows.t->nb[1], n_tokens*rows.t->nb[1]);
-            }
+    for (const auto & [layer, part] : store.parts()) {
+        if (layer->is_dense() || !store.layout.is_compact) {
+            const auto rows = store.rows(*layer, part, id);
+            f(rows.t, rows.row0*rows.t->nb[1], n_tokens*rows.t->nb[1]);
         }
     }
     if (context.index) {
@@ -50,17 +48,11 @@ static void for_full_rows(const h2o_context & context, llama_seq_id id, uint32_t
 static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold) {
     for (uint32_t chunk = 0; chunk < cold.n_chunks(); ++chunk) {
         for (size_t layer = 0; layer < cold.row_sizes.size(); ++layer) {
-            for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+            for (const auto part : { H2O_K, H2O_V }) {
                 const size_t n = cold.chunk_size*cold.row_sizes[layer][part];
-                if (auto * notes = h2o_row_notes::of(io)) {
-                    notes->add(io.n_bytes(), chunk*cold.chunk_size, cold.chunk_size, n);
-                }
-                if (io.is_counting()) { // they need not be read
-                    io.write(nullptr, n);
-                    continue;
-                }
-                const auto rows = cold.chunk_rows(chunk, layer, part);
-                io.write(rows.data(), rows.size());
+                h2o_write_rows(io, chunk*cold.chunk_size, cold.chunk_size, n, [&] {
+                    io.write(cold.chunk_rows(chunk, layer, part).data(), n);
+                });
             }
         }
     }
@@ -68,7 +60,7 @@ static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold)
 
 static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_t n_chunks) {
     while (cold.n_chunks() < n_chunks) {
-        cold.append([&](size_t layer, h2o_cold_store::part_t part) {
+        cold.append([&](size_t layer, h2o_kv_part part) {
             std::vector<uint8_t> rows(cold.chunk_size*cold.row_sizes[layer][part]);
             io.read(rows.data(), rows.size());
             return rows;
@@ -114,10 +106,11 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
     if (const auto * cold = context.store.cold(kv.id)) {
         write_cold_store(io, *cold);
     }
-    for_full_rows(context, kv.id, state.n_tokens, [&](ggml_tensor * t, size_t offset, size_t size) { io.write_tensor(t, offset, size); });
+    for_full_rows(context, kv.id, state.n_tokens,
+            [&](ggml_tensor * t, size_t offset, size_t size) { io.write_tensor(t, offset, size); });
 }
 
-// whether the rows of the cache are those of the record
+// whether the cache has the record's rows
 static bool has_rows_of(const h2o_sequence_state & state, const h2o_checkpoint & record) {
     return std::all_of(state.layers.begin(), state.layers.end(), [&](const h2o_layer & layer) {
         const auto & r = record.layers[layer.index];
@@ -128,7 +121,8 @@ static bool has_rows_of(const h2o_sequence_state & state, const h2o_checkpoint &
 static void check_partial(const llama_h2o_kv & kv, const h2o_checkpoint & record, bool no_rows) {
     const auto & store = kv.context.store;
     if (record.n_tokens > kv.state().n_tokens) {
-        throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u", record.n_tokens, kv.state().n_tokens));
+        throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u",
+                record.n_tokens, kv.state().n_tokens));
     }
     if (kv.state().is_scored && !record.is_scored) {
         throw std::runtime_error("[h2o] this partial state has no scores");
@@ -154,7 +148,8 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         std::vector<uint64_t> header(expected.size());
         io.read(header.data(), header.size()*sizeof(header[0]));
         if (header != expected) {
-            throw std::runtime_error("[h2o] this state has K and V of another type or size, is of another model, or was made without H2O");
+            throw std::runtime_error("[h2o] this state has K and V of another type or size, is of another model, or "
+                    "was made without H2O");
         }
     }
 
@@ -197,7 +192,8 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
             if (cold) {
                 store.cold(kv.id)->share(*cold);
             }
-            for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset, size_t size) { io.read_tensor(t, offset, size); });
+            for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset,
+                    size_t size) { io.read_tensor(t, offset, size); });
             context.fill_cells(kv.id, n_tokens);
         }
         if (const auto side = saved.record.side) {
@@ -235,7 +231,8 @@ void h2o_context::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_
     if (seq_id >= 0) {
         const auto * kv = sequence(seq_id);
         if (!kv) {
-            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id, seqs.size()));
+            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id,
+                    seqs.size()));
         }
         write_sequence(io, *kv, flags);
         return;
@@ -252,7 +249,8 @@ void h2o_context::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_st
     if (seq_id >= 0) {
         auto * kv = sequence(seq_id);
         if (!kv) {
-            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id, seqs.size()));
+            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id,
+                    seqs.size()));
         }
         read_sequence(io, *kv, flags);
         return;

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int    LEVEL        = 1;       // of zstd: there are few matches to find
 constexpr size_t SAMPLE_BYTES = 1 << 18; // of the plane, from which a code is made
-constexpr size_t FRAME_BYTES  = 32;      // more than a frame has beside blocks of noise
+constexpr size_t FRAME_BYTES  = 32;      // more than the overhead of a frame
 constexpr size_t MAX_DICT     = 1024;    // bytes: entropy tables, and hardly anything to match
 
-// A type's plane are the N bytes from OFFSET on of each ggml block, which zstd shortens: high bytes, quants. The rest is noise.
+// The N bytes from OFFSET on of each ggml block are the plane, which zstd shortens: high bytes, quants.
 template <size_t BLOCK, size_t OFFSET, size_t N>
 void split(const uint8_t * __restrict blocks, size_t n_blocks, uint8_t * __restrict plane, uint8_t * __restrict rest) {
     for (size_t i = 0; i < n_blocks; ++i, blocks += BLOCK, plane += N, rest += BLOCK - N) {
@@ -28,7 +28,8 @@ void split(const uint8_t * __restrict blocks, size_t n_blocks, uint8_t * __restr
 }
 
 template <size_t BLOCK, size_t OFFSET, size_t N>
-void merge(const uint8_t * __restrict plane, const uint8_t * __restrict rest, size_t n_blocks, uint8_t * __restrict blocks) {
+void merge(const uint8_t * __restrict plane, const uint8_t * __restrict rest, size_t n_blocks,
+        uint8_t * __restrict blocks) {
     for (size_t i = 0; i < n_blocks; ++i, blocks += BLOCK, plane += N, rest += BLOCK - N) {
         std::memcpy(blocks + OFFSET, plane, N);
         std::memcpy(blocks, rest, OFFSET);
@@ -127,7 +128,8 @@ h2o_codec_code::h2o_codec_code(const uint8_t * rows, const h2o_codec_shape & sha
     std::vector<uint8_t> dict(MAX_DICT);
     ZDICT_params_t params = {};
     params.compressionLevel = LEVEL;
-    const size_t n_dict = ZDICT_finalizeDictionary(dict.data(), dict.size(), best.data(), std::min<size_t>(best.size(), 8),
+    const size_t n_dict = ZDICT_finalizeDictionary(dict.data(), dict.size(), best.data(),
+            std::min<size_t>(best.size(), 8),
         best.data(), sizes.data(), sizes.size(), params);
     dict.resize(ZDICT_isError(n_dict) ? 0 : n_dict);
     encoder.reset(checked(ZSTD_createCDict(dict.data(), dict.size(), LEVEL)), ZSTD_freeCDict);
@@ -150,7 +152,7 @@ void h2o_codec_code::unpredict(uint8_t * plane, uint32_t n_rows) const {
     }
 }
 
-// The plane and the rest are blocks of a frame: the rest is stored as it is, or nearly so.
+// The plane and the rest are blocks of a frame: the rest is stored almost unchanged.
 void h2o_codec_code::encode(const uint8_t * rows, uint32_t n, std::vector<uint8_t> & out) const {
     static thread_local std::vector<uint8_t> bytes;
     const size_t n_raw   = (size_t) n*row_bytes;
@@ -181,7 +183,8 @@ void h2o_codec_code::decode(const uint8_t * frame, size_t n_bytes, uint32_t n, u
     const size_t n_raw   = (size_t) n*row_bytes;
     const size_t n_plane = (size_t) n*width;
     bytes.resize(n_raw);
-    if (checked(ZSTD_decompress_usingDDict(decompressor(), bytes.data(), n_raw, frame, n_bytes, decoder.get())) != n_raw) {
+    if (checked(ZSTD_decompress_usingDDict(decompressor(), bytes.data(), n_raw, frame, n_bytes,
+            decoder.get())) != n_raw) {
         throw h2o_codec_error("zstd: a frame of other rows");
     }
     unpredict(bytes.data(), n);

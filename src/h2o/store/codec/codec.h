@@ -10,7 +10,7 @@
 struct ZSTD_CDict_s;
 struct ZSTD_DDict_s;
 
-// Lossless compression of rows of K or V: planes of bytes, a predictor, and zstd. docs/experiments.md has the measurements.
+// Lossless compression of rows of K or V: planes of bytes, a predictor, and zstd. Measured in docs/experiments.md.
 
 // Encoded rows are damaged, or zstd has no memory.
 struct h2o_codec_error : std::runtime_error {
@@ -19,7 +19,7 @@ struct h2o_codec_error : std::runtime_error {
 
 // Row types; the last ones are ggml's blocks.
 enum h2o_codec_type : uint8_t {
-    H2O_CODEC_TYPE_U8, // bytes of which nothing is known
+    H2O_CODEC_TYPE_U8, // any bytes
     H2O_CODEC_TYPE_F16,
     H2O_CODEC_TYPE_BF16,
     H2O_CODEC_TYPE_F32,
@@ -31,7 +31,7 @@ enum h2o_codec_type : uint8_t {
     H2O_CODEC_TYPE_COUNT,
 };
 
-// A row has a whole number of blocks of so many bytes.
+// Rows are whole blocks of this size.
 uint32_t h2o_codec_block_bytes(h2o_codec_type type);
 
 struct h2o_codec_shape {
@@ -57,7 +57,7 @@ public:
     const uint32_t       unit_rows;
 
 private:
-    // What is left of the plane for zstd.
+    // How the plane is transformed for zstd.
     enum class predictor { RAW, DELTA, XOR }; // DELTA, XOR: with the row before, in the same unit
 
     void predict(predictor p, uint8_t * plane, uint32_t n_rows) const;
@@ -75,7 +75,8 @@ private:
 struct h2o_codec_block {
     std::shared_ptr<const h2o_codec_code> code;
 
-    uint32_t n_stored = 0; // rows that differ from all earlier ones: V of a model's first layer depends on the token alone
+    // rows that differ from all earlier ones: V of a model's first layer depends on the token alone
+    uint32_t n_stored = 0;
 
     std::vector<uint32_t> numbers; // of each row, among the stored ones; empty: all rows are stored
     std::vector<uint32_t> ends;    // of each frame, in the bytes

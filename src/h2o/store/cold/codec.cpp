@@ -6,13 +6,12 @@
 #include <stdexcept>
 #include <utility>
 
-static constexpr uint32_t PROBE_INTERVAL = 16; // of so many layers' K and V one is encoded to be counted
+static constexpr uint32_t PROBE_INTERVAL = 16; // one in 16 of the layers' K and V is encoded and counted
 
-// The next chunk makes a new code where rows take so much more than those that the last one was made from.
+// The next chunk makes a new code if rows take this much more than the rows that the last code was made from.
 static constexpr double MAX_GROWTH = 1.05;
 
-// Bytes of the rows that are decoded together, unless one has more: a token that is looked up wants one row. Less takes more room,
-// more takes longer.
+// Bytes of rows that are decoded together, at least one row. Fewer bytes take more memory, more take longer.
 static constexpr size_t UNIT_BYTES = 768;
 
 static constexpr size_t MAX_TIMES = 4096;
@@ -32,7 +31,8 @@ static void percentiles(std::deque<float> times, double out[3]) {
     }
 }
 
-h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers)
+h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place,
+        std::vector<layer> layers)
     : params(params), layers(std::move(layers)), place(std::move(place)), codes(this->layers.size()) {
     try {
         for (uint32_t i = 0; i < params.n_threads; ++i) {
@@ -106,7 +106,7 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
 
     float  us       = 0;
     size_t n_stored = n_raw;
-    auto   outcome  = &llama_h2o_lossless_stats::n_failed; // no room, or no memory: the rows stay as they are
+    auto   outcome  = &llama_h2o_lossless_stats::n_failed; // no room, or no memory: the rows stay unencoded
     try {
         const uint8_t * rows = raw->bytes->get(0, n_raw, b.read);
 
@@ -120,7 +120,8 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         if (is_new) {
             const uint32_t row_bytes = n_raw/chunk.n_rows;
             const h2o_codec_shape shape = { layers[layer].types[kv], chunk.n_rows, row_bytes };
-            used.rows = std::make_shared<const h2o_codec_code>(rows, shape, std::max<uint32_t>(1, UNIT_BYTES/row_bytes));
+            used.rows = std::make_shared<const h2o_codec_code>(rows, shape,
+                    std::max<uint32_t>(1, UNIT_BYTES/row_bytes));
         }
         b.encoded.clear();
         b.encoded.reserve(n_raw);
@@ -135,7 +136,8 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         if (params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) {
             b.other.resize(n_raw);
             const h2o_stopwatch decoding;
-            block.decode(0, chunk.n_rows, b.other.data(), [&b](uint32_t begin, uint32_t /*end*/) { return b.encoded.data() + begin; });
+            block.decode(0, chunk.n_rows, b.other.data(),
+                    [&b](uint32_t begin, uint32_t /*end*/) { return b.encoded.data() + begin; });
             count_read(decoding.us());
             if (memcmp(b.other.data(), rows, n_raw) != 0) {
                 throw std::runtime_error("[h2o] rows came back changed");

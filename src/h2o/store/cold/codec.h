@@ -13,13 +13,13 @@
 #include <mutex>
 #include <thread>
 
-// Where a chunk's rows of one layer's K or V are.
+// A chunk's rows of one layer's K or V.
 struct h2o_cold_rows {
     std::shared_ptr<const h2o_cold_bytes> bytes;
-    h2o_codec_block block; // without a code: the rows are as they were
+    h2o_codec_block block; // without a code: the rows are not encoded
 };
 
-// K and V of a chunk, by layer. Threads put encoded rows in place of others: what is loaded once remains readable.
+// K and V of a chunk, by layer. Threads replace rows by encoded rows: rows that were loaded remain readable.
 struct h2o_cold_chunk {
     h2o_cold_chunk(uint32_t first, uint32_t n_rows, size_t n_layers) : first(first), n_rows(n_rows), rows(n_layers) {}
 
@@ -38,8 +38,8 @@ struct h2o_cold_chunk {
 
     std::atomic<uint64_t> n_bytes{0};
 
-    bool is_submitted = false; // somebody has encoded it, or will
-    bool is_refused   = false; // it was not taken at once
+    bool is_submitted = false; // a thread has encoded it, or will
+    bool is_refused   = false; // the queue was full at first
 
     std::vector<std::array<std::shared_ptr<const h2o_cold_rows>, 2>> rows; // K, V
 };
@@ -47,13 +47,14 @@ struct h2o_cold_chunk {
 // Measures elapsed time.
 class h2o_stopwatch {
 public:
-    float us() const { return std::chrono::duration<float, std::micro>(std::chrono::steady_clock::now() - start).count(); }
+    float us() const { return std::chrono::duration<float,
+            std::micro>(std::chrono::steady_clock::now() - start).count(); }
 
 private:
     const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
-// The lossless codec of a cold store: threads encode what is stored, beside the computation. One for all sequences of a context.
+// The lossless codec of a cold store: threads encode stored rows in the background. One for all sequences of a context.
 class h2o_cold_codec {
 public:
     struct layer {
@@ -61,16 +62,17 @@ public:
         std::array<h2o_codec_type, 2> types; // of K, of V
     };
 
-    h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers);
+    h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place,
+            std::vector<layer> layers);
     ~h2o_cold_codec();
 
-    // Takes the chunk to be encoded in the background. Not if too many wait already, which counts unless it is tried again.
+    // Queues the chunk. If the queue is full, the chunk is counted as skipped, once.
     void submit(const std::shared_ptr<h2o_cold_chunk> & chunk);
 
-    // how long a reader needed for what it wanted of a layer's K or V
+    // the time of one read of a layer's K or V
     void count_read(float us);
 
-    // Of the positions that a generated token looks up: whose rows were there from the tokens before it, and whose were not.
+    // counts a generated token's lookups with and without rows kept from earlier tokens
     void count_kept(uint64_t n_hits, uint64_t n_misses);
 
     llama_h2o_lossless_stats stats() const;
@@ -80,12 +82,12 @@ public:
     const std::vector<layer> layers;
 
 private:
-    // Made once for a chunk: what is stored lies between what comes and goes, whose room would stay free.
+    // One set for a chunk: freed buffers between stored rows would remain as gaps.
     struct buffers {
         std::vector<uint8_t> read, encoded, other;
     };
 
-    // Of a layer's K or V, made from a chunk of it: the code of another text is hardly worse than a text's own.
+    // Code of a layer's K or V, made from one chunk: it is hardly worse for other texts.
     struct code {
         std::shared_ptr<const h2o_codec_code> rows;
         bool   may_repeat = true; // rows were equal to others
@@ -104,7 +106,7 @@ private:
 
     std::vector<std::array<code, 2>> codes;
 
-    // Chunks to encode. Those that nobody has any more are left out.
+    // chunks to encode, unless all of their owners have dropped them
     std::deque<std::weak_ptr<h2o_cold_chunk>> queue;
     std::condition_variable  wake;
     bool                     is_done = false;

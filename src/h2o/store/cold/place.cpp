@@ -21,7 +21,8 @@ namespace {
 struct memory_bytes : h2o_cold_bytes {
     explicit memory_bytes(const std::vector<uint8_t> & bytes) : h2o_cold_bytes(bytes.size()), bytes(bytes) {}
 
-    const uint8_t * get(size_t offset, size_t /*n*/, std::vector<uint8_t> & /*buffer*/) const override { return bytes.data() + offset; }
+    const uint8_t * get(size_t offset, size_t /*n*/,
+            std::vector<uint8_t> & /*buffer*/) const override { return bytes.data() + offset; }
 
     void prefetch(size_t offset, size_t n) const override { h2o_prefetch(bytes.data() + offset, n); }
 
@@ -33,14 +34,15 @@ struct memory_place : h2o_cold_place {
         try {
             return std::make_shared<memory_bytes>(bytes);
         } catch (const std::bad_alloc &) {
-            throw h2o_refusal(h2o_reason::MEMORY, "[h2o] not enough memory for what is evicted. Name a folder as the cold store");
+            throw h2o_refusal(h2o_reason::MEMORY,
+                    "[h2o] not enough memory for what is evicted. Name a folder as the cold store");
         }
     }
 };
 
 #ifndef _WIN32
 
-// What was freed is written to again, or cut off where it is the file's end.
+// Freed ranges are reused, or cut off at the file's end.
 class file_place : public h2o_cold_place, public std::enable_shared_from_this<file_place> {
 public:
     explicit file_place(const std::string & folder) : folder(folder) {
@@ -57,7 +59,8 @@ public:
     std::shared_ptr<const h2o_cold_bytes> write(const std::vector<uint8_t> & bytes) override;
 
     void read(off_t offset, size_t n, uint8_t * dst) const {
-        whole("cannot read from a file in", n, [&](size_t done) { return pread(fd, dst + done, n - done, offset + done); });
+        whole("cannot read from a file in", n, [&](size_t done) { return pread(fd, dst + done, n - done, offset + done);
+                });
     }
 
     void release(off_t offset, size_t n) {
@@ -102,11 +105,11 @@ private:
         return end - n;
     }
 
-    // Calls `some`, which reads or writes what is left and says how much it did, until all is done.
+    // Calls transfer(done), which reads or writes some of the rest and returns the number of bytes, until the end.
     template <typename F>
-    void whole(const char * what, size_t n, const F & some) const {
+    void whole(const char * what, size_t n, const F & transfer) const {
         for (size_t done = 0; done < n; ) {
-            const ssize_t k = some(done);
+            const ssize_t k = transfer(done);
             if (k > 0) {
                 done += k;
             } else if (k == 0 || errno != EINTR) {
@@ -116,7 +119,8 @@ private:
     }
 
     [[noreturn]] void fail(const char * what, int error) const {
-        throw std::runtime_error(std::string("[h2o] ") + what + " " + folder + ", the folder of the cold store: " + strerror(error));
+        throw std::runtime_error(std::string("[h2o] ") + what + " " + folder + ", the folder of the cold store: " +
+                strerror(error));
     }
 
     const std::string folder;
@@ -126,11 +130,12 @@ private:
     std::mutex mutex;
     off_t      end = 0;
 
-    std::map<off_t, off_t> holes; // begins and ends of what is free before the end
+    std::map<off_t, off_t> holes; // begins and ends of free ranges before the end
 };
 
 struct file_bytes : h2o_cold_bytes {
-    file_bytes(std::shared_ptr<file_place> file, off_t offset, size_t n) : h2o_cold_bytes(n), file(std::move(file)), offset(offset) {}
+    file_bytes(std::shared_ptr<file_place> file, off_t offset, size_t n) : h2o_cold_bytes(n), file(std::move(file)),
+            offset(offset) {}
 
     ~file_bytes() override { file->release(offset, size); }
 

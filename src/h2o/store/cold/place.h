@@ -37,10 +37,9 @@ class h2o_cold_place {
 public:
     virtual ~h2o_cold_place() = default;
 
-    // throws std::runtime_error if there is no room
+    // throws std::runtime_error without room
     virtual std::shared_ptr<const h2o_cold_bytes> write(const std::vector<uint8_t> & bytes) = 0;
 };
 
-// "memory", or a folder in which there will be a file without a name, which is gone with this process. Throws std::runtime_error
-// if none can be made there.
+// "memory", or a folder for an unnamed file that disappears with this process. Throws std::runtime_error.
 std::shared_ptr<h2o_cold_place> h2o_make_cold_place(const std::string & where);

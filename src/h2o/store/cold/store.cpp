@@ -4,17 +4,17 @@
 #include <stdexcept>
 #include <string>
 
-void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t layer, part_t part)> & rows) {
+void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t layer, h2o_kv_part part)> & rows) {
     const auto chunk = std::make_shared<h2o_cold_chunk>(n_chunks()*chunk_size, chunk_size, row_sizes.size());
     for (size_t layer = 0; layer < row_sizes.size(); ++layer) {
-        for (const part_t part : { K, V }) {
+        for (const h2o_kv_part part : { H2O_K, H2O_V }) {
             chunk->store(layer, part, { place->write(rows(layer, part)), {} });
         }
     }
     chunks.push_back(chunk);
 
     for (const auto & c : chunks) {
-        if (codec && !c->is_submitted) { // this one, or an earlier one for which there was no room
+        if (codec && !c->is_submitted) { // this chunk, or an earlier one that found the queue full
             codec->submit(c);
         }
     }
@@ -32,13 +32,13 @@ void h2o_cold_store::share(const h2o_cold_store & other) {
     n_changes++;
 }
 
-std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, part_t part) const {
+std::vector<uint8_t> h2o_cold_store::chunk_rows(uint32_t chunk, size_t layer, h2o_kv_part part) const {
     std::vector<uint8_t> res(chunk_size*row_sizes[layer][part]);
     read_range(layer, part, chunk*chunk_size, chunk_size, res.data());
     return res;
 }
 
-void h2o_cold_store::read(size_t layer, part_t part, const std::vector<wanted> & rows) const {
+void h2o_cold_store::read(size_t layer, h2o_kv_part part, const std::vector<wanted> & rows) const {
     constexpr size_t AT_ONCE = 64; // their rows fit into a core's cache
 
     const h2o_stopwatch watch;
@@ -65,7 +65,7 @@ void h2o_cold_store::read(size_t layer, part_t part, const std::vector<wanted> &
     }
 }
 
-void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_t n, uint8_t * dst) const {
+void h2o_cold_store::read_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst) const {
     for (size_t i = 0; i < n; ) {
         const uint32_t pos = first + i;
         const uint32_t k   = std::min<size_t>(n - i, chunk_size - pos%chunk_size);
@@ -76,9 +76,9 @@ void h2o_cold_store::read_range(size_t layer, part_t part, uint32_t first, size_
     }
 }
 
-// All that is needed of a range lies somewhere else in memory, and so do the other ranges. To wait for one after another would take longer
-// than all else here.
-void h2o_cold_store::read_ranges(size_t layer, part_t part, range * ranges, size_t n) const {
+// Ranges are scattered in memory, and so are the objects that lead to one. Waiting for each would take longer than all
+// else here: they are prefetched together.
+void h2o_cold_store::read_ranges(size_t layer, h2o_kv_part part, range * ranges, size_t n) const {
     const size_t size = row_sizes[layer][part];
 
     for (range * r = ranges; r < ranges + n; ++r) {
@@ -106,11 +106,14 @@ void h2o_cold_store::read_ranges(size_t layer, part_t part, range * ranges, size
             continue;
         }
         try {
-            r->stored->block.decode(r->first, r->n, r->dst, [&bytes](uint32_t begin, uint32_t end) { return bytes.get(begin, end - begin, buffer); });
+            r->stored->block.decode(r->first, r->n, r->dst,
+                    [&bytes](uint32_t begin, uint32_t end) { return bytes.get(begin, end - begin, buffer); });
         } catch (const h2o_codec_error & e) {
             const uint32_t first = r->chunk->first + r->first;
-            throw std::runtime_error("[h2o] the cold store is damaged: layer " + std::to_string(codec->layers[layer].il) + ", " +
-                    (part == K ? "K" : "V") + " of positions " + std::to_string(first) + " to " + std::to_string(first + r->n - 1) +
+            throw std::runtime_error("[h2o] the cold store is damaged: layer " +
+                    std::to_string(codec->layers[layer].il) + ", " +
+                    (part == H2O_K ? "K" : "V") + " of positions " + std::to_string(first) + " to " +
+                            std::to_string(first + r->n - 1) +
                     " (" + e.what() + "). Reset the sequence and read its text again");
         }
     }

@@ -1,4 +1,4 @@
-#include "h2o/store/cold/far-rows.h"
+#include "h2o/store/cold/offloaded-rows.h"
 
 #include "ggml/attention/attention.h"
 
@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
-void h2o_far_rows::set(std::vector<int32_t> step_positions) {
-    // rows of a step that came to no end may be missing
+void h2o_offloaded_rows::set(std::vector<int32_t> step_positions) {
+    // rows of an unfinished step may be missing
     if (n_layers_begun < kept_bytes.size() || version != store.version()) {
         forget_kept();
     }
@@ -22,7 +22,7 @@ void h2o_far_rows::set(std::vector<int32_t> step_positions) {
     keep_positions();
 }
 
-void h2o_far_rows::keep_positions() {
+void h2o_offloaded_rows::keep_positions() {
     slots.clear();
     present.clear();
     missing.clear();
@@ -33,52 +33,50 @@ void h2o_far_rows::keep_positions() {
     }
     slots.resize(positions.size());
 
-    // first those that are here, so that the others do not take their places
+    // The kept ones first: the others must not take their slots.
     for (size_t i = 0; i < positions.size(); ++i) {
-        const auto it = kept_by_position.find(positions[i]);
-        if (it != kept_by_position.end()) {
-            slots[i] = it->second->slot;
-            kept.splice(kept.begin(), kept, it->second);
+        if (const auto it = kept.find(positions[i]); it != kept.end()) {
+            it->second.used = ++n_used;
+            slots[i] = it->second.slot;
             present.push_back(i);
         } else {
             missing.push_back(i);
         }
     }
     for (const size_t i : missing) {
-        size_t slot = kept.size();
-        if (slot == MAX_KEPT) {
-            slot = kept.back().slot;
-            kept_by_position.erase(kept.back().pos);
-            kept.pop_back();
+        slots[i] = kept.size();
+        if (kept.size() == MAX_KEPT) {
+            const auto oldest = std::min_element(kept.begin(), kept.end(), [](const auto & a, const auto & b) {
+                return a.second.used < b.second.used;
+            });
+            slots[i] = oldest->second.slot;
+            kept.erase(oldest);
         }
-        kept.push_front({ positions[i], slot });
-        kept_by_position[positions[i]] = kept.begin();
-        slots[i] = slot;
+        kept[positions[i]] = { slots[i], ++n_used };
     }
     if (store.codec) {
         store.codec->count_kept(present.size(), missing.size());
     }
     for (size_t layer = 0; layer < kept_bytes.size(); ++layer) {
-        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
+        for (const auto part : { H2O_K, H2O_V }) {
             kept_bytes[layer][part].resize(kept.size()*store.row_sizes[layer][part]);
         }
     }
 }
 
-void h2o_far_rows::forget_kept() {
+void h2o_offloaded_rows::forget_kept() {
     kept.clear();
-    kept_by_position.clear();
 }
 
-int32_t h2o_far_rows::row_of(int32_t pos) const {
+int32_t h2o_offloaded_rows::row_of(int32_t pos) const {
     return std::lower_bound(positions.begin(), positions.end(), pos) - positions.begin();
 }
 
-uint8_t * h2o_far_rows::kept_row(size_t layer, h2o_cold_store::part_t part, size_t i) {
+uint8_t * h2o_offloaded_rows::kept_row(size_t layer, h2o_kv_part part, size_t i) {
     return kept_bytes[layer][part].data() + slots[i]*store.row_sizes[layer][part];
 }
 
-void h2o_far_rows::read_missing(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
+void h2o_offloaded_rows::read_missing(size_t layer, h2o_kv_part part, size_t begin, size_t end, uint8_t * dst) {
     const size_t size = store.row_sizes[layer][part];
 
     std::vector<h2o_cold_store::wanted> wanted;
@@ -91,7 +89,7 @@ void h2o_far_rows::read_missing(size_t layer, h2o_cold_store::part_t part, size_
     }
 }
 
-void h2o_far_rows::copy_present(size_t layer, h2o_cold_store::part_t part, size_t begin, size_t end, uint8_t * dst) {
+void h2o_offloaded_rows::copy_present(size_t layer, h2o_kv_part part, size_t begin, size_t end, uint8_t * dst) {
     const size_t size = store.row_sizes[layer][part];
 
     for (size_t k = begin; k < end; ++k) {
@@ -100,7 +98,7 @@ void h2o_far_rows::copy_present(size_t layer, h2o_cold_store::part_t part, size_
 }
 
 template <typename F>
-void h2o_far_rows::keep_failure(const F & f) {
+void h2o_offloaded_rows::keep_failure(const F & f) {
     try {
         f();
     } catch (const std::exception & e) {
@@ -109,8 +107,8 @@ void h2o_far_rows::keep_failure(const F & f) {
     }
 }
 
-void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & at, size_t n,
-        uint8_t * dst, int ith, int nth) {
+void h2o_offloaded_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen,
+        const ggml_h2o_attn_source_layout & source, size_t n, uint8_t * dst, int ith, int nth) {
     const int32_t begin = ith*n/nth;
     const int32_t end   = (ith + 1)*n/nth;
 
@@ -124,13 +122,13 @@ void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_c
         is_chosen[0] = true; // row 0 of a source is finite
     }
     keep_failure([&]() {
-        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-            uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
+        for (const auto part : { H2O_K, H2O_V }) {
+            uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
 
             std::vector<h2o_cold_store::wanted> wanted;
             for (int32_t pos = begin; pos < end; ++pos) {
                 if (is_chosen[pos - begin]) {
-                    wanted.push_back({ pos, to + pos*store.row_sizes[layer][part] });
+                    wanted.push_back({ pos, rows + pos*store.row_sizes[layer][part] });
                 }
             }
             store.read(layer, part, wanted);
@@ -138,7 +136,8 @@ void h2o_far_rows::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_c
     });
 }
 
-void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth) {
+void h2o_offloaded_rows::fetch_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst, int ith,
+        int nth) {
     const size_t begin = ith*n/nth;
     const size_t end   = (ith + 1)*n/nth;
 
@@ -147,59 +146,54 @@ void h2o_far_rows::fetch_range(size_t layer, h2o_cold_store::part_t part, uint32
     });
 }
 
-void h2o_far_rows::fetch(size_t layer, const std::vector<int32_t> & memory, uint32_t n_head_kv, const ggml_h2o_attn_source_layout & at, size_t n_far,
-        uint8_t * dst, int ith, int nth) {
+void h2o_offloaded_rows::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded,
+        uint8_t * dst,
+        int ith, int nth) {
     if (ith == 0) {
-        n_layers_begun = layer + 1;
+        n_layers_begun = layer.index + 1;
     }
-
     const size_t n       = positions.size();
-    const size_t n_words = (n_far + 31)/32;
+    const size_t n_words = (n_offloaded + 31)/32;
 
-    // whole words of bits
-    const size_t step  = ((n + nth - 1)/nth + 31)/32*32;
-    const size_t begin = std::min(ith*step, n);
-    const size_t end   = std::min(begin + step, n);
+    for (uint32_t h = ith; h < layer.n_head_kv; h += nth) {
+        uint32_t * own = (uint32_t *) (dst + source.own) + h*n_words;
+        std::fill_n(own, n_words, 0);
 
-    for (uint32_t h = 0; h < n_head_kv; ++h) {
-        uint32_t * own = (uint32_t *) (dst + at.own) + h*n_words;
-        if (begin < end) { // else the words are another thread's
-            std::fill(own + begin/32, own + (end + 31)/32, 0);
-        }
-
-        auto       it       = memory.begin() + h*memory.size()/n_head_kv;
-        const auto head_end = memory.begin() + (h + 1)*memory.size()/n_head_kv;
-        for (size_t i = begin; i < end; ++i) {
-            it = std::find_if(it, head_end, [&](int32_t pos) { return pos >= positions[i]; });
-            if (it != head_end && *it == positions[i]) {
+        auto       memory = layer.memory.begin() + h*layer.n_memory();
+        const auto end    = memory + layer.n_memory();
+        for (size_t i = 0; i < n; ++i) {
+            memory = std::find_if(memory, end, [&](int32_t pos) { return pos >= positions[i]; });
+            if (memory != end && *memory == positions[i]) {
                 own[i/32] |= uint32_t(1) << i%32;
             }
         }
     }
 
     // K and then V, divided so that each thread reads as many rows as the others, and copies as many
-    const auto divided = [&](size_t n_rows, h2o_cold_store::part_t part, const auto & f) {
+    const auto divided = [&](size_t n_rows, h2o_kv_part part, const auto & f) {
         const size_t first = 2*n_rows*ith/nth;
         const size_t last  = 2*n_rows*(ith + 1)/nth;
         const size_t start = part*n_rows;
         f(std::clamp(first, start, start + n_rows) - start, std::clamp(last, start, start + n_rows) - start);
     };
     keep_failure([&]() {
-        for (const auto part : { h2o_cold_store::K, h2o_cold_store::V }) {
-            uint8_t * to = dst + (part == h2o_cold_store::K ? at.k : at.v);
-            divided(missing.size(), part, [&](size_t begin, size_t end) { read_missing(layer, part, begin, end, to); });
-            divided(present.size(), part, [&](size_t begin, size_t end) { copy_present(layer, part, begin, end, to); });
+        for (const auto part : { H2O_K, H2O_V }) {
+            uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
+            divided(missing.size(), part, [&](size_t begin,
+                    size_t end) { read_missing(layer.index, part, begin, end, rows); });
+            divided(present.size(), part, [&](size_t begin,
+                    size_t end) { copy_present(layer.index, part, begin, end, rows); });
         }
     });
 
     // row 0 is finite
     if (n == 0 && ith == 0) {
-        memset(dst + at.k, 0, store.row_sizes[layer][h2o_cold_store::K]);
-        memset(dst + at.v, 0, store.row_sizes[layer][h2o_cold_store::V]);
+        memset(dst + source.k, 0, store.row_sizes[layer.index][H2O_K]);
+        memset(dst + source.v, 0, store.row_sizes[layer.index][H2O_V]);
     }
 }
 
-void h2o_far_rows::check() {
+void h2o_offloaded_rows::check() {
     if (!failure.empty()) {
         forget_kept();
         throw std::runtime_error(std::exchange(failure, std::string()));
