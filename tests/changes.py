@@ -17,7 +17,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 KINDS = {
     "attention to the whole text": "qwen3-gqa4-f32",
-    "sliding windows beside it": "gemma3-windows-f32",
-    "recurrent layers beside it": "lfm2-conv-f32",
+    "and sliding windows": "gemma3-windows-f32",
+    "and recurrent layers": "lfm2-conv-f32",
     "MLA, mixture of experts": "deepseek2-mla-f32",
 }
