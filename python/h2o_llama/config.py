@@ -207,6 +207,8 @@ class H2OConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> H2OConfig:
         """Of all values by their names, with the keys of `research`: the inverse of `dataclasses.asdict`."""
+        if not isinstance(values, Mapping):
+            raise TypeError(f"[H2OConfig] from_dict needs a mapping of names to values, got {values!r}")
         names = _research_names()
         return cls(
             **{name: value for name, value in values.items() if name not in names},
