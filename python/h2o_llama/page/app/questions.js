@@ -16,7 +16,7 @@ async function answer(question, signal) {
   const asked = show(question, "You");
   reading({});
   scroll();
-  let turn = null, place = null, timings = null;
+  let turn = null, place = null, timings = null, frame = 0;
   try {
     own.draft = question;
     await Promise.race([added(), aborted(signal)]);
@@ -43,13 +43,15 @@ async function answer(question, signal) {
         place = show("", "Answer");
       }
       turn.content += text;
-      follow(() => { place.textContent = turn.content; });
+      cancelAnimationFrame(frame); // one layout for all tokens of a frame
+      frame = requestAnimationFrame(() => follow(() => { place.textContent = turn.content; }));
       keepTurns(own);
     }
     if (turn) delete turn.isStopped;
   } catch (error) {
     if (error.name !== "AbortError") $("error").textContent = error.message;
   }
+  cancelAnimationFrame(frame);
   own.isAsked = false;
   if (turn && timings) turn.facts = facts(timings, own.longest);
   await keep(own);
@@ -91,7 +93,7 @@ function follow(change) {
 }
 
 function finish(place, turn) {
-  if (turn.isStopped) place.append(" … (stopped)");
+  place.textContent = turn.content + (turn.isStopped ? " … (stopped)" : "");
   if (turn.facts) place.parentElement.append(element("div", { className: "faint" }, turn.facts));
 }
 
