@@ -162,7 +162,8 @@ def serve(
             h2o = _possible(weights, h2o, gpu_layers)
         n_ctx = _room(weights, h2o, n_ctx, further)
         origin = _origin(weights, h2o, n_ctx, further)
-    arguments: list[Any] = ["--model", path, "--alias", Path(model).stem, "--host", host, "--port", port]
+    alias = Path(model).name.removesuffix(".gguf")
+    arguments: list[Any] = ["--model", path, "--alias", alias, "--host", host, "--port", port]
     arguments += [*upstream_arguments(changes), *stretched]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
     arguments += ["--gpu-layers", gpu_layers]
