@@ -403,7 +403,7 @@ def test_the_library(page: Any, tmp_path: Path) -> None:
     page.execute_script("window.library.texts = []")  # another window deletes
     click(page, "#texts [aria-label^='Delete']")
     wait(page, lambda: text_of(page, "library-error") == "no text a1")
-    assert texts_of(page, "#texts li") == []
+    wait(page, lambda: texts_of(page, "#texts li") == [])
 
 
 def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
