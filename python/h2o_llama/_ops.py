@@ -1,8 +1,8 @@
 """The operators that H2O adds to ggml or builds from it, run on NumPy arrays, for tests.
 
 Each function builds a small ggml graph and computes it on a backend of ggml, such as "cpu" or "cuda0". Arrays are
-row-major as everywhere in this package, so that their last axis is ggml's dimension 0. Positive strides go to ggml as
-they are; other views are copied. Arguments are not checked: shapes that do not fit, or rows that are none, may crash.
+row-major as everywhere in this package, so that their last axis is ggml's dimension 0. Views with positive
+strides are passed on unchanged; others are copied. Arguments are not checked: wrong shapes or rows may crash.
 
 `type` is that of arrays whose elements NumPy does not have, "bf16" or "q8_0" say: they are the rows' bytes, uint8, as
 `gguf.quants.quantize` makes them.
@@ -63,8 +63,8 @@ def get_rows(
 ) -> NDArray[Any]:
     """Rows of `a` by index, every batch by its own, like ``np.take_along_axis``, by the operator ``ggml_get_rows``.
 
-    a is [..., n_rows, n], two to four axes. The leading axes of indices [..., k] are those of a; of a's four axes
-    [n_batch, n_head, n_rows, n], also [n_batch, 1, n_head, k].
+    a is [..., n_rows, n], two to four axes. indices is [..., k] with the same leading axes. If a is
+    [n_batch, n_head, n_rows, n], it may also be [n_batch, 1, n_head, k].
     """
     array = np.asarray(a)
     rows = np.asarray(indices).astype(np.int32)
@@ -148,16 +148,16 @@ def attention(
         default every query counts. o, m and l do not depend on it.
     further_rows : integers [n_tiles, n] or [n_head_kv, n_tiles, n], optional
         Further keys: lists of rows of k and v, the same for all heads or other ones for every KV head, in the same
-        softmax; the sums are those of `rows` only. The queries of a tile share a list. Query i is in tile
+        softmax; only `rows` are counted in the sums. The queries of a tile share a list. Query i is in tile
         ``(i + offset) // tile``, and there are as many tiles as the last query needs. What a query sees of its list
         must differ from each other. There is one block: q has three axes, or n_block is 1.
     further_first : integers [n_tiles, n], optional
         The first query that sees each of these, not negative and ascending in each list. Then rows that are also among
         a head's `rows`, seen or not, are ignored for that head: nothing counts twice. Each head's `rows` must ascend.
         Rows that no query of the tile sees, with n_q for padding, may be any int32 numbers. By default queries see
-        all of their list, which has none of the head's `rows`, and -1 at its end is no row.
+        all of their list. It must not have any of the head's `rows`; entries of -1 at its end are ignored.
     tile, offset : int
-        Queries of a tile; so many queries fewer, from 0 to ``tile - 1``, are in the first tile.
+        Queries of a tile. The first tile has `offset` queries fewer, from 0 to ``tile - 1``.
     sinks : float32 [n_head], optional
         One more logit in the softmax of every query of a head, which has no key and no value. m and l count it.
     scale, softcap : float

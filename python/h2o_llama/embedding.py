@@ -18,7 +18,7 @@ from h2o_llama.models.rope import RopeOptions, as_core
 
 
 class _Model(Protocol):
-    """A `Model`, of which these functions are methods."""
+    """A `Model`, whose methods these functions are."""
 
     _owner: str
     _products: str

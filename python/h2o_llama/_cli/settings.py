@@ -18,7 +18,7 @@ _RANGES = {"part": "0 to 1", "layers": "layers"}
 def list_settings() -> None:
     """List the settings of H2O that --h2o-set takes."""
     table = Table(box=None, header_style="bold")
-    for title in ("Key", "Default", "Values", "What it is"):
+    for title in ("Key", "Default", "Values", "Meaning"):
         table.add_column(title, max_width=13 if title == "Values" else None)
     for key in KEYS:
         option = OPTIONS[key]

@@ -52,7 +52,7 @@ def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
 def settings(
     defaults: Mapping[str, str], *, preset: str, evict: bool, cold_store: str | None, h2o_set: Sequence[str] | None
 ) -> list[Setting]:
-    """All combinations of the options' values. What has none follows from the others."""
+    """All combinations of the options' values. Settings without an option follow from the others."""
     presets = values("--h2o", preset, str)
     for word in presets:
         check_word("--h2o", word, PRESETS)

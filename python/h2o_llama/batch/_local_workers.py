@@ -36,14 +36,14 @@ def answer_locally(
 ) -> Generator[Answer, None, None]:
     """Answers about files, each with questions of its own.
 
-    `options` are those of `Answerer`. By default the workers share the machine's threads. `progress` is not called:
+    `options` are passed to `Answerer`. By default the workers share the machine's threads. `progress` is not called:
     they read several documents at once.
     """
     if not files:
         return
     options = {"n_threads": n_threads or max(1, available_cpus() // workers), **options}
     with Answerer(model, settings, **options):
-        pass  # what is wrong with model or options is raised here, not by a worker
+        pass  # raises errors of model or options here, not in a worker
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (model, settings, options))
     try:
         answering = [pool.submit(_answer, name, path, questions[name]) for name, path in files.items()]

@@ -1,9 +1,9 @@
-"""How a model is asked about a document, on every way: a text that was read on one way is known on the others."""
+"""The prompts about a document, the same for `ask`, `chat` and `batch`: each finds the texts that another has read."""
 
 from __future__ import annotations
 
 ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
-"""What a model is told before a document, in the system's message."""
+"""The words before a document, in the system message."""
 
 PLAIN_STOPS = ["\nQuestion:"]
 """Where the answer to a plain prompt ends."""

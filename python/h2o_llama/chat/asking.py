@@ -48,7 +48,7 @@ def ask(
     questions : str or list of str
         One question, or several.
     **options
-        As in `create_chat_completion`: max_tokens, stop, progress, and those of sampling. The default temperature is 0:
+        As in `create_chat_completion`: max_tokens, stop, progress, and sampling options. The default temperature is 0:
         always the most probable token.
 
     Returns
@@ -59,8 +59,8 @@ def ask(
     Raises
     ------
     ValueError
-        If document or questions are no text, there is no question, or document, question and one token of an answer
-        do not fit into n_ctx.
+        If the document or a question is not a string, if `questions` is empty, or if document, question and one token
+        of an answer do not fit into n_ctx.
     H2OError
         If the computation fails.
 

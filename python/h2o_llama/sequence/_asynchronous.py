@@ -76,7 +76,7 @@ async def _each(call: Callable[[Progress], Generator[T, None, None]], progress: 
 async def agenerate(
     sequence: HasState, tokens: Tokens, *, progress: Progress | None = None, **options: Any
 ) -> AsyncIterator[int]:
-    r"""`generate`, as an asynchronous iterator: the event loop goes on while a token is computed.
+    r"""`generate`, as an asynchronous iterator: the event loop is not blocked while a token is computed.
 
     Cancelling ends it as it ends `aeval`, or after the token that is being computed. Where others use the `Llama`, it
     waits for them, as `busy` says, in a thread.
@@ -96,7 +96,7 @@ async def agenerate(
 
 
 async def acreate_completion(sequence: HasState, prompt: str | bytes | Tokens, **options: Any) -> Any:
-    r"""`create_completion`, awaited: the event loop goes on meanwhile.
+    r"""`create_completion`, awaited: the event loop is not blocked.
 
     With stream=True the result is an asynchronous iterator of chunks. Cancelling the task ends the call after the chunk
     or the token that is being computed. `progress` is called by another thread.

@@ -1,4 +1,4 @@
-"""The state of one sequence: its place in the context, its logits, and what is still to be computed."""
+"""The state of one sequence: its place in the context, its logits, and pending computations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class State:
 
     @contextmanager
     def used(self) -> Iterator[_core.Context]:
-        """The core's context, for one call that leaves the text as it is."""
+        """The core's context, for one call that does not change the text."""
         with self.claim, core_errors():
             yield self.context
 
@@ -156,7 +156,7 @@ class State:
         self.logits = out
 
     def _append(self, context: _core.Context, drawn: Drawn) -> None:
-        """Append a generated token, and compute a draft of what follows."""
+        """Append a generated token, and compute a draft of the next ones."""
         ids = np.array([drawn.token], dtype=np.int32)
         if drawn.longest_draft > 0:
             ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
@@ -205,7 +205,7 @@ class State:
     def check_prompt(
         self, owner: str, tokens: Tokens | None, n_tokens: int, embeddings: ArrayLike | None = None
     ) -> Prompt:
-        """What is to be read after n_tokens tokens."""
+        """Check a prompt that follows n_tokens tokens, and return it."""
         prompt = make_prompt(owner, self.engine.core, tokens, embeddings)
         if n_tokens + len(prompt) > self.engine.n_ctx:
             raise ValueError(
@@ -216,7 +216,7 @@ class State:
         return prompt
 
     def check_addition(self, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
-        """`tokens` and `dense_tail` of a call that appends a prompt, perhaps an empty one."""
+        """`tokens` and `dense_tail` of a call that appends a prompt, which may be empty."""
         with self.used() as context:
             prompt = self.check_prompt(owner, tokens, context.n_tokens)
             return prompt, self.check_tail(owner, dense_tail, context.n_tokens + len(prompt))
@@ -231,7 +231,7 @@ class State:
         return n
 
     def check_text(self, owner: str, n_texts: int) -> None:
-        """Raise CancelledError if the text was replaced or cut since: a generator cannot go on after it."""
+        """Raise CancelledError if the text was replaced or cut since: a generator cannot continue then."""
         if self.n_texts != n_texts:
             raise CancelledError(
                 f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"

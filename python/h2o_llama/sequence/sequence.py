@@ -245,7 +245,7 @@ class Sequence:
                 state.give(context)
 
     async def aeval(self, tokens: Tokens | None = None, *, progress: Progress | None = None, **options: Any) -> None:
-        """`eval`, awaited: the event loop goes on meanwhile.
+        """`eval`, awaited: the event loop is not blocked.
 
         Cancelling the task ends the call after the chunk that is being computed, and undoes what `eval` undoes when
         `progress` raises. `progress` is called by another thread. Not within `lock()`, which is for one thread.
