@@ -233,11 +233,19 @@ class Problem:
         of_heads = np.broadcast_to(listed, (1, len(seen), len(listed)))
         return np.concatenate([self.rows, of_heads], -1), np.concatenate([visible, seen[None, :, :, listed]], -1)
 
-    def reference(self, sums: int | None = None) -> ops.Attention:
-        """All in float64. Hidden keys are left out, not multiplied by 0, where that makes a difference."""
+    def rounded_q(self, kernel: str) -> Array:
+        """As products take it: CUDA's in F16 have q in F16, scaled so that a row's largest number is in [2^7, 2^8)."""
+        if kernel != CUDA or self.type not in ("f16", "q8_0"):
+            return self.q.astype(np.float64)
+        peak = np.abs(self.q).max(axis=-1, keepdims=True, where=np.isfinite(self.q), initial=0)
+        scale = 2.0 ** (np.frexp(peak)[1] - 8.0)
+        return (self.q / scale).astype(np.float16) * scale
+
+    def reference(self, kernel: str, sums: int | None = None) -> ops.Attention:
+        """All in float64, q as the kernel rounds it. Hidden keys are left out, not multiplied by 0, where that makes a difference."""
         sums = self.case.sums if sums is None else sums
         wide = self.wide()
-        q, k, v = (x.astype(np.float64) for x in (wide.q, wide.k, wide.v))
+        q, k, v = (x.astype(np.float64) for x in (self.rounded_q(kernel), wide.k, wide.v))
         rows, visible = self.keys()
         n_block, n_head_kv, n = rows.shape
         n_head, n_q, d_k = q.shape[1:]
@@ -292,7 +300,7 @@ class Problem:
     def check(self, kernel: str) -> ops.Attention:
         """Close to the reference. CUDA's must not depend on the order of a block's threads: else they race."""
         got = self.attend(kernel)
-        self.assert_close(got, self.reference(), kernel)
+        self.assert_close(got, self.reference(kernel), kernel)
         if kernel == CUDA:
             with running("descending"):
                 assert_all_equal(self.attend(kernel), got)

@@ -99,7 +99,7 @@ FUSION = 1e-5
 
 # Errors of a logit and of an output whose size is 1, by kernels of attention's operator, two to three times the largest
 # that were measured. float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. In CUDA, products
-# in 16 bits: q is split into two parts, F16 has 11 bits, BF16 8. Weights have 11 bits with F16, two times 8 with BF16;
+# in 16 bits: F16 has 11 bits, and the reference rounds q likewise; BF16 8, and q two parts. Weights have 11 bits with F16, two times 8 with BF16;
 # keys and values in Q8_0 are rounded to F16.
 ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
     "portable": {"any": (2.0**-18, 0.0)},
@@ -119,7 +119,8 @@ def attention_tolerance(kernel: str, type: str, d_k: int) -> tuple[float, float]
     """Of a logit and of an output.
 
     Tensor cores cut off the 17 numbers that they add (a step's and the sum so far), each at 2^-23 of the largest, and
-    the sum. There are d/8 steps, as q has two parts. All cut off the same way would be d*2^-22; they are not.
+    the sum. There are d/16 steps, and d/8 in BF16, where q has two parts. All cut off the same way would be d*2^-22;
+    they are not.
     """
     bounds = ATTENTION[kernel]
     logit, output = bounds.get(type) or bounds["any"]

@@ -45,7 +45,7 @@ static __global__ void k_unknown_type(int * dst) {
     rows.type = GGML_TYPE_Q4_0;
     rows.d    = 8;
     alignas(16) float x[8];
-    h2o_load_8(rows, (const char *) dst, 0, x);
+    h2o_convert(rows, (const char *) dst, 0, x);
 }
 
 // 64 numbers; returns whether the emulator stopped the kernel

@@ -43,7 +43,8 @@ template <> struct h2o_number<half> {
     static constexpr ggml_type type  = GGML_TYPE_F16;
     static constexpr bool      is_16 = true;
 
-    // parts that make up a weight: of 11 bits, rounding is small next to that of values
+    // parts that make up a number of q and a weight: of 11 bits, rounding is small next to that of K and V
+    static constexpr int n_query_parts  = 1;
     static constexpr int n_weight_parts = 1;
 
     static __device__ __forceinline__ half from(float x) { return __float2half(x); }
@@ -69,7 +70,8 @@ template <> struct h2o_number<nv_bfloat16> {
     static constexpr ggml_type type  = GGML_TYPE_BF16;
     static constexpr bool      is_16 = true;
 
-    static constexpr int n_weight_parts = 2; // of 8 bits
+    static constexpr int n_query_parts  = 2; // of 8 bits
+    static constexpr int n_weight_parts = 2;
 
     static __device__ __forceinline__ nv_bfloat16 from(float x) { return __float2bfloat16(x); }
 
@@ -93,6 +95,8 @@ template <> struct h2o_number<nv_bfloat16> {
 template <> struct h2o_number<float> {
     static constexpr ggml_type type  = GGML_TYPE_F32;
     static constexpr bool      is_16 = false;
+
+    static constexpr int n_query_parts = 1;
 
     static __device__ __forceinline__ float from(float x) { return x; }
 };

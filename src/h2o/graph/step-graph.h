@@ -30,10 +30,12 @@ struct h2o_graph_env {
     const h2o_key_index * index; // NULL: none
     const h2o_intra     * intra; // NULL: not two_phase
 
-    std::vector<h2o_attention_kind> kinds; // by layer of the model
+    // by layer of the model
+    std::vector<h2o_attention_kind> kinds;
+    std::vector<bool> upstream_decodes; // upstream's attention is the better one for a few queries that see everything
 
-    // Upstream computes the attention of generated tokens to everything where our operator is not used. It takes
-    // several sequences only if they are neighbours. alone: the tokens are of one sequence
+    // Upstream computes the attention of generated tokens to everything where that is better. It takes several
+    // sequences only if they are neighbours. alone: the tokens are of one sequence
     bool decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const;
 
     // attention to generated tokens' keys may have padding, in every layer: keys that no query sees

@@ -15,7 +15,7 @@ static constexpr uint32_t DECODE_PADDING = 256;
 static constexpr uint32_t MAX_RANGES = 32;
 
 bool h2o_graph_env::decodes_by_upstream(const h2o_kv_layer & layer, bool alone) const {
-    return alone && !layer.v_is_in_k() && kinds[layer.il] != H2O_ATTENTION_FUSED && !decodes_memory(layer) &&
+    return alone && !layer.v_is_in_k() && upstream_decodes[layer.il] && !decodes_memory(layer) &&
             !store.layout.is_compact;
 }
 

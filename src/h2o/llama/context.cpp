@@ -39,7 +39,7 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
       store(config, cparams.n_ctx_seq, cparams.n_seq_max, caches.layers(),
               { config, model.hparams.n_ctx_train, caches.side.window || config.has_dense_layers() },
               n_batch > 0 && config.has_cold_store() ? h2o_make_cold_place(config.cold_store) : nullptr),
-      env { config, store, nullptr, nullptr, {} } {
+      env { config, store, nullptr, nullptr, {}, {} } {
     const uint32_t n_seq_max = cparams.n_seq_max;
 
     if (n_batch > 0 && config.has_key_index()) {
@@ -51,8 +51,15 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
     env.index = index.get();
     env.intra = intra.get();
     for (const auto & layer : store.layers()) {
-        env.kinds.resize(std::max<size_t>(env.kinds.size(), layer.il + 1));
-        env.kinds[layer.il] = attention_kind(layer, cparams.flash_attn);
+        const size_t n = std::max<size_t>(env.kinds.size(), layer.il + 1);
+        env.kinds.resize(n);
+        env.upstream_decodes.resize(n);
+
+        auto & kind = env.kinds[layer.il];
+        kind = attention_kind(layer, cparams.flash_attn);
+        // of a GPU, upstream's kernel for few queries is the faster one
+        env.upstream_decodes[layer.il] = kind != H2O_ATTENTION_FUSED ||
+                (ggml_backend_dev_type(layer.device) != GGML_BACKEND_DEVICE_TYPE_CPU && has_flash_attention(layer));
     }
     if (config.has_key_index() || config.has_cold_store()) {
         check_retrieval();
@@ -91,10 +98,19 @@ h2o_attention_kind h2o_context::attention_kind(const h2o_kv_layer & layer, bool 
     if (!flash_attention || !store.layout.is_compact || k->type == GGML_TYPE_F32 || v->type == GGML_TYPE_F32) {
         return H2O_ATTENTION_COMPOSED;
     }
+    return has_flash_attention(layer) ? H2O_ATTENTION_FLASH : H2O_ATTENTION_COMPOSED;
+}
+
+bool h2o_context::has_flash_attention(const h2o_kv_layer & layer) const {
+    ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    ggml_tensor * k    = store.view(ctx.get(), layer, H2O_K, 0);
+    ggml_tensor * v    = store.view(ctx.get(), layer, H2O_V, 0);
+    ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
     ggml_tensor * mask = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[1], 1);
 
-    return ggml_backend_dev_supports_op(layer.device, ggml_flash_attn_ext(ctx.get(), q, k, v, mask, 1.0f, 0.0f, 0.0f)) ?
-        H2O_ATTENTION_FLASH : H2O_ATTENTION_COMPOSED;
+    return ggml_backend_dev_supports_op(layer.device, ggml_flash_attn_ext(ctx.get(), q, k, v, mask, 1.0f, 0.0f, 0.0f));
 }
 
 void h2o_context::check_retrieval() const {

@@ -129,6 +129,7 @@ public:
 private:
     // the best that a layer's device can compute
     h2o_attention_kind attention_kind(const h2o_kv_layer & layer, bool flash_attention) const;
+    bool has_flash_attention(const h2o_kv_layer & layer) const; // ggml's
 
     // throws std::runtime_error if a layer cannot have extra keys that only our operator takes
     void check_retrieval() const;

@@ -36,6 +36,12 @@ struct meeting {
     std::vector<char> values[2]; // of this turn, and of the last one, which others may still look at
 };
 
+struct copy {
+    void *       dst;
+    const void * src; // NULL: zeros
+    size_t       size;
+};
+
 struct fibre {
     ucontext_t        context;
     jmp_buf           state;
@@ -44,6 +50,8 @@ struct fibre {
     unsigned          turn;
     bool              begun;
     bool              done;
+
+    std::vector<copy> copies; // not yet made
 };
 
 std::vector<std::unique_ptr<fibre>> fibres;
@@ -126,6 +134,7 @@ void run_block(unsigned n_threads, std::mt19937 & random) {
         f.waits = nullptr;
         f.begun = false;
         f.done  = false;
+        f.copies.clear();
         getcontext(&f.context);
         f.context.uc_stack.ss_sp   = f.stack.data();
         f.context.uc_stack.ss_size = f.stack.size();
@@ -171,6 +180,25 @@ void run_block(unsigned n_threads, std::mt19937 & random) {
 unsigned thread_index() { return current; }
 
 void sync_block() { meet(block, current, "__syncthreads", "", 0); }
+
+void copy_async(void * dst, const void * src, size_t size, bool is_read) {
+    if (((uintptr_t) dst | (uintptr_t) src) % size != 0) {
+        error = "a copy to shared memory is not aligned";
+        leave();
+    }
+    fibres[current]->copies.push_back({ dst, is_read ? src : nullptr, size });
+}
+
+void wait_for_copies() {
+    for (const copy & c : fibres[current]->copies) {
+        if (c.src) {
+            memcpy(c.dst, c.src, c.size);
+        } else {
+            memset(c.dst, 0, c.size);
+        }
+    }
+    fibres[current]->copies.clear();
+}
 
 void give_up() {
     error = "a kernel has met a type that it does not have";

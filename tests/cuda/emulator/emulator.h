@@ -54,6 +54,10 @@ void launch(dim3 grid, dim3 block, size_t shared, const std::function<void()> & 
 void sync_block();
 void give_up();
 
+// Copies are made when their thread waits for them, so that a kernel which forgets to finds what was there before.
+void copy_async(void * dst, const void * src, size_t size, bool is_read);
+void wait_for_copies();
+
 // Every thread gives a value to its warp, or to the block, and sees those of all others until the next call. What: the operation,
 // which must be the same for all.
 const void * exchange_warp(const char * what, const void * value, size_t size);

@@ -19,13 +19,16 @@ struct h2o_cuda_rows {
 // The arguments of ggml_h2o_attn. A KV head's rows are numbered by query, then by head of the group.
 struct h2o_cuda_attn {
     int n_q, n_head, n_head_kv, n_k, group;
+    int n_block;
 
     float scale;
     float softcap;
 
     const char  * q; // strides in bytes
     int64_t       q_stride, q_head_stride, q_block_stride;
-    bool          q_is_aligned; // 4 numbers can be read at once
+    char        * rounded; // q in the type of products: [n_block][n_head_kv][rows][parts][d_q]
+    int           d_q;     // d of K, a multiple of 16: then zeros
+    float       * factors; // [n_block][n_head_kv][rows]: of their products
     h2o_cuda_rows k;
     h2o_cuda_rows v;
 
@@ -52,6 +55,11 @@ struct h2o_cuda_attn {
     int part_keys;
     int n_parts;
 
+    // sums of several splits of the rows
+    int     split_rows;
+    int     n_splits;
+    float * split_sums; // [n_splits], each as sums
+
     // results
     float * o;
     float * sums;
@@ -70,6 +78,11 @@ struct h2o_cuda_attn {
 
     __device__ __forceinline__ const int32_t * rows_of(int h, int block) const {
         return rows ? rows + h*rows_head_stride + block*rows_block_stride : nullptr;
+    }
+
+    // index of a row's rounded q
+    __device__ __forceinline__ int64_t place_of(int row, int h, int block) const {
+        return ((int64_t) block*n_head_kv + h)*n_q*group + row;
     }
 
     // index of a row's m and l
@@ -92,17 +105,40 @@ static __device__ __forceinline__ float h2o_max_or_nan(float max, float x) {
     return x > max || isnan(x) ? x : max;
 }
 
-// how many of n ascending numbers are x or less
-static __device__ __forceinline__ int h2o_count_up_to(const int32_t * list, int n, int x) {
+// How many of n numbers come before the first for which is_before is false. A warp calls it.
+template <typename F>
+static __device__ __forceinline__ int h2o_count_before(const int32_t * list, int n, const F & is_before) {
+    const int lane = threadIdx.x%WARP_SIZE;
+
     int low = 0;
     while (n > 0) {
+        const int step  = (n + WARP_SIZE - 1)/WARP_SIZE;
+        const int last  = min((lane + 1)*step, n) - 1;
+        const int count = __popc(__ballot_sync(0xffffffff, is_before(list[low + last])))*step;
+        if (count >= n) {
+            return low + n;
+        }
+        low += count;
+        n    = min(step, n - count) - 1;
+    }
+    return low;
+}
+
+// whether one of n ascending numbers is x
+static __device__ __forceinline__ bool h2o_has(const int32_t * list, int n, int x) {
+    while (n > 0) {
         const int half_n = n/2;
-        if (list[low + half_n] <= x) {
-            low += half_n + 1;
-            n   -= half_n + 1;
+        if (list[half_n] == x) {
+            return true;
+        }
+        if (list[half_n] < x) {
+            list += half_n + 1;
+            n    -= half_n + 1;
         } else {
             n = half_n;
         }
     }
-    return low;
+    return false;
 }
+
+static __device__ __forceinline__ bool h2o_is_finite(float x) { return x*0.0f == 0.0f; }

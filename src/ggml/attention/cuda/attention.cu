@@ -2,6 +2,7 @@
 
 #include "ggml/attention/attention.h"
 #include "ggml/attention/cuda/merge.cuh"
+#include "ggml/attention/cuda/queries.cuh"
 #include "ggml/attention/cuda/sums.cuh"
 #include "ggml/attention/cuda/tiles.cuh"
 
@@ -13,9 +14,9 @@ constexpr int ROW_WARPS     = 4;   // of a block, with more rows than one warp h
 
 constexpr size_t STATIC_SHARED = 1536; // bytes of shared memory that a kernel declares itself, at most
 
-// Few rows: the keys are split, so that all of a device has work. How, does not depend on the device.
-constexpr int MIN_SPLIT_KEYS = 128;
-constexpr int MAX_BLOCKS     = 1024;
+// Few rows: the keys are split, so that all of a device has work.
+constexpr int MIN_SPLIT_KEYS = 64;
+constexpr int MIN_SPLIT_ROWS = 256;
 
 static int ceil_div(int64_t a, int64_t b) {
     return (int) ((a + b - 1)/b);
@@ -63,6 +64,7 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     a.n_q       = (int) q->ne[1];
     a.n_head    = (int) q->ne[2];
     a.n_head_kv = (int) k->ne[2];
+    a.n_block   = (int) q->ne[3];
     a.n_k       = ggml_get_op_params_i32(dst, 3);
     a.group     = a.n_head/a.n_head_kv;
 
@@ -70,7 +72,7 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     a.q_stride       = q->nb[1];
     a.q_head_stride  = q->nb[2];
     a.q_block_stride = q->nb[3];
-    a.q_is_aligned   = q->ne[0] % 4 == 0 && ((uintptr_t) q->data | q->nb[1] | q->nb[2] | q->nb[3]) % 16 == 0;
+    a.d_q            = ceil_div(q->ne[0], 16)*16;
     a.k              = rows_of(k, k->data);
     a.v              = rows_of(v, v->data);
 
@@ -109,6 +111,7 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     a.list_begin = ceil_div(a.n_k, 64)*64; // whole tiles of keys
     a.part_keys  = a.list_begin + a.n_list_rows;
     a.n_parts    = 1;
+    a.n_splits   = 1;
 
     const int64_t n_block = q->ne[3];
     const int     sums    = ggml_get_op_params_i32(dst, 2);
@@ -129,7 +132,10 @@ static size_t shared_memory() {
 // f(product type, largest head size, warps of a block)
 template <typename T, int D, typename F>
 static void with_warps(int n_warps, const F & f) {
-    if (n_warps == 1 || h2o_tile_sizes<T, D>::shared(ROW_WARPS) + STATIC_SHARED > shared_memory()) {
+    using sizes = h2o_tile_sizes<T, D>;
+
+    const size_t shared = std::max(sizes::shared(ROW_WARPS), sizes::shared_of_sums(ROW_WARPS));
+    if (n_warps == 1 || shared + STATIC_SHARED > shared_memory()) {
         f(T(), std::integral_constant<int, D>(), std::integral_constant<int, 1>());
     } else {
         f(T(), std::integral_constant<int, D>(), std::integral_constant<int, ROW_WARPS>());
@@ -150,8 +156,9 @@ static void with_head_size(int d, int n_warps, const F & f) {
 }
 
 template <typename F>
-static void with_kernel(const h2o_cuda_attn & a, int n_warps, const F & f) {
-    const int d = std::max(a.k.d, a.v.d);
+static void with_kernel(const h2o_cuda_attn & a, int n_rows, const F & f) {
+    const int d       = std::max(a.k.d, a.v.d);
+    const int n_warps = n_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
 
     switch (product_type((ggml_type) a.k.type, (ggml_type) a.v.type)) {
         case GGML_TYPE_F16:  with_head_size<half>       (d, n_warps, f); break;
@@ -160,39 +167,76 @@ static void with_kernel(const h2o_cuda_attn & a, int n_warps, const F & f) {
     }
 }
 
-static int warps_for(int n_rows) {
-    return n_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
+// How many parts of a work make blocks enough for the device, at most n_max.
+static int parts_for(int64_t n_blocks, size_t shared, int64_t n_max) {
+    const auto &  device    = ggml_cuda_info().devices[ggml_cuda_get_device()];
+    const int64_t n_at_once = (int64_t) device.nsm*std::max<int64_t>(device.smpbo/shared, 1);
+
+    return (int) std::max<int64_t>(std::min(n_at_once/n_blocks, n_max), 1);
 }
 
-static void launch_tiles(const h2o_cuda_attn & a, int n_block, cudaStream_t stream) {
-    with_kernel(a, warps_for(a.tile_rows()), [&](auto number, auto d, auto n_warps) {
+static void launch_attention(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & parts, cudaStream_t stream) {
+    with_kernel(a, a.tile_rows(), [&](auto number, auto d, auto n_warps) {
         using T = decltype(number);
         constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
-
-        const auto kernel = h2o_attn_tiles<T, d, n_warps>;
-        CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
 
         const int n_slices = ceil_div(a.v.d, h2o_tile_sizes<T, d>::d_out);
         const int n_each   = ceil_div(a.tile_rows(), n_warps*H2O_ATTN_WARP_ROWS);
+        const dim3 grid(n_slices*a.n_head_kv*a.n_block, a.n_tiles*n_each);
 
-        h2o_launch(kernel, dim3(a.n_tiles*n_each*n_slices, a.n_head_kv*n_block, a.n_parts), n_warps*WARP_SIZE, shared,
-                stream, a);
+        if (a.n_block == 1) {
+            const int n_keys  = a.part_keys;
+            const int n_parts = parts_for((int64_t) grid.x*grid.y, shared, ceil_div(n_keys, MIN_SPLIT_KEYS));
+
+            a.part_keys = ceil_div(ceil_div(n_keys, n_parts), 64)*64; // whole tiles
+            a.n_parts   = ceil_div(n_keys, a.part_keys);
+        }
+        if (a.n_parts > 1) {
+            const int64_t n_states = (int64_t) a.n_parts*a.n_q*a.n_head;
+
+            a.part_o = parts.alloc(n_states*(a.v.d + 2));
+            a.part_m = a.part_o + n_states*a.v.d;
+            a.part_l = a.part_m + n_states;
+        }
+
+        h2o_launch(h2o_attn_queries<T>, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS),
+                a.n_head_kv*a.n_block), H2O_ATTN_QUERY_WARPS*WARP_SIZE, 0, stream, a);
+
+        const auto kernel = h2o_attn_tiles<T, d, n_warps>;
+        CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
+        h2o_launch(kernel, dim3(grid.x, grid.y, a.n_parts), n_warps*WARP_SIZE, shared, stream, a);
     });
+    if (a.n_parts > 1) {
+        h2o_launch(h2o_attn_merge, dim3(a.n_q*a.n_head), H2O_ATTN_MERGE_THREADS, 0, stream, a);
+    }
 }
 
-static void launch_sums(const h2o_cuda_attn & a, int n_block, bool of_queries, cudaStream_t stream) {
-    const int unit_rows = of_queries ? a.group : a.n_q*a.group;
+static void launch_sums(h2o_cuda_attn & a, bool of_queries, ggml_cuda_pool_alloc<float> & splits, cudaStream_t stream) {
+    const int     unit_rows = of_queries ? a.group : a.n_q*a.group;
+    const int64_t n_sums    = (int64_t) a.n_k*a.n_head_kv*(of_queries ? a.n_q : a.n_block);
 
-    with_kernel(a, warps_for(unit_rows), [&](auto number, auto d, auto n_warps) {
+    with_kernel(a, unit_rows, [&](auto number, auto d, auto n_warps) {
         using T = decltype(number);
-        constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
+        constexpr size_t shared = h2o_tile_sizes<T, d>::shared_of_sums(n_warps);
+
+        dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv*a.n_block, of_queries ? a.n_q : 1);
+
+        // keys of the chunk are seen by a part of the rows only: twice as many
+        const int n_splits = 2*parts_for((int64_t) grid.x*grid.y*grid.z, shared, ceil_div(unit_rows, 2*MIN_SPLIT_ROWS));
+
+        a.split_rows = ceil_div(ceil_div(unit_rows, n_splits), n_warps*H2O_ATTN_WARP_ROWS)*n_warps*H2O_ATTN_WARP_ROWS;
+        a.n_splits   = ceil_div(unit_rows, a.split_rows);
+        a.split_sums = a.n_splits > 1 ? splits.alloc(a.n_splits*n_sums) : a.sums;
+        grid.z      *= a.n_splits;
 
         const auto kernel = h2o_attn_sums<T, d, n_warps>;
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
-
-        const dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv*n_block, of_queries ? a.n_q : 1);
         h2o_launch(kernel, grid, n_warps*WARP_SIZE, shared, stream, a, unit_rows);
     });
+    if (a.n_splits > 1) {
+        h2o_launch(h2o_attn_add_splits, dim3(ceil_div(n_sums, H2O_ATTN_SUM_THREADS)), H2O_ATTN_SUM_THREADS, 0, stream,
+                a, n_sums);
+    }
 }
 
 bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
@@ -210,42 +254,31 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
     if (type == GGML_TYPE_COUNT || d > MAX_HEAD_SIZE) {
         return false;
     }
-    if (std::max(h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1), h2o_tile_sizes<half,
-            MAX_HEAD_SIZE>::shared(1)) + STATIC_SHARED > info.smpbo) {
+    // of float the largest, as of BF16
+    if (std::max(h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1),
+            h2o_tile_sizes<nv_bfloat16, MAX_HEAD_SIZE>::shared(1)) + STATIC_SHARED > info.smpbo) {
         return false;
     }
-    return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;
+    return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX/2 && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;
 }
 
 void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     h2o_cuda_attn a = args_of(dst);
 
-    const int n_block = (int) dst->src[0]->ne[3];
+    const int64_t n_rows = (int64_t) a.n_block*a.n_q*a.n_head;
 
-    ggml_cuda_pool_alloc<float> parts(ctx.pool());
-    if (n_block == 1) {
-        const int n_keys   = a.part_keys;
-        const int n_blocks = a.n_tiles*ceil_div(a.tile_rows(), warps_for(a.tile_rows())*H2O_ATTN_WARP_ROWS)*a.n_head_kv;
-        const int n_splits = std::max(std::min(ceil_div(n_keys, MIN_SPLIT_KEYS), MAX_BLOCKS/n_blocks), 1);
+    ggml_cuda_pool_alloc<char>  rounded(ctx.pool(), n_rows*a.d_q*sizeof(float)); // F32, or two parts in BF16, at most
+    ggml_cuda_pool_alloc<float> factors(ctx.pool(), n_rows);
+    ggml_cuda_pool_alloc<float> parts  (ctx.pool());
+    ggml_cuda_pool_alloc<float> splits (ctx.pool());
 
-        a.part_keys = ceil_div(ceil_div(n_keys, n_splits), 64)*64; // whole tiles
-        a.n_parts   = ceil_div(n_keys, a.part_keys);
-    }
-    if (a.n_parts > 1) {
-        const int64_t n_states = (int64_t) a.n_parts*a.n_q*a.n_head;
+    a.rounded = rounded.get();
+    a.factors = factors.get();
 
-        a.part_o = parts.alloc(n_states*(a.v.d + 2));
-        a.part_m = a.part_o + n_states*a.v.d;
-        a.part_l = a.part_m + n_states;
-    }
-
-    launch_tiles(a, n_block, ctx.stream());
-    if (a.n_parts > 1) {
-        h2o_launch(h2o_attn_merge, dim3(a.n_q*a.n_head), H2O_ATTN_MERGE_THREADS, 0, ctx.stream(), a);
-    }
+    launch_attention(a, parts, ctx.stream());
 
     const int sums = ggml_get_op_params_i32(dst, 2);
     if (sums) {
-        launch_sums(a, n_block, sums == GGML_H2O_ATTN_QUERY_SUMS, ctx.stream());
+        launch_sums(a, sums == GGML_H2O_ATTN_QUERY_SUMS, splits, ctx.stream());
     }
 }

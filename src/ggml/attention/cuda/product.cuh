@@ -7,14 +7,13 @@
 
 // Logits of a tile of keys, not yet scaled.
 //   by_hand: one after the other, as the parts of a number cannot be multiplied by infinity or NaN
-template <typename T, int D>
+template <typename T, int D, int N_ROWS>
 static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * q,
         const T * k, int d, bool by_hand) {
     using sizes = h2o_tile_sizes<T, D>;
 
-    const int lane   = threadIdx.x%WARP_SIZE;
-    const int warp   = threadIdx.x/WARP_SIZE;
-    const int n_rows = blockDim.x/WARP_SIZE*H2O_ATTN_WARP_ROWS;
+    const int lane = threadIdx.x%WARP_SIZE;
+    const int warp = threadIdx.x/WARP_SIZE;
 
 #pragma unroll
     for (int n = 0; n < sizes::n_keys/8; ++n) {
@@ -26,19 +25,22 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
             const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane%16)*sizes::ld + lane/16*8;
             const T * k_row = k + (lane%8 + lane/16*8)*sizes::ld + lane/8%2*8;
 
-#pragma unroll 1
-            for (int i = 0; i < d; i += 16) {
-                uint32_t high[4], low[4];
-                h2o_ldmatrix(high, q_row + i);
-                h2o_ldmatrix(low,  q_row + i + n_rows*sizes::ld);
+#pragma unroll 8
+            for (int i = 0; i < D; i += 16) { // from d on all is 0
+                uint32_t x[sizes::q_parts][4];
+#pragma unroll
+                for (int part = 0; part < sizes::q_parts; ++part) {
+                    h2o_ldmatrix(x[part], q_row + part*N_ROWS*sizes::ld + i);
+                }
 #pragma unroll
                 for (int n = 0; n < sizes::n_keys/8; n += 2) {
                     uint32_t b[4];
                     h2o_ldmatrix(b, k_row + n*8*sizes::ld + i);
-                    h2o_number<T>::mma(s[n],     low,  b[0], b[1]);
-                    h2o_number<T>::mma(s[n + 1], low,  b[2], b[3]);
-                    h2o_number<T>::mma(s[n],     high, b[0], b[1]);
-                    h2o_number<T>::mma(s[n + 1], high, b[2], b[3]);
+#pragma unroll
+                    for (int part = sizes::q_parts - 1; part >= 0; --part) {
+                        h2o_number<T>::mma(s[n],     x[part], b[0], b[1]);
+                        h2o_number<T>::mma(s[n + 1], x[part], b[2], b[3]);
+                    }
                 }
             }
             return;
@@ -55,7 +57,7 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
         for (int r = 0; r < 2; ++r) {
             x[r] = (float) q_row[r*8*sizes::ld + i];
             if (sizes::q_parts > 1) {
-                x[r] += (float) q_row[(n_rows + r*8)*sizes::ld + i];
+                x[r] += (float) q_row[(N_ROWS + r*8)*sizes::ld + i];
             }
         }
 #pragma unroll
@@ -81,7 +83,7 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes
 
     if constexpr (h2o_number<T>::is_16) {
         if (!by_hand) {
-            const T * v_row = v + lane%16*sizes::ld + lane/16*8;
+            const T * v_row = v + lane%16*sizes::ld_v + lane/16*8;
 #pragma unroll
             for (int j = 0; j < sizes::n_keys/16; ++j) {
                 const float (& x)[4] = s[2*j];
@@ -101,16 +103,14 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes
                 }
 #pragma unroll
                 for (int n = 0; n < sizes::d_out/8; n += 2) {
-                    if (n*8 < d) {
-                        uint32_t b[4];
-                        h2o_ldmatrix_trans(b, v_row + j*16*sizes::ld + n*8);
-                        if constexpr (h2o_number<T>::n_weight_parts > 1) {
-                            h2o_number<T>::mma(o[n],     low, b[0], b[1]);
-                            h2o_number<T>::mma(o[n + 1], low, b[2], b[3]);
-                        }
-                        h2o_number<T>::mma(o[n],     high, b[0], b[1]);
-                        h2o_number<T>::mma(o[n + 1], high, b[2], b[3]);
+                    uint32_t b[4];
+                    h2o_ldmatrix_trans(b, v_row + j*16*sizes::ld_v + n*8);
+                    if constexpr (h2o_number<T>::n_weight_parts > 1) {
+                        h2o_number<T>::mma(o[n],     low, b[0], b[1]);
+                        h2o_number<T>::mma(o[n + 1], low, b[2], b[3]);
                     }
+                    h2o_number<T>::mma(o[n],     high, b[0], b[1]);
+                    h2o_number<T>::mma(o[n + 1], high, b[2], b[3]);
                 }
             }
             return;
@@ -137,7 +137,7 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes
                 for (int r = 0; r < 2; ++r) {
                     const float weight = __shfl_sync(0xffffffff, x[2*r + e], lane/4*4 + j, WARP_SIZE);
                     if (sees(r, key)) {
-                        const T * row = v + key*sizes::ld + lane%4*2;
+                        const T * row = v + key*sizes::ld_v + lane%4*2;
 #pragma unroll
                         for (int i = 0; i < sizes::d_out/8; ++i) {
                             if (i*8 < d) {

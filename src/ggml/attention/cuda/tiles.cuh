@@ -1,102 +1,171 @@
 #pragma once
 
 // Rows of one KV head and tile of queries, 16 for each warp: attention to the head's keys and the tile's
-// list, in one softmax.
-// blockIdx.x: tile, rows of it, slice of the output; y: KV head and block of queries; z: part of the keys
+// list, in one softmax. K and V come in turn while the other is multiplied (Dao, FlashAttention-2, 2023).
+// blockIdx.x: slice of the output, KV head, block of queries; y: tile and rows of it; z: part of the keys
 // Where heads are large, a block computes all logits, but only a slice of the output.
 
 #include "ggml/attention/cuda/keys.cuh"
 #include "ggml/attention/cuda/product.cuh"
 
 template <typename T, int D, int N_WARPS>
-static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(const h2o_cuda_attn a) {
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>::min_blocks) h2o_attn_tiles(
+        const h2o_cuda_attn a) {
     using sizes = h2o_tile_sizes<T, D>;
 
-    constexpr int n_keys = sizes::n_keys;
-    constexpr int n_rows = N_WARPS*H2O_ATTN_WARP_ROWS;
-    constexpr int d_out  = sizes::d_out;
+    constexpr int n_keys    = sizes::n_keys;
+    constexpr int n_rows    = N_WARPS*H2O_ATTN_WARP_ROWS;
+    constexpr int d_out     = sizes::d_out;
+    constexpr int n_threads = N_WARPS*WARP_SIZE;
+    constexpr int n_own     = (n_keys + n_threads - 1)/n_threads; // keys of a thread
 
     H2O_DYNAMIC_SHARED(memory);
-    T * q  = (T *) memory;
-    T * kv = (T *) (memory + sizes::q_size(N_WARPS)); // K, then V
+    T * q = (T *) memory;
+    T * k = q + sizes::q_size(N_WARPS);
+    T * v = k + n_keys*sizes::ld;
 
-    __shared__ int   numbers[2][n_keys];
-    __shared__ float factors[n_rows][2];
-
-    const h2o_cuda_keys keys = { numbers[0], numbers[1] };
+    // of two tiles
+    __shared__ int rows_of_keys[2][n_keys];
+    __shared__ int firsts[2][n_keys]; // INT_MAX: no query sees the key
 
     const int lane = threadIdx.x%WARP_SIZE;
     const int warp = threadIdx.x/WARP_SIZE;
 
     const int n_slices  = D > d_out ? (a.v.d + d_out - 1)/d_out : 1;
     const int slice     = blockIdx.x%n_slices;
+    const int h         = blockIdx.x/n_slices%a.n_head_kv;
+    const int block     = blockIdx.x/n_slices/a.n_head_kv;
     const int first_out = slice*d_out;
     const int end_out   = min(first_out + d_out, a.v.d);
 
     // the last queries first, which see most
-    const int place = (int) (gridDim.x - 1 - blockIdx.x)/n_slices;
+    const int place = (int) (gridDim.y - 1 - blockIdx.y);
     const int each  = (a.tile_rows() + n_rows - 1)/n_rows; // tile's blocks
     const int tile  = place/each;
     const int start = (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0)*a.group;
     const int stop  = (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q)*a.group;
     const int row   = start + place%each*n_rows;
     const int end   = min(row + n_rows, stop);
-    const int h     = blockIdx.y%a.n_head_kv;
-    const int block = blockIdx.y/a.n_head_kv;
     const int part  = blockIdx.z;
     if (row >= stop) {
         return;
     }
 
-    const int32_t * rows = a.rows_of(h, block);
+    h2o_load_queries<T, D, n_rows>(a, h, block, row, end, q);
 
-    h2o_load_queries<T, D>(a, h, block, row, end, q, &factors[0][0]);
-    __syncthreads();
+    const int32_t *     head_rows = a.rows_of(h, block);
+    const int           end_query = (end - 1)/a.group + 1;
+    const h2o_cuda_list of_head   = h2o_head_keys(a, head_rows, end_query);
+    const h2o_cuda_list list      = h2o_list_of(a, tile, h, end_query);
+
+    // tiles of keys: of the head, then of the list
+    const int begin_key  = part*a.part_keys;
+    const int end_key    = begin_key + a.part_keys;
+    const int begin_list = max(begin_key - a.list_begin, 0);
+    const int n_head     = max(min(end_key, of_head.n) - begin_key + n_keys - 1, 0)/n_keys;
+    const int n_list     = max(min(end_key - a.list_begin, list.n) - begin_list + n_keys - 1, 0)/n_keys;
+
+    h2o_cuda_key next[n_own];
+    const auto find_keys = [&](int t) {
+#pragma unroll
+        for (int i = 0; i < n_own; ++i) {
+            const int at = threadIdx.x + i*n_threads;
+            next[i] = at >= n_keys || t >= n_head + n_list ? h2o_cuda_key { -1, INT_MAX } :
+                    t < n_head ? of_head.key(begin_key + t*n_keys + at) :
+                    list.key(begin_list + (t - n_head)*n_keys + at);
+        }
+    };
+    // returns whether some row of the block does not see a key that the thread set
+    const auto set_keys = [&](int t) {
+        bool is_hidden = false;
+#pragma unroll
+        for (int i = 0; i < n_own; ++i) {
+            const int at = threadIdx.x + i*n_threads;
+            if (at < n_keys) {
+                h2o_cuda_key key = next[i];
+                if (key.row < 0 || (t >= n_head && list.excludes_head_keys &&
+                        h2o_is_head_key(a, head_rows, h, key.row))) {
+                    key = { -1, INT_MAX };
+                }
+                rows_of_keys[t%2][at] = key.row;
+                firsts      [t%2][at] = key.first;
+                is_hidden = is_hidden || key.first > row/a.group;
+            }
+        }
+        return is_hidden;
+    };
+    const auto load_k = [&](int t) {
+        h2o_load_tile<T, D, n_keys, n_threads>(t < n_head ? a.k : a.list_k, rows_of_keys[t%2], h, k, 0, a.k.d);
+    };
 
     // the thread's two rows
     int   query[2];
+    float factor[2];
     float m[2];
     float l[2]; // of the columns that the thread has
     float o[d_out/8][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const int i = warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
-        query[r] = row + i < end ? (row + i)/a.group : -1;
-        m    [r] = -INFINITY;
-        l    [r] = 0.0f;
+        const int i = row + warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
+        query [r] = i < end ? i/a.group : -1;
+        factor[r] = i < end ? a.factors[a.place_of(i, h, block)] : 0.0f;
+        m     [r] = -INFINITY;
+        l     [r] = 0.0f;
     }
 #pragma unroll
     for (int n = 0; n < d_out/8; ++n) {
         o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.0f;
     }
 
-    // to the keys in shared memory
-    const auto attend = [&](const h2o_cuda_rows & k, const h2o_cuda_rows & v) {
-        bool by_hand = __syncthreads_or(!h2o_load_tile<T, D>(k, keys.number, h, kv, 0, k.d));
+    find_keys(0);
+    bool is_masked = __syncthreads_or(set_keys(0));
+    if (n_head + n_list > 0) {
+        load_k(0);
+    }
+    for (int t = 0; t < n_head + n_list; ++t) {
+        find_keys(t + 1);
+        h2o_wait_for_copies();
+        __syncthreads(); // K is there, V was read
+        h2o_load_tile<T, d_out, n_keys, n_threads>(t < n_head ? a.v : a.list_v, rows_of_keys[t%2], h, v, first_out,
+                end_out);
 
+        bool by_hand = false;
+        if (sizes::q_parts > 1) {
+            by_hand = __syncthreads_or(!h2o_tile_is_finite<T, D, n_keys>(k, a.k.d));
+        }
         float s[n_keys/8][4];
-        h2o_logits<T, D>(s, q, kv, k.d, by_hand);
+        h2o_logits<T, D, n_rows>(s, q, k, a.k.d, by_hand);
+
+        const bool is_hidden = set_keys(t + 1);
+        const auto sees      = [&](int r, int key) { return firsts[t%2][key] <= query[r]; };
+        const auto change    = [&](const auto & f) { // each logit
 #pragma unroll
-        for (int n = 0; n < n_keys/8; ++n) {
+            for (int n = 0; n < n_keys/8; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float (& f)[2] = factors[warp*H2O_ATTN_WARP_ROWS + lane/4 + i/2*8];
-                const bool is_seen = keys.sees(query[i/2], n*8 + lane%4*2 + i%2);
-                s[n][i] = is_seen ? h2o_cap(s[n][i]*f[0]*f[1], a.softcap) : -INFINITY;
+                for (int i = 0; i < 4; ++i) {
+                    s[n][i] = f(s[n][i], i/2, n*8 + lane%4*2 + i%2);
+                }
             }
+        };
+        change([&](float x, int r, int) { return x*factor[r]; });
+        if (a.softcap > 0.0f) {
+            change([&](float x, int, int) { return h2o_cap(x, a.softcap); });
+        }
+        if (is_masked) {
+            change([&](float x, int r, int key) { return sees(r, key) ? x : -INFINITY; });
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float max = m[r];
 #pragma unroll
             for (int n = 0; n < n_keys/8; ++n) {
-                max = h2o_max_or_nan(h2o_max_or_nan(max, s[n][2*r]), s[n][2*r + 1]);
+                max = fmaxf(fmaxf(max, s[n][2*r]), s[n][2*r + 1]); // NaN comes back as weight
             }
-            max = h2o_max_or_nan(max, __shfl_xor_sync(0xffffffff, max, 1, WARP_SIZE));
-            max = h2o_max_or_nan(max, __shfl_xor_sync(0xffffffff, max, 2, WARP_SIZE));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 1, WARP_SIZE));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2, WARP_SIZE));
 
-            const bool  is_empty = max == -INFINITY;
-            const float f        = is_empty ? 1.0f : expf(m[r] - max);
+            const float shift = max == -INFINITY ? 0.0f : max;
+            const float f     = expf(m[r] - shift);
 
             m[r]  = max;
             l[r] *= f;
@@ -105,7 +174,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     float & x = s[n][2*r + e];
-                    x = is_empty ? 0.0f : expf(x - max);
+                    x = expf(x - shift);
                     l[r] += x;
                 }
             }
@@ -116,33 +185,24 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, 2) h2o_attn_tiles(co
             }
         }
 
-        __syncthreads(); // K was read
-        by_hand = __syncthreads_or(!h2o_load_tile<T, D>(v, keys.number, h, kv, first_out, end_out));
-        const auto sees = [&](int r, int key) { return keys.sees(query[r], key); };
-        h2o_add_values<T, D>(o, s, kv, end_out - first_out, by_hand, sees);
-        __syncthreads(); // V and the keys' numbers were read
-    };
-
-    const int           end_query = (end - 1)/a.group + 1;
-    const h2o_cuda_list of_head   = h2o_head_keys(a, rows);
-    const h2o_cuda_list list      = h2o_list_of(a, tile, h);
-    const int           end_key   = min((part + 1)*a.part_keys, a.list_begin + a.n_list_rows);
-
-    for (int key = part*a.part_keys; key < end_key; key += n_keys) {
-        const bool is_of_head = key < a.list_begin;
-        const bool any        = h2o_set_keys(a, keys, is_of_head ? of_head : list, rows, h,
-                is_of_head ? key : key - a.list_begin, n_keys, end_query);
-        if (__syncthreads_or(any)) {
-            attend(is_of_head ? a.k : a.list_k, is_of_head ? a.v : a.list_v);
-        } else if (is_of_head) {
-            key = a.list_begin - n_keys; // later queries see the others
+        h2o_wait_for_copies();
+        const bool is_next_masked = __syncthreads_or(is_hidden); // V is there, K was read
+        if (t + 1 < n_head + n_list) {
+            load_k(t + 1);
         }
+        if (is_masked) { // a weight of 0 does not hide what is not finite
+            by_hand = __syncthreads_or(!h2o_tile_is_finite<T, d_out, n_keys>(v, end_out - first_out));
+        }
+        h2o_add_values<T, D>(o, s, v, end_out - first_out, by_hand, sees);
+        is_masked = is_next_masked;
     }
+    h2o_wait_for_copies(); // of q, if there are no keys
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
         l[r] += __shfl_xor_sync(0xffffffff, l[r], 1, WARP_SIZE);
         l[r] += __shfl_xor_sync(0xffffffff, l[r], 2, WARP_SIZE);
+        m[r]  = isnan(l[r]) && m[r] < INFINITY ? l[r] : m[r];
         if (query[r] < 0) {
             continue;
         }

@@ -1,18 +1,21 @@
 #include "ggml/top-keys/cuda/top-keys.cuh"
 
+#include "ggml/cuda/copy.cuh"
 #include "ggml/cuda/mma.cuh"
 #include "ggml/top-keys/cuda/select.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
 constexpr int     BLOCK         = 32;  // numbers, of Q4_0 too
 constexpr int     BLOCK_BYTES   = 18;  // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, plus 8
 constexpr int     MAX_HEAD_SIZE = 576;
-constexpr int     QUERIES       = 16;  // of a product
-constexpr int     WARPS         = 4;
+constexpr int     QUERIES       = 32;  // of two products, which share a key's numbers
+constexpr int     WARPS         = 2;
 constexpr int     THREADS       = WARPS*WARP_SIZE;
-constexpr int     WARP_KEYS     = 32;
+constexpr int     WARP_KEYS     = 64;
 constexpr int     KEYS          = WARPS*WARP_KEYS;
+constexpr int     MIN_BLOCKS    = 1024; // of scores, if there are tiles enough
 constexpr int64_t MAX_SCORES    = 8*1024*1024; // at once, unless one tile of each KV head has more
 
 // A block of a query in 8 bits, -127 to 127.
@@ -43,9 +46,9 @@ struct top_keys_args {
     float * scores; // [n_round][n_k]
 };
 
-// of k_score, in bytes: a key's 16 bytes and scale of each block, and queries
+// of k_score, in bytes: a key's 16 bytes and scale of each block, and queries, while the next ones come
 static constexpr size_t shared_size(int d) {
-    return d/BLOCK*(KEYS*5*sizeof(int) + QUERIES*sizeof(query_block));
+    return d/BLOCK*(KEYS*5*sizeof(int) + 2*QUERIES*sizeof(query_block));
 }
 
 // blockIdx: query, KV head; a warp
@@ -108,23 +111,50 @@ static __global__ void __launch_bounds__(THREADS) k_mark_excluded(const top_keys
     }
 }
 
-// Products of a tile's queries with some keys, of each key the highest.
-// blockIdx: keys, KV head, tile
+// Products of the tiles' queries with some keys, of each key and tile the highest.
+// blockIdx: keys, KV head, share of the round's tiles
 static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a) {
+    constexpr int   N     = WARP_KEYS/8;
+    constexpr int   MAGIC = 0x4b400000; // the bits of 3*2^22: with a small integer added they are a float
+    constexpr float THREE = 12582912.0f;
+
     const int lane     = threadIdx.x%WARP_SIZE;
     const int warp_key = threadIdx.x/WARP_SIZE*WARP_KEYS;
     const int key      = blockIdx.x*KEYS;
     const int h        = blockIdx.y;
-    const int tile     = a.first_tile + blockIdx.z;
     const int n_blocks = a.d/BLOCK;
-    const int first    = (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0);
-    const int end      = (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q);
+    const int n_words  = n_blocks*(int) (sizeof(query_block)/sizeof(int)); // of a query
     const int n_keys   = min(KEYS, a.n_k - key);
+    const int end_tile = a.first_tile + a.n_round;
 
     H2O_DYNAMIC_SHARED(memory);
     int         * numbers = (int *) memory;
     float       * scales  = (float *) (numbers + n_blocks*KEYS*4); // NaN: excluded, or no key
     query_block * queries = (query_block *) (scales + n_blocks*KEYS);
+
+    const auto first_of = [&](int tile) { return (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0); };
+    const auto end_of   = [&](int tile) { return (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q); };
+
+    const auto copy_queries = [&](const query_block * from, query_block * to, int n, auto size) {
+        constexpr int n_bytes = decltype(size)::value;
+        for (int i = threadIdx.x*n_bytes; i < QUERIES*n_words*4; i += THREADS*n_bytes) {
+            h2o_copy_async<n_bytes>((char *) to + i, (const char *) from + (i < n ? i : 0), i < n);
+        }
+    };
+    const auto load_queries = [&](int start, int end, query_block * to) {
+        const query_block * from = a.queries + ((int64_t) h*a.n_q + start)*n_blocks;
+
+        const int n = min(QUERIES, end - start)*n_words*4;
+        if (n_blocks%4 == 0) {
+            copy_queries(from, to, n, std::integral_constant<int, 16>());
+        } else {
+            copy_queries(from, to, n, std::integral_constant<int, 4>());
+        }
+    };
+
+    int tile  = a.first_tile + blockIdx.z;
+    int start = first_of(tile);
+    load_queries(start, end_of(tile), queries);
 
     const uint8_t * is_excluded = a.is_excluded + (int64_t) h*a.n_k + key;
     for (int i = threadIdx.x; i < KEYS*n_blocks; i += THREADS) {
@@ -140,74 +170,108 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
         scales[at] = j < n_keys && !is_excluded[j] ? (float) *(const half *) src : NAN;
     }
 
-    float highest[WARP_KEYS/8][2];
+    float highest[N][2];
 #pragma unroll
-    for (int n = 0; n < WARP_KEYS/8; ++n) {
+    for (int n = 0; n < N; ++n) {
         highest[n][0] = highest[n][1] = -INFINITY;
     }
 
-    for (int start = first; start < end; start += QUERIES) {
-        const int   n_words = (int) (min(QUERIES, end - start)*n_blocks*sizeof(query_block)/sizeof(int));
-        const int * words   = (const int *) (a.queries + ((int64_t) h*a.n_q + start)*n_blocks);
-        for (int i = threadIdx.x; i < (int) (QUERIES*n_blocks*sizeof(query_block)/sizeof(int)); i += THREADS) {
-            ((int *) queries)[i] = i < n_words ? words[i] : 0;
-        }
-        __syncthreads();
+    while (tile < end_tile) {
+        const int  end     = end_of(tile);
+        const bool is_last = start + QUERIES >= end; // of the tile
 
-        float sums[WARP_KEYS/8][4];
+        const int     next_tile  = is_last ? tile + gridDim.z : tile;
+        const int     next_start = is_last ? first_of(next_tile) : start + QUERIES;
+        query_block * next       = queries == (query_block *) (scales + n_blocks*KEYS) ? queries + QUERIES*n_blocks :
+                queries - QUERIES*n_blocks;
+
+        h2o_wait_for_copies();
+        __syncthreads(); // these queries are there, the last ones were read
+        if (next_tile < end_tile) {
+            load_queries(next_start, end_of(next_tile), next);
+        }
+
+        float factors[QUERIES/8];
 #pragma unroll
-        for (int n = 0; n < WARP_KEYS/8; ++n) {
-            sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
+        for (int r = 0; r < QUERIES/8; ++r) {
+            const int i = start + lane/4 + r*8;
+            factors[r] = i < end ? a.factors[(int64_t) h*a.n_q + i] : NAN;
+        }
+
+        float sums[QUERIES/16][N][4];
+#pragma unroll
+        for (int p = 0; p < QUERIES/16; ++p) {
+#pragma unroll
+            for (int n = 0; n < N; ++n) {
+                sums[p][n][0] = sums[p][n][1] = sums[p][n][2] = sums[p][n][3] = 0.0f;
+            }
         }
 #pragma unroll 1
         for (int b = 0; b < n_blocks; ++b) {
-            const query_block & upper = queries[lane/4*n_blocks + b];
-            const query_block & lower = queries[(lane/4 + 8)*n_blocks + b];
-
-            const int x[4] = { upper.x[lane%4], lower.x[lane%4], upper.x[lane%4 + 4], lower.x[lane%4 + 4] };
+            int x[QUERIES/16][4];
+            int offsets[QUERIES/16][2];
 #pragma unroll
-            for (int n = 0; n < WARP_KEYS/8; ++n) {
-                const int     at = b*KEYS + warp_key + n*8;
-                const int     y  = numbers[(at + lane/4)*4 + lane%4];
-                const float * f  = scales + at + lane%4*2;
+            for (int p = 0; p < QUERIES/16; ++p) {
+                const query_block & upper = queries[(lane/4 + p*16)*n_blocks + b];
+                const query_block & lower = queries[(lane/4 + p*16 + 8)*n_blocks + b];
 
-                int c[4] = { upper.offset, upper.offset, lower.offset, lower.offset };
-                h2o_mma_bytes(c, x, y & 0x0f0f0f0f, y >> 4 & 0x0f0f0f0f);
+                x[p][0] = upper.x[lane%4];
+                x[p][1] = lower.x[lane%4];
+                x[p][2] = upper.x[lane%4 + 4];
+                x[p][3] = lower.x[lane%4 + 4];
+                offsets[p][0] = MAGIC + upper.offset;
+                offsets[p][1] = MAGIC + lower.offset;
+            }
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    sums[n][i] += f[i%2]*(float) c[i];
+            for (int n = 0; n < N; ++n) {
+                const int   at   = b*KEYS + warp_key + n*8;
+                const int   y    = numbers[(at + lane/4)*4 + lane%4];
+                const float f[2] = { scales[at + lane%4*2], scales[at + lane%4*2 + 1] };
+#pragma unroll
+                for (int p = 0; p < QUERIES/16; ++p) {
+                    int c[4] = { offsets[p][0], offsets[p][0], offsets[p][1], offsets[p][1] };
+                    h2o_mma_bytes(c, x[p], y & 0x0f0f0f0f, y >> 4 & 0x0f0f0f0f);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        sums[p][n][i] += f[i%2]*(__uint_as_float((uint32_t) c[i]) - THREE);
+                    }
                 }
             }
         }
 
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int   i      = start + lane/4 + r*8;
-            const float factor = i < end ? a.factors[(int64_t) h*a.n_q + i] : NAN;
+        for (int p = 0; p < QUERIES/16; ++p) {
 #pragma unroll
-            for (int n = 0; n < WARP_KEYS/8; ++n) {
-                highest[n][0] = fmaxf(highest[n][0], sums[n][2*r]*factor);
-                highest[n][1] = fmaxf(highest[n][1], sums[n][2*r + 1]*factor);
+            for (int n = 0; n < N; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    highest[n][i%2] = fmaxf(highest[n][i%2], sums[p][n][i]*factors[2*p + i/2]);
+                }
             }
         }
-        __syncthreads(); // the queries were read
-    }
 
-    float * scores = a.scores + ((int64_t) h*a.n_round + blockIdx.z)*a.n_k + key;
+        if (is_last) {
+            float * scores = a.scores + ((int64_t) h*a.n_round + tile - a.first_tile)*a.n_k + key;
 #pragma unroll
-    for (int n = 0; n < WARP_KEYS/8; ++n) {
+            for (int n = 0; n < N; ++n) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            float x = highest[n][e];
-            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 4,  WARP_SIZE));
-            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 8,  WARP_SIZE));
-            x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 16, WARP_SIZE));
+                for (int e = 0; e < 2; ++e) {
+                    float x = highest[n][e];
+                    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 4,  WARP_SIZE));
+                    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 8,  WARP_SIZE));
+                    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 16, WARP_SIZE));
+                    highest[n][e] = -INFINITY;
 
-            const int j = warp_key + n*8 + lane%4*2 + e;
-            if (lane < 4 && j < n_keys) {
-                scores[j] = is_excluded[j] ? NAN : x;
+                    const int j = warp_key + n*8 + lane%4*2 + e;
+                    if (lane < 4 && j < n_keys) {
+                        scores[j] = is_excluded[j] ? NAN : x;
+                    }
+                }
             }
         }
+        tile    = next_tile;
+        start   = next_start;
+        queries = next;
     }
 }
 
@@ -290,7 +354,10 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
     for (a.first_tile = 0; a.first_tile < a.n_tiles; a.first_tile += a.n_round) {
         a.n_round = (int) std::min<int64_t>(max_round, a.n_tiles - a.first_tile);
 
-        const dim3 grid((a.n_k + KEYS - 1)/KEYS, a.n_head_kv, a.n_round);
+        const int n_blocks_of_keys = (a.n_k + KEYS - 1)/KEYS*a.n_head_kv;
+        const int n_shares         = std::clamp(MIN_BLOCKS/n_blocks_of_keys, 1, a.n_round);
+
+        const dim3 grid((a.n_k + KEYS - 1)/KEYS, a.n_head_kv, n_shares);
         h2o_launch(k_score, grid, THREADS, shared, stream, a);
         h2o_launch(k_select, dim3(a.n_round, a.n_head_kv), H2O_SELECT_THREADS, 0, stream, a);
     }

@@ -1,0 +1,56 @@
+#pragma once
+
+// q in the type in which products are computed. In 16 bits a row is scaled by a power of two, so that its largest
+// number is near 2^8: F16 has it with 11 bits; BF16 has it in two parts.
+
+#include "ggml/attention/cuda/args.cuh"
+#include "ggml/cuda/mma.cuh"
+
+constexpr int H2O_ATTN_QUERY_WARPS = 4;
+
+// blockIdx: rows, KV head and block of queries; a warp has a row
+template <typename T>
+static __global__ void __launch_bounds__(H2O_ATTN_QUERY_WARPS*WARP_SIZE) h2o_attn_queries(const h2o_cuda_attn a) {
+    constexpr int n_parts = h2o_number<T>::n_query_parts;
+
+    const int lane  = threadIdx.x%WARP_SIZE;
+    const int row   = blockIdx.x*H2O_ATTN_QUERY_WARPS + threadIdx.x/WARP_SIZE;
+    const int h     = blockIdx.y%a.n_head_kv;
+    const int block = blockIdx.y/a.n_head_kv;
+    if (row >= a.n_q*a.group) {
+        return;
+    }
+    const float * src   = a.q_of(row, h, block);
+    const int64_t place = a.place_of(row, h, block);
+
+    float up = 1.0f, down = 1.0f;
+    if (h2o_number<T>::is_16) {
+        float peak = 0.0f; // of finite numbers
+        for (int i = lane; i < a.k.d; i += WARP_SIZE) {
+            peak = h2o_is_finite(src[i]) ? fmaxf(peak, fabsf(src[i])) : peak;
+        }
+#pragma unroll
+        for (int offset = WARP_SIZE/2; offset > 0; offset /= 2) {
+            peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, offset, WARP_SIZE));
+        }
+        int exponent = 0;
+        frexpf(peak, &exponent);
+        const int shift = min(8 - exponent, 120); // powers of two are finite
+
+        up   = ldexpf(1.0f, shift);
+        down = ldexpf(1.0f, -shift);
+    }
+
+    T * dst = (T *) a.rounded + place*n_parts*a.d_q;
+    for (int i = lane; i < a.d_q; i += WARP_SIZE) {
+        const float x    = i < a.k.d ? src[i]*up : 0.0f;
+        const T     high = h2o_number<T>::from(x);
+        dst[i] = high;
+        if (n_parts > 1) {
+            dst[a.d_q + i] = h2o_number<T>::from(h2o_is_finite(x) ? x - (float) high : 0.0f);
+        }
+    }
+    if (lane == 0) {
+        a.factors[place] = a.scale*down;
+    }
+}
