@@ -80,7 +80,7 @@ def test_whole_model(options: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(IS_SOFTWARE, reason="the emulator's memory is the host's, which moves the rows itself")
 def test_layers_that_choose_alike() -> None:
-    check_layers_that_choose_alike(demo_model_path(), n_gpu_layers=99)
+    check_layers_that_choose_alike(demo_model_path(), n_chunks=20, n_gpu_layers=99)
 
 
 @pytest.mark.skipif(not IS_SOFTWARE, reason="a GPU goes on")
