@@ -88,10 +88,7 @@ def test_the_device_moves_rows_as_the_host_does(
 
 
 def check_layers_that_choose_alike(path: Path, n_chunks: int, **kwargs: Any) -> None:
-    """Layers whose rows move alike share the numbers of these. Which do, changes from chunk to chunk.
-
-    K and V of the first layer do not depend on attention: they are the same without eviction.
-    """
+    """K and V of the first layer do not depend on attention: they are the same without eviction."""
     config = CONFIG.but(
         chunk_size=8, local_window=1, heavy_budget=1, sink_tokens=0, shared_heads=True, scorer="distant"
     )

@@ -25,20 +25,32 @@ struct keys {
     bool          is_text;   // rows 0, 1, ...
 };
 
-// A view only where the layer has fewer heads: each view of an input is copied to the device separately.
-ggml_tensor * heads_of(ggml_context * ctx, ggml_tensor * rows, const h2o_kv_layer & layer) {
-    return rows->ne[1] == layer.k.n_head ? rows : ggml_view_2d(ctx, rows, rows->ne[0], layer.k.n_head, rows->nb[1], 0);
+// An input where it can be viewed. The scheduler copies an input to a device once, but each view of it separately.
+ggml_tensor * on_device(h2o_step_graph & g, ggml_tensor * input, const h2o_kv_layer & layer) {
+    ggml_tensor *& res = g.copies[{ input, layer.device }];
+    if (!res) {
+        res = ggml_backend_dev_type(layer.device) == GGML_BACKEND_DEVICE_TYPE_CPU ? input : ggml_cont(g.ctx, input);
+    }
+    return res;
+}
+
+// the layer's first n numbers for each head
+ggml_tensor * rows_of(h2o_step_graph & g, ggml_tensor * input, const h2o_kv_layer & layer, int64_t n) {
+    ggml_tensor * all = on_device(g, input, layer);
+
+    return ggml_view_2d(g.ctx, all, n, layer.k.n_head, all->nb[1], all->ne[2] > 1 ? layer.index*all->nb[2] : 0);
 }
 
 // memory keys, then chunk keys
-keys memory_chunk_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
-    return { heads_of(g.ctx, g.inputs.memory_chunk_rows[layer.index], layer), g.inputs.memory_chunk_first,
-            g.inputs.memory_chunk_mask, g.env.store.layout.first_row(g.shape.n_memory), false };
+keys memory_chunk_keys(h2o_step_graph & g, const h2o_kv_layer & layer) {
+    return { rows_of(g, g.inputs.memory_chunk_rows, layer, g.inputs.memory_chunk_rows->ne[0]),
+            g.inputs.memory_chunk_first, g.inputs.memory_chunk_mask, g.env.store.layout.first_row(g.shape.n_memory),
+            false };
 }
 
 // everything so far
-keys text_keys(const h2o_step_graph & g, const h2o_kv_layer & layer) {
-    return { heads_of(g.ctx, g.inputs.text_rows, layer), g.inputs.text_first, g.inputs.text_mask, 0, true };
+keys text_keys(h2o_step_graph & g, const h2o_kv_layer & layer) {
+    return { rows_of(g, g.inputs.text_rows, layer, g.shape.n_text), g.inputs.text_first, g.inputs.text_mask, 0, true };
 }
 
 ggml_h2o_attn_sums sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
@@ -71,9 +83,8 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
         const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
 
         // the positions in the memory set
-        ggml_tensor * own    = g.inputs.memory.empty() ?
-                heads_of(g.ctx, g.inputs.memory_chunk_rows[layer.index], layer) : g.inputs.memory[layer.index];
-        ggml_tensor * memory = ggml_view_2d(g.ctx, own, g.shape.n_memory, own->ne[1], own->nb[1], 0);
+        ggml_tensor * memory = rows_of(g, g.inputs.memory ? g.inputs.memory : g.inputs.memory_chunk_rows, layer,
+                g.shape.n_memory);
 
         ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
         ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
@@ -81,7 +92,7 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
         params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile,
                 params.extra.offset);
         ggml_set_output(params.extra.rows); // read when the graph is computed
-        g.choices.push_back({ (uint32_t) layer.index, params.extra.rows });
+        g.choices.push_back({ (uint32_t) layer.index, params.extra.rows, {} });
         if (g.env.store.offloaded(g.shape.seq)) {
             params.extra.source   = h2o_fetch_chosen(g, layer, params.extra.rows);
             params.extra.n_source = g.shape.n_indexed;
@@ -142,7 +153,7 @@ void keep_sums(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * sum
     ggml_build_forward_expand(g.gf, kept);
     h2o_profile_ends_part(kept, H2O_PART_SCORES);
 
-    g.sums.push_back({ (uint32_t) layer.index, first, kept });
+    g.sums.push_back({ (uint32_t) layer.index, first, kept, {} });
 }
 
 // one softmax over keys; the step's own keys come last
@@ -163,8 +174,8 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggm
     const auto & cache = g.env.intra->get(a.layer.il);
     const auto   runs  = h2o_runs(g.step, S);
 
-    ggml_tensor * text   = heads_of(g.ctx, g.inputs.text_rows, a.layer);
-    ggml_tensor * limits = g.inputs.limits;
+    ggml_tensor * text   = on_device(g, g.inputs.text_rows, a.layer);
+    ggml_tensor * limits = g.inputs.limits ? on_device(g, g.inputs.limits, a.layer) : nullptr;
 
     for (size_t i = 0; i < runs.size(); ++i) {
         const auto & r = runs[i];
@@ -172,7 +183,7 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggm
         ggml_tensor * q_r = ggml_view_4d(g.ctx, q, q->ne[0], r.n_q, n_head, r.n_chunks, q->nb[2], q->nb[1], S*q->nb[2],
                 r.offset_q*q->nb[2]);
 
-        ggml_tensor * rows = ggml_view_2d(g.ctx, text, r.n_k*r.n_chunks, text->ne[1], text->nb[1],
+        ggml_tensor * rows = ggml_view_2d(g.ctx, text, r.n_k*r.n_chunks, a.layer.k.n_head, text->nb[1],
                 (r.pos_k - runs[0].pos_k)*text->nb[0]);
 
         ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0],

@@ -3,11 +3,14 @@
 #include "h2o/config/config.h"
 #include "h2o/sequence/plan.h"
 
+#include "ggml-backend.h"
 #include "ggml.h"
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 class h2o_intra;
@@ -83,12 +86,8 @@ std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size);
 
 // Inputs of a step's graph. Unused inputs have no buffer.
 struct h2o_step_inputs {
-    // by layer: I32 [n_memory + n_chunk, n_head_kv]; compact layout: one for all layers
-    std::vector<ggml_tensor *> memory_chunk_rows;
-
-    // compact layout with an index of keys, by layer: I32 [n_memory, n_head_kv], positions
-    std::vector<ggml_tensor *> memory;
-
+    ggml_tensor * memory_chunk_rows  = nullptr; // I32 [n_memory + n_chunk, n_head_kv, n_layer]; compact layout: n_layer 1
+    ggml_tensor * memory = nullptr; // compact layout with an index of keys: I32 [n_memory, n_head_kv, n_layer], positions
     ggml_tensor * memory_chunk_first  = nullptr; // I32 [n_memory + n_chunk]: the first query that sees a key
     ggml_tensor * memory_chunk_mask   = nullptr; // F16 [n_memory + n_chunk, n_tokens]
     ggml_tensor * text_rows  = nullptr; // I32 [n_text, n_head_kv]: 0, 1, ...
@@ -115,11 +114,15 @@ struct h2o_step_graph {
     h2o_step_shape  shape;
     h2o_step_inputs inputs;
 
+    std::map<std::pair<ggml_tensor *, ggml_backend_dev_t>, ggml_tensor *> copies; // of inputs, on devices of layers
+
     // a layer's column sums
     struct sums_t {
         uint32_t      layer; // index
         uint32_t      first; // phase 1: position of the first key
         ggml_tensor * t;     // F32 [n_k, n_head_kv, ..]: one for each chunk of phase 1, or for each generated token
+
+        std::vector<float> data; // of t
     };
     std::vector<sums_t> sums;
 
@@ -127,6 +130,8 @@ struct h2o_step_graph {
     struct choice_t {
         uint32_t      layer; // index
         ggml_tensor * t;     // I32 [n, n_tiles, n_head_kv]: positions
+
+        std::vector<int32_t> data; // of t
     };
     std::vector<choice_t> choices;
 
@@ -160,6 +165,6 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
 struct h2o_computed_graph {
     virtual ~h2o_computed_graph() = default;
 
-    // adds column sums and chosen extra keys to the sequences
-    virtual void read_results() const = 0;
+    // Adds column sums, and chosen extra keys if they are kept, to the sequences. Waits for the devices if there are any.
+    virtual void read_results(ggml_backend_sched_t sched, bool keeps_choices) = 0;
 };

@@ -39,22 +39,14 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
         n_head_kv_max = std::max(n_head_kv_max, layer.k.n_head);
     }
 
-    const uint32_t n_keys = shape.n_memory + shape.n_chunk;
+    const uint32_t n_keys     = shape.n_memory + shape.n_chunk;
+    const bool     is_compact = env.store.layout.is_compact;
 
     h2o_step_inputs res;
-    if (env.store.layout.is_compact) {
-        res.memory_chunk_rows.assign(state.layers.size(),
-                new_input(ctx, "h2o_memory_chunk_rows", GGML_TYPE_I32, n_keys, n_head_kv_max));
-    } else {
-        for (const auto & layer : state.layers) {
-            res.memory_chunk_rows.push_back(new_input(ctx, "h2o_memory_chunk_rows", GGML_TYPE_I32, n_keys,
-                    layer.n_head_kv));
-        }
-    }
-    if (env.store.layout.is_compact && shape.n_indexed > 0) {
-        for (const auto & layer : state.layers) {
-            res.memory.push_back(new_input(ctx, "h2o_memory", GGML_TYPE_I32, shape.n_memory, layer.n_head_kv));
-        }
+    res.memory_chunk_rows = new_input(ctx, "h2o_memory_chunk_rows", GGML_TYPE_I32, n_keys, n_head_kv_max,
+            is_compact ? 1 : state.layers.size());
+    if (is_compact && shape.n_indexed > 0) {
+        res.memory = new_input(ctx, "h2o_memory", GGML_TYPE_I32, shape.n_memory, n_head_kv_max, state.layers.size());
     }
     res.memory_chunk_first  = new_input(ctx, "h2o_memory_chunk_first",  GGML_TYPE_I32, n_keys);
     res.memory_chunk_mask   = new_input(ctx, "h2o_memory_chunk_mask",   GGML_TYPE_F16, n_keys, shape.n_tokens);
@@ -79,10 +71,14 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
     return res;
 }
 
-// every head's row i is the i-th one
-static void fill_rows(ggml_tensor * t, const std::vector<int32_t> & rows) {
-    for (int64_t h = 0; h < t->ne[1]; ++h) {
-        ggml_backend_tensor_set(t, rows.data(), h*t->nb[1], t->nb[1]);
+// every head has the n rows from `first` on, then padding that is not seen
+static void fill_rows(ggml_tensor * t, uint32_t first, uint32_t n) {
+    if (is_used(t)) {
+        std::vector<int32_t> rows(t->ne[0], 0);
+        std::iota(rows.begin(), rows.begin() + n, first);
+        for (int64_t h = 0; h < t->ne[1]; ++h) {
+            ggml_backend_tensor_set(t, rows.data(), h*t->nb[1], t->nb[1]);
+        }
     }
 }
 
@@ -106,37 +102,20 @@ static void fill_mask(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
     }
 }
 
-// memory keys and chunk keys, of every layer and head
-static void fill_memory_chunk_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env,
-        const h2o_sequence_state & state,
-        const h2o_step & step, const h2o_step_shape & shape) {
-    const auto &   layout = env.store.layout;
-    const uint32_t start  = env.config.chunk_start(step.pos);
-
-    if (layout.is_compact) {
-        if (ggml_tensor * t = inputs.memory_chunk_rows[0]; is_used(t)) {
-            std::vector<int32_t> rows(t->ne[0]);
-            std::iota(rows.begin(), rows.end(), layout.first_row(shape.n_memory));
-            fill_rows(t, rows);
-        }
+// Every layer and head: its memory set, then the positions from `start` on.
+static void fill_positions(ggml_tensor * t, const h2o_sequence_state & state, uint32_t n_memory, uint32_t start) {
+    if (!is_used(t)) {
         return;
     }
-    std::vector<int32_t> rows;
+    std::vector<int32_t> positions(ggml_nelements(t));
     for (const auto & layer : state.layers) {
-        ggml_tensor * t = inputs.memory_chunk_rows[layer.index];
-        if (!is_used(t)) {
-            continue;
-        }
-        rows.clear();
         for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            const auto memory = layer.memory.begin() + h*layer.n_memory();
-            rows.insert(rows.end(), memory, memory + shape.n_memory);
-            for (uint32_t i = 0; i < shape.n_chunk; ++i) {
-                rows.push_back(layout.row_of(start + i));
-            }
+            const auto first = positions.begin() + (layer.index*t->ne[1] + h)*t->ne[0];
+            std::copy_n(layer.memory.begin() + h*layer.n_memory(), n_memory, first);
+            std::iota(first + n_memory, first + t->ne[0], start);
         }
-        set_data(t, rows);
     }
+    set_data(t, positions);
 }
 
 static void fill_extra_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
@@ -173,22 +152,18 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     const uint32_t start  = config.chunk_start(step.pos);
     const uint32_t n_past = shape.n_memory + step.pos - start; // memory and chunk keys before the step's
 
-    fill_memory_chunk_rows(inputs, env, state, step, shape);
-    for (size_t i = 0; i < inputs.memory.size(); ++i) {
-        if (is_used(inputs.memory[i])) {
-            set_data(inputs.memory[i], state.layers[i].memory);
-        }
+    if (env.store.layout.is_compact) {
+        fill_rows(inputs.memory_chunk_rows, env.store.layout.first_row(shape.n_memory), shape.n_memory + shape.n_chunk);
+    } else { // a row is a position
+        fill_positions(inputs.memory_chunk_rows, state, shape.n_memory, start);
     }
+    fill_positions(inputs.memory, state, shape.n_memory, start);
     if (shape.n_chunk > 0) {
         fill_first(inputs.memory_chunk_first, n_past, step.n_tokens);
         fill_mask (inputs.memory_chunk_mask,  n_past, step.n_tokens);
     }
-    if (is_used(inputs.text_rows)) {
-        std::vector<int32_t> rows(inputs.text_rows->ne[0], 0); // padding is not seen
-        const uint32_t first = step.phase == h2o_step::INTRA ? start : 0;
-        std::iota(rows.begin(), rows.begin() + (step.pos + step.n_tokens - first), first);
-        fill_rows(inputs.text_rows, rows);
-    }
+    const uint32_t first_row = step.phase == h2o_step::INTRA ? start : 0;
+    fill_rows(inputs.text_rows, first_row, step.pos + step.n_tokens - first_row);
     if (step.phase == h2o_step::INTRA) {
         const auto runs = h2o_runs(step, config.chunk_size);
         for (size_t i = 0; i < runs.size(); ++i) {

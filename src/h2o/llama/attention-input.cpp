@@ -26,7 +26,7 @@ h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch 
                 steps_of_ubatch.size() == 1);
         const auto inputs = h2o_make_inputs(ctx, memory.env, s.kv->state(), s.step, shape);
 
-        steps.push_back({ s.kv, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {}, {} } });
+        steps.push_back({ s.kv, { ctx, nullptr, memory.env, s.kv->state(), s.step, shape, inputs, {}, {}, {}, {} } });
     }
     if (dense && stores_kv()) {
         dense_k_idxs = dense->build_input_k_idxs(ctx, ubatch);
@@ -197,15 +197,11 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
     const uint32_t start = step.pos - step.pos % chunk_size;
     const uint32_t end   = step.pos + step.n_tokens;
 
-    std::vector<float> sums;
     for (const auto & s : all_sums) {
         const uint32_t n_k = s.t->ne[0]; // padding included
 
-        sums.resize(ggml_nelements(s.t));
-        ggml_backend_tensor_get(s.t, sums.data(), 0, ggml_nbytes(s.t));
-
         for (int64_t i = 0; i < s.t->ne[2]; ++i) {
-            const float * data = sums.data() + i*n_k*s.t->ne[1];
+            const float * data = s.data.data() + i*n_k*s.t->ne[1];
             switch (step.phase) {
                 case h2o_step::SINGLE_PASS:
                     sequence.add_scores(s.layer, { step.n_memory, start, end - start }, data, n_k);
@@ -233,19 +229,16 @@ static void read_choices(const std::vector<h2o_step_graph::choice_t> & choices, 
     const auto     tiles = h2o_tile_grid_of(step, config);
     const uint32_t end   = step.pos + step.n_tokens;
 
-    std::vector<int32_t> all, keys;
+    std::vector<int32_t> keys;
     for (const auto & c : choices) {
         const size_t n = c.t->ne[0];
-
-        all.resize(ggml_nelements(c.t));
-        ggml_backend_tensor_get(c.t, all.data(), 0, ggml_nbytes(c.t));
 
         for (int64_t l = 0; l < c.t->ne[1]; ++l) {
             const uint32_t start = step.pos - tiles.offset + l*tiles.size;
 
             keys.clear();
             for (int64_t h = 0; h < c.t->ne[2]; ++h) {
-                const auto list = all.begin() + (h*c.t->ne[1] + l)*n;
+                const auto list = c.data.begin() + (h*c.t->ne[1] + l)*n;
                 keys.insert(keys.end(), list, list + n);
             }
             sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end), keys);
@@ -253,9 +246,30 @@ static void read_choices(const std::vector<h2o_step_graph::choice_t> & choices, 
     }
 }
 
-void h2o_attention_input::read_results() const {
+void h2o_attention_input::read_results(ggml_backend_sched_t sched, bool keeps_choices) {
+    bool has_some = false;
+
+    const auto fetch = [&](auto & results) {
+        for (auto & r : results) {
+            r.data.resize(ggml_nelements(r.t));
+            ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(sched, r.t), r.t, r.data.data(), 0,
+                    ggml_nbytes(r.t));
+            has_some = true;
+        }
+    };
+    for (auto & s : steps) {
+        fetch(s.graph.sums);
+        if (keeps_choices) {
+            fetch(s.graph.choices);
+        }
+    }
+    if (has_some) {
+        ggml_backend_sched_synchronize(sched);
+    }
     for (const auto & s : steps) {
         read_sums(s.graph.sums, s.graph.step, memory.config.chunk_size, s.kv->sequence);
-        read_choices(s.graph.choices, s.graph.step, memory.config, s.kv->sequence);
+        if (keeps_choices) {
+            read_choices(s.graph.choices, s.graph.step, memory.config, s.kv->sequence);
+        }
     }
 }

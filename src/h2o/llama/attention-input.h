@@ -34,7 +34,7 @@ public:
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
             ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il);
 
-    void read_results() const override;
+    void read_results(ggml_backend_sched_t sched, bool keeps_choices) override;
 
 private:
     struct step_t {

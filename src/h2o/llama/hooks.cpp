@@ -113,7 +113,7 @@ static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, c
     const auto   inputs = h2o_make_inputs(ctx.get(), memory.env, state, step, shape);
 
     h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape,
-            inputs, {}, {} };
+            inputs, {}, {}, {}, {} };
 
     // as many as with everything that a model can ask for
     ggml_tensor * q     = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);

@@ -154,16 +154,22 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
 
 bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t sched) {
     try {
-        ggml_backend_sched_synchronize(sched);
-
+        // a chunk's extra keys would be forgotten when the next one's come
+        const auto & [kv, step, i_call] = steps[i_step].front();
+        const bool keeps_choices        = kv->sequence.keep_extra_keys || step.pos >= memory.config.chunk_start(
+                calls[i_call].transaction->start + calls[i_call].n_tokens - 1);
+        for (const auto & input : res.inputs) {
+            if (auto * graph = dynamic_cast<h2o_computed_graph *>(input.get())) {
+                graph->read_results(sched, keeps_choices);
+            }
+        }
+        // devices compute while the host prepares the next step, unless that reads or moves their rows
+        if (i_step + 1 == steps.size() || memory.store.layout.is_compact || !memory.caches.side.empty()) {
+            ggml_backend_sched_synchronize(sched);
+        }
         for (const auto & s : steps[i_step]) {
             if (auto * offloaded = memory.store.offloaded(s.kv->id)) {
                 offloaded->check();
-            }
-        }
-        for (const auto & input : res.inputs) {
-            if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(input.get())) {
-                graph->read_results();
             }
         }
 

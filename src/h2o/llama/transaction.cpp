@@ -32,6 +32,9 @@ h2o_transaction::~h2o_transaction() {
         return;
     }
     try {
+        for (auto * backend : kv.context.backends) {
+            ggml_backend_synchronize(backend);
+        }
         kv.context.go_back(kv, start, checkpoint, rows, /*moves_keys =*/ false);
         kv.context.caches.side.go_back(kv.id, start, windows.get());
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used

@@ -8,7 +8,7 @@
 #include <numeric>
 
 // an int32 that orders like the float, NaN lowest
-static int32_t h2o_score_key(float score) {
+static int32_t score_key(float score) {
     if (std::isnan(score)) {
         return INT32_MIN;
     }
@@ -21,16 +21,9 @@ static int32_t h2o_score_key(float score) {
 }
 
 // A threshold that exactly n keys reach; with ties, the largest one that more reach. No branch depends on a single key.
-static int32_t h2o_threshold(const std::vector<int32_t> & key, uint32_t n) {
-    int32_t min = key[0];
-    int32_t max = key[0];
-    for (const int32_t k : key) {
-        min = std::min(min, k);
-        max = std::max(max, k);
-    }
-
-    int64_t low  = min; // reached
-    int64_t high = (int64_t) max + 1;
+static int32_t threshold_of(const std::vector<int32_t> & key, uint32_t n) {
+    int64_t low  = INT32_MIN; // reached
+    int64_t high = (int64_t) INT32_MAX + 1;
     while (high - low > 1) {
         const int32_t mid = (low + high) >> 1;
 
@@ -41,43 +34,32 @@ static int32_t h2o_threshold(const std::vector<int32_t> & key, uint32_t n) {
         if (n_reached == n) {
             return mid;
         }
-        (n_reached >= n ? low : high) = mid;
+        (n_reached > n ? low : high) = mid;
     }
     return low;
 }
 
-uint32_t h2o_select_heavy(const int32_t * pos, const float * score, uint32_t n, uint32_t n_heavy, int32_t * dst) {
-    if (n <= n_heavy) {
-        std::copy(pos, pos + n, dst);
-        return n;
-    }
-    if (n_heavy == 0) {
-        return 0;
-    }
-
+// The n_heavy positions of highest rank, ascending. Of equal ranks the lower position wins; NaN ranks lowest.
+static void select_heavy(const int32_t * pos, const std::vector<float> & rank, uint32_t n_heavy, int32_t * dst) {
     static thread_local std::vector<int32_t> key;
 
-    key.resize(n);
-    for (uint32_t i = 0; i < n; ++i) {
-        key[i] = h2o_score_key(score[i]);
-    }
+    key.resize(rank.size());
+    std::transform(rank.begin(), rank.end(), key.begin(), score_key);
 
-    const int32_t threshold = h2o_threshold(key, n_heavy);
+    const int32_t threshold = threshold_of(key, n_heavy);
 
     uint32_t n_ties = n_heavy;
     for (const int32_t k : key) {
         n_ties -= k > threshold;
     }
     uint32_t n_out = 0;
-    for (uint32_t i = 0; i < n && n_out < n_heavy; ++i) {
+    for (uint32_t i = 0; n_out < n_heavy; ++i) {
         const bool is_tie = (key[i] == threshold) & (n_ties > 0);
 
         dst[n_out] = pos[i];
         n_out  += (key[i] > threshold) | is_tie;
         n_ties -= is_tie;
     }
-
-    return n_out;
 }
 
 // Every candidate takes the sum of its block's ranks.
@@ -120,26 +102,24 @@ std::vector<int32_t> h2o_select_memory(const h2o_config & config, uint32_t chunk
     const auto first = std::lower_bound(pos.begin(), pos.end(), (int32_t) n_sink);
     const auto last  = std::lower_bound(first, pos.end(), (int32_t) local_start(config, chunk_end));
 
-    const std::vector<int32_t> candidates(first, last);
-
-    const uint32_t n_heavy = std::min<size_t>(candidates.size(), config.n_memory(chunk_end) - res.size());
+    const uint32_t n_heavy = std::min<size_t>(last - first, config.n_memory(chunk_end) - res.size());
     if (n_heavy == 0) {
         return res;
     }
 
-    std::vector<float> rank(candidates.size());
-    for (size_t i = 0; i < candidates.size(); ++i) {
-        const uint32_t p = candidates[i];
+    const uint32_t     n_chunk_sink = config.n_chunk_sink();
+    std::vector<float> rank(score.begin() + (first - pos.begin()), score.begin() + (last - pos.begin()));
+    for (size_t i = 0; i < rank.size(); ++i) {
+        const uint32_t p = first[i];
 
-        const bool is_chunk_sink = p >= config.chunk_size && p % config.chunk_size < config.n_chunk_sink();
+        const bool is_chunk_sink = n_chunk_sink > 0 && p >= config.chunk_size && p % config.chunk_size < n_chunk_sink;
 
-        rank[i] = is_chunk_sink ? -INFINITY : h2o_rank(config.scorer, score[first - pos.begin() + i], p, chunk_end,
-                config.local_window);
+        rank[i] = is_chunk_sink ? -INFINITY : h2o_rank(config.scorer, rank[i], p, chunk_end, config.local_window);
     }
-    sum_blocks(candidates.data(), candidates.size(), config.block_tokens, rank.data());
+    sum_blocks(&*first, rank.size(), config.block_tokens, rank.data());
 
     const auto heavy = res.insert(res.begin() + n_sink, n_heavy, 0);
-    h2o_select_heavy(candidates.data(), rank.data(), candidates.size(), n_heavy, &*heavy);
+    select_heavy(&*first, rank, n_heavy, &*heavy);
 
     return res;
 }

@@ -174,15 +174,19 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
     std::vector<std::vector<int32_t>> pos  (layer.n_head_kv);
     std::vector<std::vector<float>>   score(layer.n_head_kv);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        for (size_t i = 0; i < n_before; ++i) {
-            if (const int32_t p = layer.memory[h*n_before + i]; p < (int32_t) chunk_start) {
-                pos  [h].push_back(p);
-                score[h].push_back(st.is_scored ? layer.memory_score(h, i) : 0.0f);
-            }
+        const auto   memory = layer.memory.begin() + h*n_before;
+        const size_t n_kept = std::lower_bound(memory, memory + n_before, (int32_t) chunk_start) - memory;
+
+        pos[h].assign(memory, memory + n_kept);
+        pos[h].resize(n_kept + chunk_end - chunk_start);
+        std::iota(pos[h].begin() + n_kept, pos[h].end(), chunk_start);
+
+        score[h].resize(pos[h].size());
+        for (size_t i = 0; st.is_scored && i < n_kept; ++i) {
+            score[h][i] = layer.memory_score(h, i);
         }
-        for (uint32_t p = chunk_start; p < chunk_end; ++p) {
-            pos  [h].push_back(p);
-            score[h].push_back(st.is_scored ? layer.score(h, p) : 0.0f);
+        for (uint32_t p = chunk_start; st.is_scored && p < chunk_end; ++p) {
+            score[h][n_kept + p - chunk_start] = layer.score(h, p);
         }
     }
     // what a position has received, before heads share it
@@ -192,17 +196,16 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
     }
 
     std::vector<int32_t>  memory;
-    std::vector<float>    kept;
-    std::vector<uint32_t> from;
+    std::vector<float>    kept(layer.n_head_kv*n);
+    std::vector<uint32_t> from(layer.n_head_kv*n);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        size_t i = 0;
-        for (const int32_t p : h2o_select_memory(config, chunk_end, pos[h], score[h])) {
-            while (pos[h][i] < p) {
-                i++;
-            }
-            memory.push_back(p);
-            from  .push_back(i);
-            kept  .push_back(received[h][i]*config.ema_alpha);
+        const auto chosen = h2o_select_memory(config, chunk_end, pos[h], score[h]);
+        memory.insert(memory.end(), chosen.begin(), chosen.end());
+
+        for (size_t k = 0, i = 0; k < n; ++k) {
+            for (; pos[h][i] < chosen[k]; ++i) {}
+            from[h*n + k] = i;
+            kept[h*n + k] = received[h][i]*config.ema_alpha;
         }
     }
 

@@ -13,8 +13,9 @@ static ggml_tensor * view_of(ggml_context * ctx, const h2o_kv_rows & rows, uint3
     return ggml_view_2d(ctx, rows.t, rows.t->ne[0], n, rows.t->nb[1], (rows.row0 + first)*rows.t->nb[1]);
 }
 
-// in float32, from the type of the cache and back to it; false: the backend cannot
-static bool add_rotation(h2o_rows_graph & graph, const h2o_key_rotation & r) {
+// In float32, from the type of the cache and back to it; false: the backend cannot. hadamards: the graph's, by size
+static bool add_rotation(h2o_rows_graph & graph, std::map<uint32_t, ggml_tensor *> & hadamards,
+        const h2o_key_rotation & r) {
     if (!graph.can_use(r.rows.t) || (r.rope.factors && !graph.can_use(r.rope.factors))) {
         return false;
     }
@@ -22,9 +23,11 @@ static bool add_rotation(h2o_rows_graph & graph, const h2o_key_rotation & r) {
 
     const int64_t n = r.shifts.size()/r.rows.n_head;
 
-    ggml_tensor * shifts   = graph.new_input(GGML_TYPE_I32, r.shifts);
-    ggml_tensor * hadamard = r.rows.n_rot > 0 ?
-            graph.new_input(GGML_TYPE_F32, h2o_hadamard(r.rows.n_rot), r.rows.n_rot) : nullptr;
+    ggml_tensor *  shifts   = graph.new_input(GGML_TYPE_I32, r.shifts);
+    ggml_tensor *& hadamard = hadamards[r.rows.n_rot];
+    if (r.rows.n_rot > 0 && !hadamard) {
+        hadamard = graph.new_input(GGML_TYPE_F32, h2o_hadamard(r.rows.n_rot), r.rows.n_rot);
+    }
 
     std::vector<ggml_tensor *> nodes;
     const auto node = [&](ggml_tensor * t) {
@@ -62,9 +65,10 @@ static void for_backends(const std::vector<ggml_backend_t> & backends, const std
         left.push_back(&r);
     }
     for (const auto & backend : backends) {
-        h2o_rows_graph graph(backend, rotations.size()*N_TENSORS);
-        left.erase(std::remove_if(left.begin(), left.end(), [&](const auto * r) { return add_rotation(graph, *r); }),
-                left.end());
+        h2o_rows_graph                    graph(backend, rotations.size()*N_TENSORS);
+        std::map<uint32_t, ggml_tensor *> hadamards;
+        left.erase(std::remove_if(left.begin(), left.end(),
+                [&](const auto * r) { return add_rotation(graph, hadamards, *r); }), left.end());
         f(graph, backend);
     }
     if (!left.empty()) {
@@ -79,6 +83,7 @@ void h2o_key_rotor::rotate(const std::vector<ggml_backend_t> & backends,
         const std::vector<h2o_key_rotation> & rotations) {
     for_backends(backends, rotations, [&](h2o_rows_graph & graph, ggml_backend_t backend) {
         graph.compute(allocators[backend], "keys could not be rotated");
+        ggml_backend_synchronize(backend);
     });
 }
 

@@ -118,6 +118,7 @@ void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2
         const uint32_t before = written_row(part, selection.n_before, start - config.chunk_size);
 
         std::vector<int32_t> from;
+        from.reserve(selection.from[layer->index].size());
         for (const uint32_t i : selection.from[layer->index]) {
             from.push_back(i < selection.n_before ? before + i : layout.row_of(0) + i - selection.n_before);
         }
@@ -132,6 +133,9 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
     const uint32_t start = state.n_memory_sets()*config.chunk_size;
     if (!positions.is_moved(start)) {
         return;
+    }
+    for (auto * backend : backends) {
+        ggml_backend_synchronize(backend); // rows may be on the move
     }
 
     std::vector<h2o_key_rotation> rotations;

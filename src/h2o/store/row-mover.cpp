@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-static constexpr size_t N_TENSORS = 5; // of rows that move
+static constexpr size_t N_TENSORS = 5; // of a move
 
 // Rows [r0, r1), one for each head, as words: every type moves unchanged.
 static ggml_tensor * words_of(ggml_context * ctx, const h2o_kv_rows & rows, uint32_t r0, uint32_t r1) {
@@ -21,21 +21,30 @@ static ggml_tensor * words_of(ggml_context * ctx, const h2o_kv_rows & rows, uint
     return res;
 }
 
+// Numbers of heads of rows, of all moves: one input, for each has to be copied to the device.
+static std::vector<int32_t> numbers_of(const std::vector<const h2o_row_moves *> & moves) {
+    std::vector<int32_t> res;
+    for (const auto * m : moves) {
+        const size_t n_head = m->rows.n_head;
+        const size_t n      = m->from.size()/n_head;
+        for (size_t i = 0; i < n; ++i) {
+            for (size_t h = 0; h < n_head; ++h) {
+                res.push_back(m->from[h*n + i]*n_head + h);
+            }
+        }
+    }
+    return res;
+}
+
 // False: the backend cannot. No operator can move heads that are not whole words, such as heads of 32 in Q4_0.
-static bool add_moves(h2o_rows_graph & graph, const h2o_row_moves & m) {
+static bool add_move(h2o_rows_graph & graph, const h2o_row_moves & m, ggml_tensor * numbers, size_t first_number) {
     const auto & rows = m.rows;
     const size_t n    = m.from.size()/rows.n_head;
 
     if (rows.t->nb[1]%(rows.n_head*sizeof(int32_t)) != 0 || !graph.can_use(rows.t)) {
         return false;
     }
-    std::vector<int32_t> numbers;
-    for (size_t i = 0; i < n; ++i) {
-        for (size_t h = 0; h < rows.n_head; ++h) {
-            numbers.push_back(m.from[h*n + i]*rows.n_head + h);
-        }
-    }
-    ggml_tensor * idx    = graph.new_input(GGML_TYPE_I32, numbers);
+    ggml_tensor * idx    = ggml_view_1d(graph.get(), numbers, m.from.size(), first_number*numbers->nb[0]);
     ggml_tensor * all    = words_of(graph.get(), rows, 0, *std::max_element(m.from.begin(), m.from.end()) + 1);
     ggml_tensor * chosen = ggml_get_rows(graph.get(), all, idx);
     ggml_tensor * moved  = ggml_cpy(graph.get(), chosen, words_of(graph.get(), rows, m.first, m.first + n));
@@ -62,9 +71,14 @@ void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std
         if (left.empty()) {
             return;
         }
-        h2o_rows_graph graph(backend, left.size()*N_TENSORS);
-        left.erase(std::remove_if(left.begin(), left.end(), [&](const auto * m) { return add_moves(graph, *m); }),
-                left.end());
+        h2o_rows_graph graph(backend, left.size()*N_TENSORS + 1);
+        ggml_tensor *  numbers = graph.new_input(GGML_TYPE_I32, numbers_of(left));
+
+        size_t end = 0; // of a move's numbers
+        left.erase(std::remove_if(left.begin(), left.end(), [&](const auto * m) {
+            end += m->from.size();
+            return add_move(graph, *m, numbers, end - m->from.size());
+        }), left.end());
         graph.compute(allocators[backend], "rows could not be moved");
     }
 

@@ -22,8 +22,8 @@ class h2o_row_mover {
 public:
     h2o_row_mover();
 
-    // backends: one for each device. What none of them can move goes through the host.
-    // throws std::runtime_error if there is not enough memory or a device fails
+    // backends: one for each device, which moves rows before its next computation; rows that none can move go through
+    // the host. Throws std::runtime_error if there is not enough memory or a device fails.
     void move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves);
 
 private:

@@ -6,7 +6,6 @@
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 h2o_rows_graph::h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max) : backend(backend),
     ctx(ggml_init({ n_tensors_max*ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors_max, false), nullptr,
@@ -20,18 +19,6 @@ h2o_rows_graph::h2o_rows_graph(ggml_backend_t backend, size_t n_tensors_max) : b
 bool h2o_rows_graph::can_compute(const std::vector<ggml_tensor *> & nodes) const {
     return std::all_of(nodes.begin(), nodes.end(),
             [&](const ggml_tensor * node) { return ggml_backend_supports_op(backend, node); });
-}
-
-ggml_tensor * h2o_rows_graph::new_input(ggml_type type, std::vector<uint8_t> bytes, int64_t ne0, int64_t ne1) {
-    for (const auto & [input, other] : inputs) {
-        if (input->type == type && input->ne[1] == ne1 && other == bytes) {
-            return input;
-        }
-    }
-    ggml_tensor * res = ggml_new_tensor_2d(ctx.get(), type, ne0, ne1);
-    ggml_set_input(res);
-    inputs.push_back({ res, std::move(bytes) });
-    return res;
 }
 
 void h2o_rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
@@ -54,7 +41,7 @@ void h2o_rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
             ggml_backend_tensor_set(input, bytes.data(), 0, bytes.size());
         }
     }
-    if (ggml_backend_graph_compute(backend, gf) != GGML_STATUS_SUCCESS) {
+    if (ggml_backend_graph_compute_async(backend, gf) != GGML_STATUS_SUCCESS) {
         throw std::runtime_error(std::string("[h2o] ") + what + ": " + ggml_backend_name(backend) + " failed");
     }
 }

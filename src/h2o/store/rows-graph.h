@@ -22,25 +22,25 @@ public:
 
     void add(ggml_tensor * node) { ggml_build_forward_expand(gf, node); }
 
-    // an input with these values; equal inputs are copied once
     template <typename T>
     ggml_tensor * new_input(ggml_type type, const std::vector<T> & values, int64_t ne1 = 1) {
         const auto * bytes = (const uint8_t *) values.data();
-        return new_input(type, { bytes, bytes + values.size()*sizeof(T) }, values.size()/ne1, ne1);
+        inputs.push_back({ ggml_new_tensor_2d(ctx.get(), type, values.size()/ne1, ne1),
+                { bytes, bytes + values.size()*sizeof(T) } });
+        ggml_set_input(inputs.back().first);
+        return inputs.back().first;
     }
 
-    // Computes the nodes that were added. Throws std::runtime_error, which names `what`.
+    // Begins to compute the nodes that were added. Throws std::runtime_error, which names `what`.
     void compute(ggml_gallocr_ptr & allocator, const char * what);
 
     ggml_context * get() const { return ctx.get(); }
 
 private:
-    ggml_tensor * new_input(ggml_type type, std::vector<uint8_t> bytes, int64_t ne0, int64_t ne1);
-
     const ggml_backend_t backend;
 
     ggml_context_ptr ctx;
     ggml_cgraph *    gf;
 
-    std::vector<std::pair<ggml_tensor *, std::vector<uint8_t>>> inputs;
+    std::vector<std::pair<ggml_tensor *, std::vector<uint8_t>>> inputs; // and their values
 };

@@ -64,9 +64,9 @@ struct h2o_hybrid_input : input, h2o_computed_graph {
         return same_attn && same_recr;
     }
 
-    void read_results() const override {
-        if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get())) {
-            graph->read_results();
+    void read_results(ggml_backend_sched_t sched, bool keeps_choices) override {
+        if (auto * graph = dynamic_cast<h2o_computed_graph *>(this->inp_attn.get())) {
+            graph->read_results(sched, keeps_choices);
         }
     }
 };
