@@ -4,20 +4,13 @@
 
 #include "ggml/cuda/launch.cuh"
 
-// 16 or 4 bytes of global memory, or zeros; both addresses are multiples of that
-template <int SIZE>
+// 16 bytes of global memory, or zeros; both addresses are multiples of 16
 static __device__ __forceinline__ void h2o_copy_async(void * dst, const void * src, bool is_read) {
 #ifdef H2O_CUDA_EMULATED
-    emulator::copy_async(dst, src, SIZE, is_read);
+    emulator::copy_async(dst, src, 16, is_read);
 #elif __CUDA_ARCH__ >= GGML_CUDA_CC_AMPERE
-    const unsigned to = (unsigned) __cvta_generic_to_shared(dst);
-    if constexpr (SIZE == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-            : : "r"(to), "l"(src), "r"(is_read ? 16 : 0) : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-            : : "r"(to), "l"(src), "n"(SIZE), "r"(is_read ? SIZE : 0) : "memory");
-    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+        : : "r"((unsigned) __cvta_generic_to_shared(dst)), "l"(src), "r"(is_read ? 16 : 0) : "memory");
 #else
     NO_DEVICE_CODE;
 #endif

@@ -30,6 +30,7 @@ struct dim3 {
 };
 
 struct alignas(16) uint4  { uint32_t x, y, z, w; };
+struct alignas(16) int4   { int      x, y, z, w; };
 struct alignas(16) float4 { float    x, y, z, w; };
 struct alignas(8)  float2 { float    x, y; };
 

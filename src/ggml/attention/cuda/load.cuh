@@ -90,7 +90,7 @@ static __device__ __forceinline__ void h2o_load_tile(const h2o_cuda_rows & t, co
             const int    row     = rows[key];
             const bool   is_read = row >= 0 && first + i < end;
             const char * src     = of_head + (is_read ? row*t.stride + i*(int) sizeof(T) : 0);
-            h2o_copy_async<16>(tile + key*(D + piece) + i, src, is_read);
+            h2o_copy_async(tile + key*(D + piece) + i, src, is_read);
         }
         return;
     }
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a,
         const bool is_read = row + r < end && i < a.d_q;
 #pragma unroll
         for (int part = 0; part < sizes::q_parts; ++part) {
-            h2o_copy_async<16>(q + (part*N_ROWS + r)*sizes::ld + i,
+            h2o_copy_async(q + (part*N_ROWS + r)*sizes::ld + i,
                     src + (is_read ? (r*sizes::q_parts + part)*a.d_q + i : 0), is_read);
         }
     }

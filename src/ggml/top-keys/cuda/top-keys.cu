@@ -5,18 +5,22 @@
 #include "ggml/top-keys/cuda/select.cuh"
 
 #include <algorithm>
-#include <type_traits>
 
 constexpr int     BLOCK         = 32;  // numbers, of Q4_0 too
 constexpr int     BLOCK_BYTES   = 18;  // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, plus 8
 constexpr int     MAX_HEAD_SIZE = 576;
+constexpr int     GROUP         = 4;   // blocks that are multiplied at a time; to a multiple of it, numbers are 0
 constexpr int     QUERIES       = 32;  // of two products, which share a key's numbers
-constexpr int     WARPS         = 2;
+constexpr int     WARPS         = 4;
 constexpr int     THREADS       = WARPS*WARP_SIZE;
-constexpr int     WARP_KEYS     = 64;
+constexpr int     WARP_KEYS     = 32;
 constexpr int     KEYS          = WARPS*WARP_KEYS;
 constexpr int     MIN_BLOCKS    = 1024; // of scores, if there are tiles enough
 constexpr int64_t MAX_SCORES    = 8*1024*1024; // at once, unless one tile of each KV head has more
+
+static constexpr __host__ __device__ int groups_of(int d) {
+    return (d/BLOCK + GROUP - 1)/GROUP;
+}
 
 // A block of a query in 8 bits, -127 to 127.
 struct query_block {
@@ -37,7 +41,7 @@ struct top_keys_args {
     int32_t       * top;
 
     // [n_head_kv] of each
-    query_block * queries;  // [n_q][d/BLOCK]
+    query_block * queries;  // [n_q][groups][GROUP]
     float       * factors;  // [n_q] of scores; NaN: the query does not count
     uint8_t     * is_excluded; // [n_k]
 
@@ -48,7 +52,7 @@ struct top_keys_args {
 
 // of k_score, in bytes: a key's 16 bytes and scale of each block, and queries, while the next ones come
 static constexpr size_t shared_size(int d) {
-    return d/BLOCK*(KEYS*5*sizeof(int) + 2*QUERIES*sizeof(query_block));
+    return groups_of(d)*GROUP*(KEYS*5*sizeof(int) + 2*QUERIES*sizeof(query_block));
 }
 
 // blockIdx: query, KV head; a warp
@@ -80,10 +84,12 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     }
     const bool counts = __ballot_sync(0xffffffff, !is_finite) == 0 && peak > 0.0f;
 
-    query_block * dst = a.queries + query*(a.d/BLOCK);
-    for (int b = 0; b < a.d/BLOCK; ++b) {
+    const int     n_blocks = groups_of(a.d)*GROUP;
+    query_block * dst      = a.queries + query*n_blocks;
+    for (int b = 0; b < n_blocks; ++b) {
         // as CPUs round, whatever -use_fast_math says
-        const int rounded = counts ? (int) rintf(__fmul_rn(__fdiv_rn(sum_of(b*BLOCK + lane), peak), 127.0f)) : 0;
+        const int rounded = counts && b*BLOCK < a.d ?
+                (int) rintf(__fmul_rn(__fdiv_rn(sum_of(b*BLOCK + lane), peak), 127.0f)) : 0;
 
         int sum = rounded;
 #pragma unroll
@@ -113,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS) k_mark_excluded(const top_keys
 
 // Products of the tiles' queries with some keys, of each key and tile the highest.
 // blockIdx: keys, KV head, share of the round's tiles
-static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a) {
+static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args a) {
     constexpr int   N     = WARP_KEYS/8;
     constexpr int   MAGIC = 0x4b400000; // the bits of 3*2^22: with a small integer added they are a float
     constexpr float THREE = 12582912.0f;
@@ -122,33 +128,26 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
     const int warp_key = threadIdx.x/WARP_SIZE*WARP_KEYS;
     const int key      = blockIdx.x*KEYS;
     const int h        = blockIdx.y;
-    const int n_blocks = a.d/BLOCK;
-    const int n_words  = n_blocks*(int) (sizeof(query_block)/sizeof(int)); // of a query
+    const int n_groups = groups_of(a.d);
+    const int n_blocks = n_groups*GROUP;
+    const int n_bytes  = n_blocks*(int) sizeof(query_block); // of a query
     const int n_keys   = min(KEYS, a.n_k - key);
     const int end_tile = a.first_tile + a.n_round;
 
     H2O_DYNAMIC_SHARED(memory);
-    int         * numbers = (int *) memory;
-    float       * scales  = (float *) (numbers + n_blocks*KEYS*4); // NaN: excluded, or no key
-    query_block * queries = (query_block *) (scales + n_blocks*KEYS);
+    int4        * numbers = (int4 *) memory; // [KEYS][n_groups][4]: a word of each block
+    float4      * scales  = (float4 *) (numbers + KEYS*n_groups*4); // [KEYS][n_groups]; NaN: excluded, or no key
+    query_block * queries = (query_block *) (scales + KEYS*n_groups);
+    query_block * next    = queries + QUERIES*n_blocks;
 
     const auto first_of = [&](int tile) { return (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0); };
     const auto end_of   = [&](int tile) { return (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q); };
 
-    const auto copy_queries = [&](const query_block * from, query_block * to, int n, auto size) {
-        constexpr int n_bytes = decltype(size)::value;
-        for (int i = threadIdx.x*n_bytes; i < QUERIES*n_words*4; i += THREADS*n_bytes) {
-            h2o_copy_async<n_bytes>((char *) to + i, (const char *) from + (i < n ? i : 0), i < n);
-        }
-    };
     const auto load_queries = [&](int start, int end, query_block * to) {
-        const query_block * from = a.queries + ((int64_t) h*a.n_q + start)*n_blocks;
-
-        const int n = min(QUERIES, end - start)*n_words*4;
-        if (n_blocks%4 == 0) {
-            copy_queries(from, to, n, std::integral_constant<int, 16>());
-        } else {
-            copy_queries(from, to, n, std::integral_constant<int, 4>());
+        const char * from = (const char *) (a.queries + ((int64_t) h*a.n_q + start)*n_blocks);
+        const int    n    = min(QUERIES, end - start)*n_bytes;
+        for (int i = threadIdx.x*16; i < QUERIES*n_bytes; i += THREADS*16) {
+            h2o_copy_async((char *) to + i, from + (i < n ? i : 0), i < n);
         }
     };
 
@@ -160,14 +159,16 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
     for (int i = threadIdx.x; i < KEYS*n_blocks; i += THREADS) {
         const int j  = i/n_blocks;
         const int b  = i%n_blocks;
-        const int at = b*KEYS + j;
+        const int at = j*n_groups + b/GROUP;
 
-        const int64_t    row = key + min(j, n_keys - 1);
-        const uint16_t * src = (const uint16_t *) (a.k + row*a.k_stride + h*a.k_head_stride + b*BLOCK_BYTES);
+        const bool       is_read = b*BLOCK < a.d;
+        const int64_t    row     = key + min(j, n_keys - 1);
+        const uint16_t * src     = (const uint16_t *) (a.k + row*a.k_stride + h*a.k_head_stride + b*BLOCK_BYTES);
         for (int w = 0; w < 4; ++w) {
-            numbers[at*4 + w] = (int) (src[1 + 2*w] | (uint32_t) src[2 + 2*w] << 16);
+            ((int *) (numbers + at*4 + w))[b%GROUP] = is_read ? (int) (src[1 + 2*w] | (uint32_t) src[2 + 2*w] << 16) : 0;
         }
-        scales[at] = j < n_keys && !is_excluded[j] ? (float) *(const half *) src : NAN;
+        ((float *) (scales + at))[b%GROUP] = j >= n_keys || is_excluded[j] ? NAN :
+                is_read ? (float) *(const half *) src : 0.0f;
     }
 
     float highest[N][2];
@@ -180,10 +181,8 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
         const int  end     = end_of(tile);
         const bool is_last = start + QUERIES >= end; // of the tile
 
-        const int     next_tile  = is_last ? tile + gridDim.z : tile;
-        const int     next_start = is_last ? first_of(next_tile) : start + QUERIES;
-        query_block * next       = queries == (query_block *) (scales + n_blocks*KEYS) ? queries + QUERIES*n_blocks :
-                queries - QUERIES*n_blocks;
+        const int next_tile  = is_last ? tile + gridDim.z : tile;
+        const int next_start = is_last ? first_of(next_tile) : start + QUERIES;
 
         h2o_wait_for_copies();
         __syncthreads(); // these queries are there, the last ones were read
@@ -198,54 +197,59 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
             factors[r] = i < end ? a.factors[(int64_t) h*a.n_q + i] : NAN;
         }
 
-        float sums[QUERIES/16][N][4];
+        int x[GROUP][QUERIES/16][4];
+        int offsets[GROUP][QUERIES/16][2];
+        const auto set_queries = [&](int g) {
 #pragma unroll
-        for (int p = 0; p < QUERIES/16; ++p) {
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-                sums[p][n][0] = sums[p][n][1] = sums[p][n][2] = sums[p][n][3] = 0.0f;
-            }
-        }
-#pragma unroll 1
-        for (int b = 0; b < n_blocks; ++b) {
-            int x[QUERIES/16][4];
-            int offsets[QUERIES/16][2];
-#pragma unroll
-            for (int p = 0; p < QUERIES/16; ++p) {
-                const query_block & upper = queries[(lane/4 + p*16)*n_blocks + b];
-                const query_block & lower = queries[(lane/4 + p*16 + 8)*n_blocks + b];
-
-                x[p][0] = upper.x[lane%4];
-                x[p][1] = lower.x[lane%4];
-                x[p][2] = upper.x[lane%4 + 4];
-                x[p][3] = lower.x[lane%4 + 4];
-                offsets[p][0] = MAGIC + upper.offset;
-                offsets[p][1] = MAGIC + lower.offset;
-            }
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-                const int   at   = b*KEYS + warp_key + n*8;
-                const int   y    = numbers[(at + lane/4)*4 + lane%4];
-                const float f[2] = { scales[at + lane%4*2], scales[at + lane%4*2 + 1] };
+            for (int b = 0; b < GROUP; ++b) {
 #pragma unroll
                 for (int p = 0; p < QUERIES/16; ++p) {
-                    int c[4] = { offsets[p][0], offsets[p][0], offsets[p][1], offsets[p][1] };
-                    h2o_mma_bytes(c, x[p], y & 0x0f0f0f0f, y >> 4 & 0x0f0f0f0f);
+                    const query_block & upper = queries[(lane/4 + p*16)*n_blocks + g*GROUP + b];
+                    const query_block & lower = queries[(lane/4 + p*16 + 8)*n_blocks + g*GROUP + b];
+
+                    x[b][p][0] = upper.x[lane%4];
+                    x[b][p][1] = lower.x[lane%4];
+                    x[b][p][2] = upper.x[lane%4 + 4];
+                    x[b][p][3] = lower.x[lane%4 + 4];
+                    offsets[b][p][0] = MAGIC + upper.offset;
+                    offsets[b][p][1] = MAGIC + lower.offset;
+                }
+            }
+        };
+        set_queries(0);
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        sums[p][n][i] += f[i%2]*(__uint_as_float((uint32_t) c[i]) - THREE);
+        for (int n = 0; n < N; ++n) {
+            float sums[QUERIES/16][4] = {};
+#pragma unroll 1
+            for (int g = 0; g < n_groups; ++g) {
+                if (n_groups > 1) {
+                    set_queries(g);
+                }
+                const int    at   = (warp_key + n*8)*n_groups + g;
+                const int4   y4   = numbers[(at + lane/4*n_groups)*4 + lane%4];
+                const float4 f4[2] = { scales[at + lane%4*2*n_groups], scales[at + (lane%4*2 + 1)*n_groups] };
+                const int    y[GROUP]    = { y4.x, y4.y, y4.z, y4.w };
+                const float  f[GROUP][2] = { { f4[0].x, f4[1].x }, { f4[0].y, f4[1].y }, { f4[0].z, f4[1].z },
+                    { f4[0].w, f4[1].w } };
+#pragma unroll
+                for (int b = 0; b < GROUP; ++b) {
+#pragma unroll
+                    for (int p = 0; p < QUERIES/16; ++p) {
+                        const int * o = offsets[b][p];
+                        int c[4] = { o[0], o[0], o[1], o[1] };
+                        h2o_mma_bytes(c, x[b][p], y[b] & 0x0f0f0f0f, y[b] >> 4 & 0x0f0f0f0f);
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) {
+                            sums[p][i] += f[b][i%2]*(__uint_as_float((uint32_t) c[i]) - THREE);
+                        }
                     }
                 }
             }
-        }
-
 #pragma unroll
-        for (int p = 0; p < QUERIES/16; ++p) {
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
+            for (int p = 0; p < QUERIES/16; ++p) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    highest[n][i%2] = fmaxf(highest[n][i%2], sums[p][n][i]*factors[2*p + i/2]);
+                    highest[n][i%2] = fmaxf(highest[n][i%2], sums[p][i]*factors[2*p + i/2]);
                 }
             }
         }
@@ -269,9 +273,12 @@ static __global__ void __launch_bounds__(THREADS) k_score(const top_keys_args a)
                 }
             }
         }
-        tile    = next_tile;
-        start   = next_start;
+        tile  = next_tile;
+        start = next_start;
+
+        query_block * done = queries;
         queries = next;
+        next    = done;
     }
 }
 
@@ -324,7 +331,7 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
         a.n_excluded      = (int) excluded->ne[0];
     }
 
-    const int     n_blocks    = a.d/BLOCK;
+    const int     n_blocks    = groups_of(a.d)*GROUP;
     const int64_t n_queries   = (int64_t) a.n_head_kv*a.n_q;
     const int64_t tile_scores = (int64_t) a.n_head_kv*a.n_k;
     const int64_t max_round   = std::clamp<int64_t>(MAX_SCORES/tile_scores, 1, std::min<int64_t>(a.n_tiles,
