@@ -8,6 +8,7 @@
 
 constexpr int     BLOCK         = 32;  // numbers, of Q4_0 too
 constexpr int     BLOCK_BYTES   = 18;  // a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, plus 8
+constexpr int     WORDS         = BLOCK/4;
 constexpr int     MAX_HEAD_SIZE = 576;
 constexpr int     GROUP         = 4;   // blocks that are multiplied at a time; to a multiple of it, numbers are 0
 constexpr int     QUERIES       = 32;  // of two products, which share a key's numbers
@@ -22,12 +23,6 @@ static constexpr __host__ __device__ int groups_of(int d) {
     return (d/BLOCK + GROUP - 1)/GROUP;
 }
 
-// A block of a query in 8 bits, -127 to 127.
-struct query_block {
-    int x[BLOCK/4];
-    int offset; // -8 times their sum, for the 8 in each number of a key
-};
-
 struct top_keys_args {
     int d, n_q, n_k, n_head_kv, group, n_top, n_excluded, tile, offset, n_tiles;
 
@@ -41,7 +36,7 @@ struct top_keys_args {
     int32_t       * top;
 
     // [n_head_kv] of each
-    query_block * queries;  // [n_q][groups][GROUP]
+    int         * queries;  // [n_q][groups][GROUP][WORDS]: bytes, -127 to 127
     float       * factors;  // [n_q] of scores; NaN: the query does not count
     uint8_t     * is_excluded; // [n_k]
 
@@ -50,9 +45,13 @@ struct top_keys_args {
     float * scores; // [n_round][n_k]
 };
 
+// Bytes of a query, and in shared memory: the banks of 8 rows differ.
+static constexpr __host__ __device__ int query_size(int d)   { return groups_of(d)*GROUP*BLOCK; }
+static constexpr __host__ __device__ int query_stride(int d) { return query_size(d) + 16; }
+
 // of k_score, in bytes: a key's 16 bytes and scale of each block, and queries, while the next ones come
 static constexpr size_t shared_size(int d) {
-    return groups_of(d)*GROUP*(KEYS*5*sizeof(int) + 2*QUERIES*sizeof(query_block));
+    return groups_of(d)*GROUP*KEYS*5*sizeof(int) + 2*QUERIES*query_stride(d);
 }
 
 // blockIdx: query, KV head; a warp
@@ -84,22 +83,10 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     }
     const bool counts = __ballot_sync(0xffffffff, !is_finite) == 0 && peak > 0.0f;
 
-    const int     n_blocks = groups_of(a.d)*GROUP;
-    query_block * dst      = a.queries + query*n_blocks;
-    for (int b = 0; b < n_blocks; ++b) {
+    int8_t * dst = (int8_t *) a.queries + query*query_size(a.d);
+    for (int j = lane; j < query_size(a.d); j += WARP_SIZE) {
         // as CPUs round, whatever -use_fast_math says
-        const int rounded = counts && b*BLOCK < a.d ?
-                (int) rintf(__fmul_rn(__fdiv_rn(sum_of(b*BLOCK + lane), peak), 127.0f)) : 0;
-
-        int sum = rounded;
-#pragma unroll
-        for (int offset = WARP_SIZE/2; offset > 0; offset /= 2) {
-            sum += __shfl_xor_sync(0xffffffff, sum, offset, WARP_SIZE);
-        }
-        ((int8_t *) dst[b].x)[lane] = (int8_t) rounded;
-        if (lane == 0) {
-            dst[b].offset = -8*sum;
-        }
+        dst[j] = counts && j < a.d ? (int8_t) rintf(__fmul_rn(__fdiv_rn(sum_of(j), peak), 127.0f)) : 0;
     }
     if (lane == 0) {
         a.factors[query] = counts ? __fdiv_rn(peak, 127.0f) : NAN;
@@ -117,12 +104,15 @@ static __global__ void __launch_bounds__(THREADS) k_mark_excluded(const top_keys
     }
 }
 
+// 8 less for each of 4 bytes, 0 to 15
+static __device__ __forceinline__ int less_8(int x) {
+    return ((x | 0x80808080) - 0x08080808) ^ 0x80808080;
+}
+
 // Products of the tiles' queries with some keys, of each key and tile the highest.
 // blockIdx: keys, KV head, share of the round's tiles
 static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args a) {
-    constexpr int   N     = WARP_KEYS/8;
-    constexpr int   MAGIC = 0x4b400000; // the bits of 3*2^22: with a small integer added they are a float
-    constexpr float THREE = 12582912.0f;
+    constexpr int N = WARP_KEYS/8;
 
     const int lane     = threadIdx.x%WARP_SIZE;
     const int warp_key = threadIdx.x/WARP_SIZE*WARP_KEYS;
@@ -130,24 +120,26 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
     const int h        = blockIdx.y;
     const int n_groups = groups_of(a.d);
     const int n_blocks = n_groups*GROUP;
-    const int n_bytes  = n_blocks*(int) sizeof(query_block); // of a query
+    const int n_bytes  = query_size(a.d);
+    const int stride   = query_stride(a.d);
     const int n_keys   = min(KEYS, a.n_k - key);
     const int end_tile = a.first_tile + a.n_round;
 
     H2O_DYNAMIC_SHARED(memory);
     int4        * numbers = (int4 *) memory; // [KEYS][n_groups][4]: a word of each block
     float4      * scales  = (float4 *) (numbers + KEYS*n_groups*4); // [KEYS][n_groups]; NaN: excluded, or no key
-    query_block * queries = (query_block *) (scales + KEYS*n_groups);
-    query_block * next    = queries + QUERIES*n_blocks;
+    char        * queries = (char *) (scales + KEYS*n_groups);
+    char        * next    = queries + QUERIES*stride;
 
     const auto first_of = [&](int tile) { return (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0); };
     const auto end_of   = [&](int tile) { return (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q); };
 
-    const auto load_queries = [&](int start, int end, query_block * to) {
-        const char * from = (const char *) (a.queries + ((int64_t) h*a.n_q + start)*n_blocks);
-        const int    n    = min(QUERIES, end - start)*n_bytes;
+    const auto load_queries = [&](int start, int end, char * to) {
+        const char * from = (const char *) a.queries + ((int64_t) h*a.n_q + start)*n_bytes;
         for (int i = threadIdx.x*16; i < QUERIES*n_bytes; i += THREADS*16) {
-            h2o_copy_async((char *) to + i, from + (i < n ? i : 0), i < n);
+            const int  r       = i/n_bytes;
+            const bool is_read = start + r < end;
+            h2o_copy_async(to + r*stride + i%n_bytes, from + (is_read ? i : 0), is_read);
         }
     };
 
@@ -198,21 +190,18 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
         }
 
         int x[GROUP][QUERIES/16][4];
-        int offsets[GROUP][QUERIES/16][2];
         const auto set_queries = [&](int g) {
 #pragma unroll
             for (int b = 0; b < GROUP; ++b) {
 #pragma unroll
                 for (int p = 0; p < QUERIES/16; ++p) {
-                    const query_block & upper = queries[(lane/4 + p*16)*n_blocks + g*GROUP + b];
-                    const query_block & lower = queries[(lane/4 + p*16 + 8)*n_blocks + g*GROUP + b];
+                    const int * upper = (const int *) (queries + (lane/4 + p*16)*stride) + (g*GROUP + b)*WORDS;
+                    const int * lower = (const int *) (queries + (lane/4 + p*16 + 8)*stride) + (g*GROUP + b)*WORDS;
 
-                    x[b][p][0] = upper.x[lane%4];
-                    x[b][p][1] = lower.x[lane%4];
-                    x[b][p][2] = upper.x[lane%4 + 4];
-                    x[b][p][3] = lower.x[lane%4 + 4];
-                    offsets[b][p][0] = MAGIC + upper.offset;
-                    offsets[b][p][1] = MAGIC + lower.offset;
+                    x[b][p][0] = upper[lane%4];
+                    x[b][p][1] = lower[lane%4];
+                    x[b][p][2] = upper[lane%4 + 4];
+                    x[b][p][3] = lower[lane%4 + 4];
                 }
             }
         };
@@ -233,14 +222,15 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
                     { f4[0].w, f4[1].w } };
 #pragma unroll
                 for (int b = 0; b < GROUP; ++b) {
+                    const int low  = less_8(y[b] & 0x0f0f0f0f);
+                    const int high = less_8(y[b] >> 4 & 0x0f0f0f0f);
 #pragma unroll
                     for (int p = 0; p < QUERIES/16; ++p) {
-                        const int * o = offsets[b][p];
-                        int c[4] = { o[0], o[0], o[1], o[1] };
-                        h2o_mma_bytes(c, x[b][p], y[b] & 0x0f0f0f0f, y[b] >> 4 & 0x0f0f0f0f);
+                        float c[4];
+                        h2o_mma_bytes(c, x[b][p], low, high);
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            sums[p][i] += f[b][i%2]*(__uint_as_float((uint32_t) c[i]) - THREE);
+                            sums[p][i] += f[b][i%2]*c[i];
                         }
                     }
                 }
@@ -276,7 +266,7 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
         tile  = next_tile;
         start = next_start;
 
-        query_block * done = queries;
+        char * done = queries;
         queries = next;
         next    = done;
     }
@@ -331,14 +321,13 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
         a.n_excluded      = (int) excluded->ne[0];
     }
 
-    const int     n_blocks    = groups_of(a.d)*GROUP;
     const int64_t n_queries   = (int64_t) a.n_head_kv*a.n_q;
     const int64_t tile_scores = (int64_t) a.n_head_kv*a.n_k;
     const int64_t max_round   = std::clamp<int64_t>(MAX_SCORES/tile_scores, 1, std::min<int64_t>(a.n_tiles,
             UINT16_MAX));
     const size_t  shared      = shared_size(a.d);
 
-    ggml_cuda_pool_alloc<query_block> queries (ctx.pool(), n_queries*n_blocks);
+    ggml_cuda_pool_alloc<int>         queries (ctx.pool(), n_queries*query_size(a.d)/sizeof(int));
     ggml_cuda_pool_alloc<float>       factors (ctx.pool(), n_queries);
     ggml_cuda_pool_alloc<uint8_t>     is_excluded(ctx.pool(), tile_scores);
     ggml_cuda_pool_alloc<float>       scores  (ctx.pool(), max_round*tile_scores);
