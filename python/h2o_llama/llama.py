@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _OWNER = "Llama"
+_DENSE_ON_A_GPU = 16_384  # tokens: on an H200 H2O reads longer contexts faster than dense attention (docs/gpu.md)
 _LOG = logging.getLogger("h2o_llama")
 
 
@@ -77,7 +78,7 @@ class Llama(Sequence):
     h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
         How much of the text before its chunk a token attends to: "faithful" loses least, "fast" reads fastest; an
         H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced"; and dense attention, with a
-        warning, for a model that H2O cannot work with.
+        warning, for a model that H2O cannot work with, and on a GPU for a context in which that is faster.
     record : bool, default False
         Keep the memory sets of all chunks for `kv.history`, and scores for `kv.scores` also with heavy_budget=0.
     profile : bool, default False
@@ -248,13 +249,19 @@ class Llama(Sequence):
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
+        dense = replace(params, h2o=None, record=False, profile=False)
+        if h2o == "auto" and not (record or profile) and _is_faster_dense(params, model):
+            params = dense
+            warn(
+                f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
+                'Pass h2o="balanced" for H2O, h2o=None to say that you know'
+            )
         try:
             engine = _open_engine(model, params, seed, claim, texts)
         except UnsupportedModelError as error:
             if h2o != "auto":
                 raise
-            params = replace(params, h2o=None, record=False, profile=False)
-            engine = _open_engine(model, params, seed, claim, texts)
+            engine = _open_engine(model, dense, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be")
         super().__init__(engine, _OWNER)
 
@@ -411,6 +418,12 @@ class Llama(Sequence):
     def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
+
+
+def _is_faster_dense(params: ContextParams, model: Model) -> bool:
+    """Whether a GPU computes the layers, and no prompt is so long that H2O reads it faster there."""
+    n_ctx = int(params.n_ctx) or params.default_n_ctx(model._handle, model.n_ctx_train)
+    return params.n_gpu_layers != 0 and n_ctx <= _DENSE_ON_A_GPU and bool(_core.layer_devices([]))
 
 
 def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: Lock, library: Library | None) -> Engine:

@@ -27,7 +27,7 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
 
         const auto it = i_call.emplace(id, res.size());
         if (it.second) {
-            res.push_back({ kv, (uint32_t) i, 0, {}, nullptr });
+            res.push_back({ kv, (uint32_t) i, 0, false, {}, nullptr });
         }
         auto & call = res[it.first->second];
 
@@ -43,6 +43,7 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, co
             return {};
         }
         call.n_tokens++;
+        call.has_logits = batch.logits[i] != 0;
     }
     return res;
 }

@@ -156,8 +156,9 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
     try {
         // a chunk's extra keys would be forgotten when the next one's come
         const auto & [kv, step, i_call] = steps[i_step].front();
-        const bool keeps_choices        = kv->sequence.keep_extra_keys || step.pos >= memory.config.chunk_start(
-                calls[i_call].transaction->start + calls[i_call].n_tokens - 1);
+        const auto & call        = calls[i_call];
+        const bool keeps_choices = kv->sequence.keep_extra_keys || (call.has_logits &&
+                step.pos >= memory.config.chunk_start(call.transaction->start + call.n_tokens - 1));
         for (const auto & input : res.inputs) {
             if (auto * graph = dynamic_cast<h2o_computed_graph *>(input.get())) {
                 graph->read_results(sched, keeps_choices);

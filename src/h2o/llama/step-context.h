@@ -13,6 +13,7 @@ struct h2o_sequence_call {
     llama_h2o_kv * kv;
     uint32_t       first;    // index of its first token in the batch
     uint32_t       n_tokens;
+    bool           has_logits; // of its last token: else more of the prompt follows
 
     std::vector<h2o_step> steps;
 
