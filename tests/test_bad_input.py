@@ -142,8 +142,8 @@ ARGUMENTS = [
     _open("type_v=1", "[Llama] type_v must be one of"),
     _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),
     _open("flash_attn=True", "[Llama] flash_attn must be one of 'auto', 'on', 'off', got True"),
-    _open("products='mine'", "[Llama] products must be one of 'auto', 'upstream', 'own', got 'mine'"),
-    _open("record=1", "[Llama] record must be True or False"),
+    _open("matmul_kernels='mine'", "[Llama] matmul_kernels must be one of 'auto', 'upstream', 'own', got 'mine'"),
+    _open("keep_history=1", "[Llama] keep_history must be True or False"),
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
@@ -271,7 +271,7 @@ raise KeyError("the end")
             ("3, np.tile(np.arange(8), (2, 1))", "layer 3 has no K/V"),
         )
     ),
-    _call("kv.history", "pass record=True to Llama", "H2OError"),
+    _call("kv.history", "pass keep_history=True to Llama", "H2OError"),
 ]
 
 CACHE = [

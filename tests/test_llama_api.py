@@ -56,7 +56,7 @@ def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
 @pytest.fixture
 def llm(opened: Opened, tiny_model: Path) -> Llama:
     """With H2O on, the sequence empty."""
-    return opened("llm", partial(open_tiny, record=True), tiny_model)
+    return opened("llm", partial(open_tiny, keep_history=True), tiny_model)
 
 
 @pytest.fixture

@@ -146,12 +146,12 @@ def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
 
 def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
     """An unrecorded history cannot be restored; a recorded one is dropped where nothing is recorded."""
-    with open_llama(tiny_model, CONFIG, record=False) as plain, open_llama(tiny_model, CONFIG) as recording:
+    with open_llama(tiny_model, CONFIG, keep_history=False) as plain, open_llama(tiny_model, CONFIG) as recording:
         for llm in (plain, recording):
             llm.eval(random_tokens(5 * S))
         snapshots = plain.snapshot(), recording.snapshot()
         recording.restore(snapshots[0])
-        with pytest.raises(H2OError, match="made without record=True"):
+        with pytest.raises(H2OError, match="made without keep_history=True"):
             _ = recording.kv.history
         plain.restore(snapshots[1])
         assert plain.snapshot().state == snapshots[0].state

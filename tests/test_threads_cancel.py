@@ -496,7 +496,7 @@ def has_a_stream():
 
 lossless = LosslessConfig() if "PARENT" == "compresses" else None
 h2o = H2OConfig(local_window=8, heavy_budget=8, chunk_size=64, evict=True, cold_store="memory") if lossless else None
-llm = Llama(demo_model_path(), n_ctx=8192, n_threads=2, h2o=h2o, lossless=lossless, busy="wait")
+llm = Llama(demo_model_path(), n_ctx=8192, n_threads=2, h2o=h2o, cold_store_compression=lossless, busy="wait")
 stream = llm("a text", stream=True)
 model = Model(demo_model_path())
 cache = KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1)

@@ -56,7 +56,7 @@ class Case:
 
     def __init__(self, h2o: H2OConfig | None, path: Path) -> None:
         sizes = {"n_ctx": 256, "n_batch": 256, "n_threads": 1}
-        self.llm = Llama(demo_model_path(), h2o=h2o, record=h2o is not None, **sizes)  # type: ignore[arg-type]
+        self.llm = Llama(demo_model_path(), h2o=h2o, keep_history=h2o is not None, **sizes)  # type: ignore[arg-type]
         self.llm.eval(TEXT)
         self.llm.eval([3], decode=True)
         self.good = self.llm.snapshot()

@@ -73,7 +73,7 @@ class Gate:
             n_batch=4096,
             n_threads=self.threads,
             h2o=h2o,
-            lossless=lossless,
+            cold_store_compression=lossless,
         )
 
     @cached_property

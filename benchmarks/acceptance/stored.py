@@ -93,7 +93,7 @@ def _growth(model_path: str, tokens: NDArray[np.int32], is_stored: bool) -> tupl
     h2o = H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
     lossless = LosslessConfig() if is_stored else None
     first, ratio = resident_bytes(), 1.0
-    with Llama(model_path, n_ctx=len(tokens), n_batch=CHUNK, h2o=h2o, lossless=lossless) as llm:
+    with Llama(model_path, n_ctx=len(tokens), n_batch=CHUNK, h2o=h2o, cold_store_compression=lossless) as llm:
         for start in range(0, len(tokens), CHUNK):
             llm.eval(tokens[start : start + CHUNK])
             if is_stored:

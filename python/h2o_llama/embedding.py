@@ -21,7 +21,7 @@ class _Model(Protocol):
     """A `Model`, whose methods these functions are."""
 
     _owner: str
-    _products: str
+    _matmul_kernels: str
     _rope: RopeOptions
 
     @property
@@ -164,7 +164,7 @@ def _embed(
     is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
     check_all_logits_size(owner, min(max(map(len, ids)), 2**31 if is_whole else _STEP), core.n_vocab)
     with core_errors():
-        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._products})
+        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._matmul_kernels})
     vectors = [_pooled(rows, pooling) for rows in hidden]
     if normalize:
         tiny = np.finfo(np.float32).tiny

@@ -32,7 +32,7 @@ class DamagedFileError(H2OError, ValueError):
     """A file is not what it should be: damaged, cut off, of another kind or version."""
 
 
-class CancelledError(H2OError):
+class Cancelled(H2OError):
     """A generation cannot go on: its sequence was reset, rewound, restored or reused since."""
 
 
@@ -47,7 +47,7 @@ for _class in (
     BusyError,
     OutOfMemoryError,
     DamagedFileError,
-    CancelledError,
+    Cancelled,
     H2OWarning,
 ):
     _class.__module__ = "h2o_llama"

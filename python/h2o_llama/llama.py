@@ -30,7 +30,7 @@ from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._params import ContextParams, resolved_products
+from h2o_llama.sequence._params import ContextParams, resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 
@@ -78,7 +78,7 @@ class Llama(Sequence):
         How much of the text before its chunk a token attends to: "faithful" loses least, "fast" reads fastest; an
         H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced"; and dense attention, with a
         warning, for a model that H2O cannot work with.
-    record : bool, default False
+    keep_history : bool, default False
         Keep the memory sets of all chunks for `kv.history`, and scores for `kv.scores` also with heavy_budget=0.
     profile : bool, default False
         Measure the parts of a prefill for `kv.stats`; waiting for each of them takes a little time.
@@ -94,9 +94,9 @@ class Llama(Sequence):
     rpc_servers : str or list of str, optional
         HOST:PORT of servers (`h2o-llama rpc-server`) that hold and compute layers: n_gpu_layers of them, by default
         all, each server as many as its memory allows. Only in a build with RPC. Several with commas, or as a list.
-    lossless : LosslessConfig, optional
+    cold_store_compression : LosslessConfig, optional
         How the cold store of `H2OConfig.cold_store` is compressed; by default it is not.
-    products : {"auto", "upstream", "own"}
+    matmul_kernels : {"auto", "upstream", "own"}
         Whose kernels multiply by weights on the CPU; results differ in their last bits. "own" is h2o-llama's where it
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
@@ -167,15 +167,15 @@ class Llama(Sequence):
         type_v: str = "f16",
         flash_attn: str = "auto",
         h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto",
-        record: bool = False,
+        keep_history: bool = False,
         profile: bool = False,
         seed: int | None = None,
         verbose: bool = False,
         n_seq_max: int = 1,
         chat_template: str | None = None,
         rpc_servers: str | list[str] | tuple[str, ...] | None = None,
-        lossless: LosslessConfig | None = None,
-        products: str = "auto",
+        cold_store_compression: LosslessConfig | None = None,
+        matmul_kernels: str = "auto",
         busy: Literal["raise", "wait"] = "raise",
         timeout: float | None = None,
         n_threads_batch: int | None = None,
@@ -212,12 +212,12 @@ class Llama(Sequence):
             type_v=type_v,
             flash_attn=flash_attn,
             h2o=config,
-            record=record,
+            keep_history=keep_history,
             profile=profile,
             verbose=verbose,
             n_seq_max=n_seq_max,
-            lossless=lossless,
-            products=products,
+            cold_store_compression=cold_store_compression,
+            matmul_kernels=matmul_kernels,
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
@@ -237,7 +237,7 @@ class Llama(Sequence):
                 shared,
                 n_gpu_layers=n_gpu_layers,
                 rpc_servers=rpc_servers,
-                products=resolved_products(params.h2o, products),
+                matmul_kernels=resolved_matmul_kernels(params.h2o, matmul_kernels),
                 verbose=verbose,
                 **vars(loading),
             )
@@ -253,7 +253,7 @@ class Llama(Sequence):
         except UnsupportedModelError as error:
             if h2o != "auto":
                 raise
-            params = replace(params, h2o=None, record=False, profile=False)
+            params = replace(params, h2o=None, keep_history=False, profile=False)
             engine = _open_engine(model, params, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be")
         super().__init__(engine, _OWNER)

@@ -39,7 +39,7 @@ class LosslessConfig:
     Examples
     --------
     >>> h2o = H2OConfig(chunk_size=64, evict=True, cold_store="memory")
-    >>> with Llama(model, n_ctx=1024, h2o=h2o, lossless=LosslessConfig()) as llm:
+    >>> with Llama(model, n_ctx=1024, h2o=h2o, cold_store_compression=LosslessConfig()) as llm:
     ...     llm.eval(llm.tokenize("a text of some length, " * 40))
     ...     print(llm.kv.stats.cold_bytes > 0)
     True

@@ -50,7 +50,7 @@ class Model:
         A Jinja template, or "chatml", instead of the model's own.
     rpc_servers : str or list of str, optional
         As in `Llama`.
-    products : {"own", "upstream"}
+    matmul_kernels : {"own", "upstream"}
         Whose kernels will multiply by weights: with "upstream" some types get a layout that only llama.cpp's read.
     verbose : bool, default False
         Print llama.cpp's log to stderr.
@@ -104,7 +104,7 @@ class Model:
         n_gpu_layers: int | None = None,
         chat_template: str | None = None,
         rpc_servers: str | Sequence[str] | None = None,
-        products: str = "own",
+        matmul_kernels: str = "own",
         verbose: bool = False,
         use_mmap: bool = True,
         use_mlock: bool = False,
@@ -123,15 +123,16 @@ class Model:
         self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
         servers = check_rpc_servers(rpc_servers, self._n_gpu_layers)
         self._uses_gpu = self._n_gpu_layers != 0 and not servers
-        self._products = check.choice(owner, "products", products, ("own", "upstream"))
+        self._matmul_kernels = check.choice(owner, "matmul_kernels", matmul_kernels, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
         self._image_folder = check_image_folder(owner, allowed_image_folder)
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
         self._overrides: dict[str, Override] = loading["kv_overrides"]
         self._adapters: list[Adapter] = loading["lora"]
+        is_printed = verbose or log.is_printed
         self._core: _core.Model | None = load_model(
-            model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream", **loading
+            model_path, self._n_gpu_layers, is_printed, servers, repack=matmul_kernels == "upstream", **loading
         )
         self._path = os.fspath(find_model(model_path))
         self._projector: Projector | None = None

@@ -82,7 +82,7 @@ def chat(
             n_ctx,
             threads,
             h2o,
-            record=h2o is not None and not evicts,
+            keep_history=h2o is not None and not evicts,
             threads_batch=threads_batch,
             library=library,
         )

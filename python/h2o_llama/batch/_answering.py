@@ -29,7 +29,7 @@ from h2o_llama.model import Model
 from h2o_llama.models._adapters import Lora
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._evaluation import Progress
-from h2o_llama.sequence._params import resolved_products
+from h2o_llama.sequence._params import resolved_matmul_kernels
 from h2o_llama.sequence.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class Answerer:
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._library = open_library(_OWNER, library)
-        products = resolved_products(settings.config, "auto")
-        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products, lora=lora, **rope)
+        matmul_kernels = resolved_matmul_kernels(settings.config, "auto")
+        self._weights = Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels=matmul_kernels, lora=lora, **rope)
         self._prompts = Prompts(self._weights)
         h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory

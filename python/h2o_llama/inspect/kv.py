@@ -50,8 +50,8 @@ class KVStats:
         that of all sequences.
     side_bytes : int
         Bytes of the layers that H2O leaves to llama.cpp: rows of sliding windows, recurrent states, and the copies of
-        these that rewinding to a boundary needs. The last boundary has one; with record=True the first boundary and
-        the latest seven have one, or fewer where the copies are large.
+        these that rewinding to a boundary needs. The last boundary has one; with keep_history=True the first boundary
+        and the latest seven have one, or fewer where the copies are large.
     token_bytes : int
         Bytes of one token's K and V in all layers.
     n_tokens, closed_tokens, kept_tokens : int
@@ -250,9 +250,9 @@ class KVView(ABC):
             return row[is_local], row[~is_local & (row >= kv.info.sink_tokens)]
 
     def scores(self, layer: int) -> NDArray[np.float32]:
-        """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
+        """The score of each position so far, float32 [n_head_kv, n_tokens]: `H2OConfig.scorer` ranks by it.
 
-        NaN for what is evicted. With heavy_budget=0 there are scores only if record=True, else this is an H2OError.
+        NaN at evicted positions. With heavy_budget=0 there are scores only if keep_history=True; an H2OError otherwise.
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
@@ -268,7 +268,7 @@ class KVView(ABC):
             if not kv.info.has_scores:
                 raise H2OError(
                     f"[{self._owner}] scores of this text were not kept, as no heavy hitters are ranked: pass "
-                    "H2OConfig(heavy_budget=…), or record=True to Llama"
+                    "H2OConfig(heavy_budget=…), or keep_history=True to Llama"
                 )
             return kv.scores(layer)
 

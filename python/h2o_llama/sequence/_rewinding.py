@@ -12,7 +12,7 @@ from h2o_llama._internal import check
 from h2o_llama.errors import H2OError
 
 
-def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
+def rewind(context: _core.Context, n_tokens: int, keep_history: bool) -> None:
     """Keep the first n_tokens of the context's sequence. See `Llama.rewind`."""
     owner, n_now = "Llama.rewind", context.n_tokens
     n = check.integer(owner, "n_tokens", n_tokens, 0, n_now)
@@ -20,7 +20,7 @@ def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
     if below != n:
         kv = _core.KV.of_context(context)
         is_grid = kv is not None and kv.info.rewind_step > 0
-        advice = "" if record or is_grid else "; with record=True more boundaries between chunks are kept"
+        advice = "" if keep_history or is_grid else "; with keep_history=True more boundaries between chunks are kept"
         raise H2OError(
             f"[{owner}] the sequence of {n_now} tokens cannot go back to {n}, as what came after has left a trace: the "
             f"nearest possible are {below} and {above}{advice}"

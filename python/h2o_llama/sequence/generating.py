@@ -70,7 +70,7 @@ def generate(
     ------
     ValueError, H2OError
         As `eval`. H2OError too if there are no tokens and no logits to go on from.
-    CancelledError
+    Cancelled
         If the sequence was reset, rewound, restored or reused between two tokens.
 
     Examples

@@ -291,7 +291,7 @@ class Sequence:
         """Put a snapshot in the place of the sequence: all that follows is as if its tokens had just been evaluated.
 
         Bit for bit, on the same machine; `kv.stats` begins anew. `n_ctx`, `n_batch` and threads may be others. With
-        `record`, `kv.history` is there if it was recorded for the snapshot, too.
+        `keep_history`, `kv.history` is there if it was recorded for the snapshot, too.
 
         Raises
         ------
@@ -310,10 +310,10 @@ class Sequence:
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        With heavy_budget=0, and neither `record` nor `evict`, every place is possible; with retrieval="index" every
-        `tile` tokens of a chunk. Otherwise scores cannot be undone: places are possible down to the last prompt token,
-        further back only the end of the last closed chunk, with `record` of every closed chunk, and 0.
-        Where layers have sliding windows or recurrent states, `record` keeps the first end and the latest seven.
+        With heavy_budget=0, without `keep_history` and `evict`, every position is possible; with retrieval="index"
+        every `tile` tokens of a chunk. Otherwise scores cannot be undone: back to the last prompt token all positions
+        are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
+        Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
         Without H2O everywhere, but for recurrent models.
 
         Parameters
@@ -338,7 +338,7 @@ class Sequence:
         state = self._state
         with state.changed() as context:
             n_before = context.n_tokens
-            rewind(context, n_tokens, bool(state.engine.params.record))
+            rewind(context, n_tokens, bool(state.engine.params.keep_history))
             state.n_texts += context.n_tokens < n_before
             state.n_kept = min(state.n_kept, context.n_tokens)
             if not context.has_logits:
