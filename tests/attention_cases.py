@@ -286,7 +286,7 @@ class Problem:
         np.testing.assert_allclose(got.m, want.m, rtol=0, atol=delta, err_msg="m")
         np.testing.assert_allclose(got.l, want.l, rtol=delta, err_msg="l")
         np.testing.assert_allclose(got.sums, want.sums, rtol=delta, atol=0.01 * delta, err_msg="sums")
-        assert not got.sums[want.sums == 0].any(), "sums of what is hidden, or does not count"
+        assert not got.sums[want.sums == 0].any(), "sums of hidden or uncounted keys"
         np.testing.assert_allclose(got.o, want.o, rtol=0, atol=(delta + output) * np.abs(v).max(), err_msg="o")
 
     def check(self, kernel: str) -> ops.Attention:

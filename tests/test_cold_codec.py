@@ -159,7 +159,7 @@ def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path)
 
 @on_linux
 def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
-    """Every reader is told where; nothing is computed from it."""
+    """Every reader gets an error with its place; nothing is computed from it."""
     config = CONFIG.but(cold_store=str(tmp_path), cold_store_compression=STORE)
     with open_llama(tiny_model, config) as llm:
         llm.eval(text(200))

@@ -83,7 +83,7 @@ def test_layers_that_choose_alike() -> None:
     check_layers_that_choose_alike(demo_model_path(), n_gpu_layers=99)
 
 
-@pytest.mark.skipif(not IS_SOFTWARE, reason="a GPU goes on")
+@pytest.mark.skipif(not IS_SOFTWARE, reason="a GPU does not stop")
 def test_mistakes_are_found() -> None:
     """A race by results that depend on the order of threads; threads that wait for each other in vain are stopped.
 

@@ -159,7 +159,7 @@ def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monke
 def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="precious is no list of rows"):
+    with pytest.raises(ValueError, match="precious is not a list of rows"):
         measure(tiny_model, json_file=path)
     assert path.read_bytes() == content
 

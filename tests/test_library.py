@@ -526,7 +526,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "file" / "library"))
     result = succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"))
-    assert "Not a directory: what is read is not kept" in result.stderr
+    assert "Not a directory: texts are not kept" in result.stderr
     assert (
         "Not a directory"
         not in succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2", "--no-library")).stderr

@@ -78,7 +78,7 @@ class TestEqualsNumpy:
                 check(kernel, q, k, choice["n_top"], tile=tile, offset=int(rng.integers(tile)))
 
     def check_odd(self, kernel: str, seed: int, n_head_kv: int, n_q: int, n_k: int, n_top: int, tile: int) -> None:
-        """With many equal scores, rows that are taken, and what is not finite or 0."""
+        """With many equal scores, rows that are taken, and values that are 0 or not finite."""
         rng = np.random.default_rng(seed)
         q, k = exact_queries(rng, n_head_kv, int(rng.integers(1, 4)), n_q, 32), exact_keys(rng, n_head_kv, n_k, 32)
         k = k[:, rng.integers(0, rng.integers(1, n_k + 1), n_k)]  # n_k rows, fewer different ones

@@ -2,7 +2,7 @@
 
 In an environment with h2o-llama built with GGML_VULKAN=ON. Compares whole models on the device with the CPU. With the
 folder of upstream's operator tests (H2O_LLAMA_BUILD_BACKEND_TESTS=ON), these come first, for our operators that Vulkan
-has. Where there is no GPU, Mesa's lavapipe does, a device in software: Debian's package mesa-vulkan-drivers.
+has. Without a GPU, Mesa's lavapipe will do, a device in software: Debian's package mesa-vulkan-drivers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Damaged snapshot files: python tools/fuzz_snapshots.py [--files N] [--seed S] [--jobs J]
 
-Each file is a good one with something changed: its bytes; or its header, or what is in its sections, with checksums
+Each file is a good one with something changed: its bytes; or its header, or its sections, with checksums
 that are right. Each must be refused with a ValueError or an H2OError that leaves the sequence as it was, or be a
-sequence that can be gone on with. N is 20,000 by default, which takes a minute; some millions are for a night.
+sequence that can be continued. N is 20,000 by default, which takes a minute; some millions are for a night.
 
 The work is done in processes of its own. If one dies, the file that it died of is named by its number.
 """

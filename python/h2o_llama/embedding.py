@@ -79,7 +79,7 @@ def embed(
     normalize : bool, default False
         Divide each vector by its Euclidean length.
     truncate : bool, default True
-        Of a text with more tokens than the model was trained for take the first ones; otherwise it is a ValueError.
+        Take only the first tokens of a text that exceeds the model's trained length; otherwise it is a ValueError.
     return_count : bool, default False
         Return (embeddings, number of tokens).
     pooling_type : {"none", "mean", "cls", "last"}, optional
@@ -98,7 +98,7 @@ def embed(
     ValueError
         If an argument is bad, or a text has no tokens.
     UnsupportedModelError
-        If the model only ranks texts, or has an encoder beside its decoder.
+        If the model only ranks texts, or has an encoder and a decoder.
     H2OError
         If the computation fails.
 
@@ -116,7 +116,7 @@ def embed(
 
 
 def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
-    """Embeddings as OpenAI's interface has them. The options are those of `embed`, but `return_count`.
+    """Embeddings as OpenAI's interface has them. Options: as in `embed`, without `return_count`.
 
     Examples
     --------

@@ -85,7 +85,7 @@ class Llama(Sequence):
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
-        Print llama.cpp's log to stderr, as it comes. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
+        Print llama.cpp's log to stderr at once. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
         Python's logging gets it in either case, when a call returns.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
@@ -119,7 +119,7 @@ class Llama(Sequence):
     use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora
         How the file is loaded: as in `Model`, and left out with shared weights.
     library : Library, str, os.PathLike, bool or None, default None
-        Where texts that were read are kept: a prompt that begins like one of them goes on from there, in other programs
+        Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
@@ -127,11 +127,11 @@ class Llama(Sequence):
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     ValueError
         If an argument is bad.
     DamagedFileError
-        If the file is no valid GGUF model file.
+        If the file is not a valid GGUF model file.
     OutOfMemoryError
         If there is too little memory.
     UnsupportedModelError
@@ -270,7 +270,7 @@ class Llama(Sequence):
     ) -> Llama:
         """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
 
-        Where the hub cannot be reached, what was downloaded before is used.
+        Where the hub cannot be reached, an earlier download is used.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class Llama(Sequence):
         revision : str, optional
             A branch, tag or commit; by default the main branch.
         token : str or bool, optional
-            As in huggingface_hub: for what is not public. By default the one that is stored on this machine.
+            As in huggingface_hub: for models that are not public. By default the one that is stored on this machine.
         **kwargs
             The arguments of `Llama`.
 
@@ -295,7 +295,7 @@ class Llama(Sequence):
         return cls(_hub.download_model(repo_id, filename, revision, token), **kwargs)
 
     def close(self) -> None:
-        """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
+        """Free the sequences and the model. Closing twice is fine, using it then raises ValueError."""
         if _core.is_forked():  # the end of the process frees the memory
             return
         with self._state.claim.held() as deadline:
@@ -396,11 +396,11 @@ class Llama(Sequence):
         return self.model.detokenize(tokens, special=special)
 
     def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
-        """The embedding of a text, or of each of several: `Model.embed`. The sequence stays as it is."""
+        """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, **self._threads, **options)
 
     def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
-        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence stays as it is."""
+        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
         return self.model.create_embedding(input, **self._threads, **options)
 
     @property

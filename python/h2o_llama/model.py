@@ -62,12 +62,12 @@ class Model:
         Metadata in the place of the file's, such as {"qwen3.context_length": 65536}. It must be what llama.cpp reads
         of this model, and no array. Snapshots of the model only fit where the overrides are the same.
     main_gpu : int, optional
-        The only GPU that holds layers, by its number. By default layers go to all of them.
+        The only GPU that holds layers, by its number. By default all GPUs hold layers.
     tensor_split : sequence of float, optional
         What part of the layers each GPU holds, such as [3, 1]; with `rpc_servers` theirs come first. By default as
         much as its memory allows.
     lora : str, os.PathLike, or sequence of these and of pairs (file, scale), optional
-        GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to those of the weights,
+        GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to the weights',
         in every context. Snapshots of the model only fit where the same adapters have the same scales.
     mmproj, allowed_image_folder : str or os.PathLike, optional
         As in `Llama`.
@@ -77,11 +77,11 @@ class Model:
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     ValueError
         If an argument is bad.
     DamagedFileError
-        If the file is no valid GGUF model file, or that of an adapter is none of this model.
+        If the file is not a valid GGUF model file, or an adapter's file does not fit the model.
     H2OError
         If llama.cpp refuses the model.
 
@@ -159,7 +159,7 @@ class Model:
 
     @classmethod
     def _of(cls, model: str | os.PathLike[str] | Model | HasModel, **options: Any) -> Model:
-        """A handle on what is open, or else a file opened with these options."""
+        """A handle on an open model, or else a file opened with these options."""
         opened = model if isinstance(model, Model) else getattr(model, "model", None)
         return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)
 
@@ -181,7 +181,7 @@ class Model:
             raise ValueError(f"[{self._owner}] this model is closed")
         return self._core
 
-    # --- what it is
+    # --- properties
 
     @property
     def model_path(self) -> str:
@@ -190,9 +190,9 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of a part of the file's bytes and of all that changes what is computed.
+        """SHA-256 of a part of the file's bytes and of everything that changes results.
 
-        By it snapshots know their model. It is made of kv_overrides, the adapters' files and scales, and RopeOptions.
+        It identifies the model of a snapshot. It covers kv_overrides, the adapters' files and scales, and RopeOptions.
         """
         return _fingerprint(self._path, self._overrides, self._adapters, self._rope)
 
@@ -295,7 +295,7 @@ class Model:
         Raises
         ------
         ValueError
-            If a token is no token id.
+            If a token is not a token id.
 
         Examples
         --------

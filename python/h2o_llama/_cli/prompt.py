@@ -81,10 +81,10 @@ def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-li
     folder = folder or default_folder()
     try:
         if is_wanted and not folder.exists() and sys.stderr.isatty():
-            echo(f"What is read is kept in {folder}: see `h2o-llama library`, {off}.", err=True)
+            echo(f"Texts are kept in {folder} once read: see `h2o-llama library`, {off}.", err=True)
         return is_wanted and Library(folder).limit_bytes > 0
     except OSError as error:
-        echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+        echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
         return False
 
 

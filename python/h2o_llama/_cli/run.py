@@ -24,7 +24,7 @@ from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048
-"""Tokens that a text of the library may have after what it has in common with this one."""
+"""Tokens that a text of the library may have after the prefix that it shares with this one."""
 
 
 @with_changes
@@ -59,12 +59,12 @@ def run(
             "--cold-store is: memory by default."
         ),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Save what has been read, before text is generated.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the text after reading, before generation.")] = None,
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The text as it is: not as a chat message, where the model has a template.")
+        bool, typer.Option("--raw", help="The text unchanged: not as a chat message, where the model has a template.")
     ] = False,
     library: options.Library = True,
 ) -> None:
@@ -72,7 +72,7 @@ def run(
 
     A model with a chat template is asked the text as a user's message, unless --raw, --load or --save is given.
 
-    The text goes to standard output, progress and a line of measurements to standard error.
+    Standard output gets the text, standard error progress and a line of measurements.
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
@@ -142,7 +142,7 @@ def _asked_by_the_template(
 
 
 def _stream(llm: Llama, tokens: Iterable[int]) -> int:
-    """Write tokens to standard output as they come, whole characters at a time. Returns how many there were."""
+    """Write each token to standard output at once, in whole characters. Returns the number of tokens."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     n = 0
     for token in tokens:

@@ -142,7 +142,7 @@ def serve(
     if api_key is not None and not api_key.strip(", "):
         raise typer.BadParameter("there is no key in it", param_hint="--api-key")
     further = passed_on or []
-    if model.startswith("-"):  # what follows -- comes here where no model is named
+    if model.startswith("-"):  # no model is named: this is the first argument after --
         model, further = "demo", [model, *further]
     with open_model(model, 0, changes=changes) as weights:
         path = weights.model_path
@@ -193,7 +193,7 @@ def serve(
         try:
             start_librarian(folder, origin)
         except OSError as error:
-            echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+            echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
     if api_key is not None:
         os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
     become(llama_server, [*map(str, arguments), *further])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _OWNER = "batch"
 _ROOM = 4096
-"""A context has room for a multiple of so many tokens: it is made anew for a longer document."""
+"""A context holds a multiple of this many tokens: it is made anew for a longer document."""
 
 
 class Answerer:
@@ -55,9 +55,9 @@ class Answerer:
     n_threads, n_gpu_layers
         As in `Llama`.
     parallel : int, default 4
-        So many questions generate at once. Each takes as much memory as the document does.
+        How many questions generate at once. Each takes as much memory as the document does.
     library : Library, str, os.PathLike, bool or None, default None
-        As in `Llama`: what was read of documents is kept there, and found again.
+        As in `Llama`: documents are kept there once read, and found again.
     lora, **rope
         As in `Model`.
 
@@ -112,7 +112,7 @@ class Answerer:
     def answer(
         self, document: Document, questions: list[Question], progress: Progress | None = None
     ) -> Iterator[Answer]:
-        """Answers as they are complete; what fails is an answer with an "error".
+        """Each answer once it is complete; a failure is an answer with an "error".
 
         Parameters
         ----------

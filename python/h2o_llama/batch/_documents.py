@@ -32,7 +32,7 @@ class Document:
     @classmethod
     def of_text(cls, name: str, text: str) -> Document:
         """A text that comes from no file."""
-        # half of a surrogate pair is no character
+        # half of a surrogate pair is not a character
         content = text.encode(errors="replace")
         return cls(name, content.decode(), hashlib.sha256(content).hexdigest())
 
@@ -45,7 +45,7 @@ def find_documents(folder: str | os.PathLike[str]) -> dict[str, Path]:
     Raises
     ------
     ValueError
-        If it is no folder, or has no text files.
+        If it is not a folder, or has no text files.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -63,7 +63,7 @@ def find_documents(folder: str | os.PathLike[str]) -> dict[str, Path]:
 
 
 def _name(path: Path) -> str:
-    """On Linux a file's name may be any bytes: those that are no text are written as \\xff."""
+    """On Linux a file's name may be any bytes: invalid UTF-8 is written as \\xff."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 

@@ -51,7 +51,7 @@ def answer_locally(
             yield from done.result()
     except BrokenProcessPool as error:
         raise H2OError(
-            "[batch] a worker has died, perhaps for lack of memory. What is answered is kept: run it again, with fewer "
+            "[batch] a worker has died, possibly for lack of memory. Its answers are kept: run it again, with fewer "
             "workers"
         ) from error
     except BaseException:  # Ctrl-C, or nobody wants more

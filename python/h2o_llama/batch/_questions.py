@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about every document.
+    """A question about every document.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def make_questions(questions: Iterable[str | Question]) -> list[Question]:
     made: dict[str, Question] = {}
     for given in [questions] if isinstance(questions, str) else questions:
         question = given if isinstance(given, Question) else Question(str(given).strip(), str(given))
-        # half of a surrogate pair is no character
+        # half of a surrogate pair is not a character
         question = Question(*(part.encode(errors="replace").decode().strip() for part in (question.id, question.text)))
         if not question.text:
             raise ValueError(f"[batch] question {question.id!r} is empty")
@@ -56,7 +56,7 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     OSError
         If it cannot be read.
     ValueError
-        As `make_questions`; or if the file is not UTF-8, or a line is no {"id": …, "question": …}.
+        As `make_questions`; or if the file is not UTF-8, or a line is not {"id": …, "question": …}.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""What sparse attention costs on a model and a text: every number with dense attention's beside it."""
+"""What sparse attention costs on a model and a text: every number next to dense attention's."""
 
 from h2o_llama.eval._continuation import Continuation
 from h2o_llama.eval._perplexity import Perplexity

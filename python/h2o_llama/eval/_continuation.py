@@ -30,7 +30,7 @@ class Continuation:
     length : int, default 256
         Tokens of the continuation, at least 2.
     windows : int, default 4
-        At most so many prompts, evenly from the whole text.
+        The most prompts, evenly from the whole text.
     """
 
     length: int = 256

@@ -23,13 +23,13 @@ class Perplexity:
     Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
     positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
     all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
-    alike, and so has "first_chunk", where H2O is dense attention: what is there is rounding. "tokens_per_s" is that of
+    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs. "tokens_per_s" is that of
     the calls to `Llama.eval`, which all compute the logits of every token.
 
     Parameters
     ----------
     windows : int, default 4
-        At most so many windows.
+        The most windows.
     only : int, optional
         Read one of them, so that a long measurement can be cut off between them. The first is 0.
     """

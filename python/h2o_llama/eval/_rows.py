@@ -1,4 +1,4 @@
-"""The file of finished rows, by which a run goes on where it was cut off."""
+"""The file of finished rows, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from h2o_llama.eval._task import Row
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; none if there is no file, or an empty one.
+    """The rows of a file; none if it is missing or empty.
 
-    Raises ValueError if it is no list of rows as `evaluate` writes them.
+    Raises ValueError if it is not a list of rows as `evaluate` writes them.
     """
     try:
         content = path.read_bytes()
@@ -30,7 +30,7 @@ def read_rows(path: Path) -> list[Row]:
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
     """Add rows to a file, to which other runs may add theirs.
 
-    It is replaced as a whole: whoever reads it sees all of the rows or none of them.
+    It is replaced as a whole: readers see all of the rows or none of them.
     """
     with alone_with(path):
         text = json.dumps([*read_rows(path), *rows], indent=1) + "\n"
@@ -44,4 +44,4 @@ def find_row(rows: Sequence[Row], identity: Row) -> Row | None:
 
 
 def _bad_file(path: Path) -> ValueError:
-    return ValueError(f"[eval] {path} is no list of rows as this command writes them: name another file, or remove it")
+    return ValueError(f"[eval] {path} is not a list of rows of this command: name another file, or remove it")

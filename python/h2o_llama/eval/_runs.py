@@ -1,4 +1,4 @@
-"""Runs of tasks over settings and lengths, which go on where they were cut off."""
+"""Runs of tasks over settings and lengths, which continue where they were interrupted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def evaluate(
     json_file: str | os.PathLike[str] | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> list[Row]:
-    """Measure what sparse attention costs: every setting beside dense attention on the same tokens.
+    """Measure the cost of sparse attention: every setting against dense attention on the same tokens.
 
     Dense attention and as many settings as fit into half of the machine's memory read a text side by side.
 
@@ -60,7 +60,7 @@ def evaluate(
     n_threads, n_gpu_layers
         As in `Llama`.
     seed : int, default 0
-        Of what is drawn, and of documents that are made.
+        For sampling, and for generated documents.
     json_file : str or os.PathLike, optional
         A list of rows: those in it are not measured again, and finished ones are added at once.
     progress : callable, optional
@@ -71,7 +71,7 @@ def evaluate(
     list of dict
         Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
         "model_fingerprint" (SHA-256 of parts of the file), "h2o", "seed" and the task's options, the text's
-        SHA-256 among them, tell what it is; "file" is llama.cpp's description of the model, with its file type,
+        SHA-256 among them, identify it; "file" is llama.cpp's description of the model, with its file type,
         "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
         are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
 
@@ -131,7 +131,7 @@ def _check_settings(settings: Sequence[Setting]) -> None:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"[{_OWNER}] settings must be at least one, each with its own name, got {names}")
     if any(s.h2o is None for s in settings):
-        raise ValueError(f"[{_OWNER}] dense attention is measured beside every setting: leave it out of settings")
+        raise ValueError(f"[{_OWNER}] dense attention is measured with every setting: leave it out of settings")
 
 
 def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, variant: Row) -> Row:

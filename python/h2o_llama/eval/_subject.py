@@ -1,4 +1,4 @@
-"""What is measured: a model and a text, and the contexts that read it."""
+"""The measured model and text, and the contexts that read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from h2o_llama.model import Model
 
 
 class Subject:
-    """One set of weights, one text, and contexts that differ in their attention only.
+    """Weights, a text, and contexts that differ in their attention only.
 
     All share `weights`. Everything that is drawn is drawn by `seed`. `machine`
     is the machine, versions and number of threads.
@@ -53,7 +53,7 @@ class Subject:
         return Llama(self.weights, h2o=h2o, **context)
 
     def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
-        """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""
+        """The settings, as many at a time as fit into half of the machine's memory together with dense attention."""
         core = self.weights._handle
         # Logits are in llama.cpp's buffers for a chunk and here for a piece.
         logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))

@@ -24,7 +24,7 @@ class Task(Protocol):
         """How many contexts are open for a setting."""
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
-        """What tells the rows of one setting and length apart, and from those of other options. At least one.
+        """Values that tell a setting's rows of this length apart, and from rows of other options. At least one.
 
         Raises
         ------

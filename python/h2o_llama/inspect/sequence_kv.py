@@ -77,7 +77,7 @@ class SequenceKV(KVView):
         with self._open() as kv:
             layer, info = self._layer(kv, layer), kv.info
             if self._h2o is not None and self._h2o.evict:
-                raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: positions are gone")
+                raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: the rest is evicted")
             if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
                 raise H2OError(
                     f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "
@@ -118,7 +118,7 @@ class SequenceKV(KVView):
         Raises
         ------
         ValueError
-            If there is no such layer, head or tile.
+            If the layer, head or tile does not exist.
         H2OError
             With lookup_budget=0; or if they are not kept, as for earlier chunks without keep_history=True, in a
             restored snapshot, or where tokens of the tile were removed.

@@ -1,4 +1,4 @@
-"""LoRA adapters: what is added to a model's weights."""
+"""LoRA adapters, which are added to a model's weights."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Adapter(NamedTuple):
 def check_adapters(owner: str, lora: Any) -> list[Adapter]:
     """The adapters that an argument `lora` names.
 
-    Raises FileNotFoundError if there is no such file, DamagedFileError if it is empty, ValueError if a scale is no
-    finite number or `lora` is something else.
+    Raises FileNotFoundError if a file is missing, DamagedFileError if it is empty, ValueError if a scale is not
+    a finite number or `lora` is something else.
     """
     named = [] if lora is None else [lora] if isinstance(lora, str | os.PathLike) else lora
     if not isinstance(named, Sequence):
@@ -52,7 +52,7 @@ def _check(owner: str, item: Any) -> Adapter:
 
 
 def identity(adapters: Iterable[Adapter]) -> list[tuple[str, float]]:
-    """What counts of them: what is in the files, not where they are; no order, and none that is multiplied by 0."""
+    """Contents of the files and scales, not paths; in any order, and without adapters of scale 0."""
     # llama.cpp computes with scales in float32
     return sorted((_sha256(path), float(np.float32(scale))) for path, scale in adapters if scale != 0)
 

@@ -1,4 +1,4 @@
-"""Where the weights of a model go, what of its metadata is replaced, and what is added to its weights."""
+"""The devices of a model's weights, replaced metadata, and adapters."""
 
 from __future__ import annotations
 

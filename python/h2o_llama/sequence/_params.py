@@ -122,7 +122,7 @@ class ContextParams:
         if n_cells < n_trained:
             warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
-                f"KV cache, but beside the weights there are {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
+                f"KV cache, but the weights leave {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
                 "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
             )
         return n_cells
@@ -201,7 +201,7 @@ class ContextParams:
             n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
         check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
         budget = self.h2o.lookup_budget
-        # of all queries of a step together, 24 of which share what they see
+        # of all queries of a step together, 24 share their keys
         n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
         check_logits_size(_OWNER, model, n_step, n_keys, "lookup_budget", budget)
 

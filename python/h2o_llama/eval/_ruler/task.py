@@ -110,7 +110,7 @@ class RulerMean:
 
 
 def ruler_mean(rows: Sequence[Row]) -> RulerMean:
-    """The mean over the rows of one setting: one row for each task."""
+    """The mean over a setting's rows, one for each task."""
     variances = []
     for row in rows:
         added = np.subtract(row["scores"], row["scores_dense"])
