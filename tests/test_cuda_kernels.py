@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import ops
 from compare import assert_logits_close
 from cuda_in_software import BACKEND, IS_SOFTWARE, load, registered, running
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama import _ops as ops
 from test_row_moves import check_layers_that_choose_alike
 
 Array = NDArray[Any]
