@@ -23,8 +23,7 @@ from h2o_llama.library._using import open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models import _hub
-from h2o_llama.models._adapters import Lora
-from h2o_llama.models._loading import Loading, Override
+from h2o_llama.models._loading import Loading, Lora, Override
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed

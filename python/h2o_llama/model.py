@@ -14,10 +14,9 @@ from h2o_llama._internal.cpus import available_cpus
 from h2o_llama.chat._images import ChatImages
 from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools
 from h2o_llama.chat._template import ChatTemplate
-from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
 from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
-from h2o_llama.models._loading import Loading, Override
+from h2o_llama.models._loading import Adapter, Loading, Lora, Override, adapters_identity, check_adapters
 from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
@@ -438,4 +437,4 @@ def fingerprint_of(path: str | os.PathLike[str], *, lora: Lora = None, **rope: U
 
 
 def _fingerprint(path: str, overrides: dict[str, Override], adapters: list[Adapter], rope: RopeOptions) -> str:
-    return changed_fingerprint(model_fingerprint(path), overrides, identity(adapters), dict(rope))
+    return changed_fingerprint(model_fingerprint(path), overrides, adapters_identity(adapters), dict(rope))

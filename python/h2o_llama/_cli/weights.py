@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama._cli.options import Options, instead_of
-from h2o_llama.models._adapters import check_adapters
+from h2o_llama.models._loading import check_adapters
 from h2o_llama.models.rope import SCALING_TYPES, check_rope
 
 Changes = Mapping[str, Any]

@@ -26,7 +26,7 @@ from h2o_llama.library._library import Library
 from h2o_llama.library._using import open_library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
-from h2o_llama.models._adapters import Lora
+from h2o_llama.models._loading import Lora
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._evaluation import Progress
 from h2o_llama.sequence._params import resolved_matmul_kernels

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from h2o_llama._internal import check
+from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval._continuation import Continuation
-from h2o_llama.eval._perplexity import Perplexity
-from h2o_llama.eval._rows import append_rows, find_row, read_rows
 from h2o_llama.eval._settings import Setting
-from h2o_llama.eval._subject import Subject
-from h2o_llama.eval._task import Row, Task
+from h2o_llama.eval._subject import Row, Subject, Task
+from h2o_llama.eval._tasks import Continuation, Perplexity
 from h2o_llama.eval._text import default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
@@ -157,3 +156,40 @@ def _as_read(values: Row) -> Row:
 
 def _named(progress: Callable[[str, int, int], object] | None, name: str) -> Callable[[int, int], object]:
     return lambda n_done, n_total: None if progress is None else progress(name, n_done, n_total)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file; none if it is missing or empty.
+
+    Raises ValueError if it is not a list of rows as `evaluate` writes them.
+    """
+    try:
+        content = path.read_bytes()
+        rows = json.loads(content) if content else []
+    except FileNotFoundError:
+        return []
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise _bad_file(path) from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "task" in row for row in rows):
+        raise _bad_file(path)
+    return rows
+
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows to a file, to which other runs may add theirs.
+
+    It is replaced as a whole: readers see all of the rows or none of them.
+    """
+    with alone_with(path):
+        text = json.dumps([*read_rows(path), *rows], indent=1) + "\n"
+        with replacing(path) as file:
+            file.write(text.encode())
+
+
+def find_row(rows: Sequence[Row], identity: Row) -> Row | None:
+    """The newest row that has all of these values."""
+    return next((row for row in reversed(rows) if identity.items() <= row.items()), None)
+
+
+def _bad_file(path: Path) -> ValueError:
+    return ValueError(f"[eval] {path} is not a list of rows of this command: name another file, or remove it")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from h2o_llama._internal.terminal import plain
 from h2o_llama.eval._ruler import ruler_mean
-from h2o_llama.eval._task import Row
+from h2o_llama.eval._subject import Row
 
 _SETTING_WIDTH = len("single_pass")
 _NARROW = ("perplexity", "same top", "tokens/s")
