@@ -19,7 +19,7 @@ from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch._answers import Answer
-from h2o_llama.batch._documents import SUFFIXES
+from h2o_llama.batch._inputs import SUFFIXES
 from h2o_llama.batch._local_workers import answer_locally
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file

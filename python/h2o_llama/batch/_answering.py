@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer
-from h2o_llama.batch._documents import Document, read_document
+from h2o_llama.batch._inputs import BatchSettings, Document, Question, read_document
 from h2o_llama.batch._prompts import Asked, Prompts
-from h2o_llama.batch._questions import Question
-from h2o_llama.batch._settings import BatchSettings
 from h2o_llama.chat._template import LONGEST_TAIL
 from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.errors import H2OError

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from h2o_llama._internal.atomic import replacing
-from h2o_llama.batch._documents import read_document
-from h2o_llama.batch._questions import Question
-from h2o_llama.batch._settings import BatchSettings
+from h2o_llama.batch._inputs import BatchSettings, Question, read_document
 
 try:
     import fcntl

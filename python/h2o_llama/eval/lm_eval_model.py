@@ -60,7 +60,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     dense_tail : int, default 128
         See above.
     batch_size, max_batch_size, device : optional
-        lm_eval passes them to every model. They are ignored; n_gpu_layers is the GPU's share.
+        lm_eval passes them to every model. They are ignored; for a GPU, use n_gpu_layers.
     **options
         The fields of `H2OConfig` (local_window, heavy_budget, sink_tokens, …) and the arguments of `Llama` (n_ctx,
         n_ubatch, n_threads, …).
