@@ -52,10 +52,10 @@ ALLOWED = {"evict": "https://a.example, http://b.example:81/", "cold": "localhos
 """Each server's origins: --cors-origins."""
 
 
-def open_llama(settings: dict[str, Any] | None, record: bool = False) -> Llama:
+def open_llama(settings: dict[str, Any] | None, keep_history: bool = False) -> Llama:
     """The same model and settings without a server."""
     h2o = None if settings is None else H2OConfig(chunk_size=S, **settings)
-    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_threads=1, h2o=h2o, keep_history=record)
+    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_threads=1, h2o=h2o, keep_history=keep_history)
 
 
 def answer_of(settings: dict[str, Any] | None, prompt: str, n: int = 16) -> str:
