@@ -108,7 +108,7 @@ class Peer:
 def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
     """All peers, with the Pythons that have them."""
     upstream, own = (
-        {f"flash attention {x}": {"flash_attn": x, "products": products} for x in ("on", "off")}
+        {f"flash attention {x}": {"flash_attn": x, "matmul_kernels": products} for x in ("on", "off")}
         for products in ("upstream", "own")
     )
     memory = {"h2o": {"decode": "memory"}}

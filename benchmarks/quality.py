@@ -47,7 +47,7 @@ def main(
     samples: Annotated[int, typer.Option(min=0, help="Prompts of each of RULER's tasks; 0: leave it out.")] = 5,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default one for each CPU.")] = None,
 ) -> None:
-    """Measure what sparse attention loses, and print tables of what was measured."""
+    """Measure the loss of sparse attention, and print tables."""
     warnings.filterwarnings("ignore", r"\[Llama\] memory_size", UserWarning)  # a window of a whole chunk is measured
     FOLDER.mkdir(parents=True, exist_ok=True)
     loss_lines, ruler_lines = [], []

@@ -34,7 +34,7 @@ class ModelSpec:
 
     @property
     def name(self) -> str:
-        """A file name that says what is in it."""
+        """A file name with the model's sizes."""
         return f"qwen3-{self.n_layer}x{self.n_embd}-{self.n_head}-{self.n_head_kv}-q8_0.gguf"
 
 

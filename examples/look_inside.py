@@ -15,7 +15,7 @@ from h2o_llama import H2OConfig, Llama
 path, *model = sys.argv[1:]
 h2o = H2OConfig(chunk_size=256, local_window=32, heavy_budget=32)
 
-with Llama(model[0] if model else "qwen2.5-coder-0.5b", h2o=h2o, record=True) as llm:
+with Llama(model[0] if model else "qwen2.5-coder-0.5b", h2o=h2o, keep_history=True) as llm:
     tokens = llm.tokenize(Path(path).read_text(encoding="utf-8"))
     llm.eval(tokens)
     layer = llm.kv.layers[len(llm.kv.layers) // 2]

@@ -15,8 +15,8 @@ Array = npt.NDArray[np.float32]
 
 RANK = 4
 ALPHA = 6.0
-# Of the weights that an adapter changes, by their names in a layer; a model has some of them. Not those of MLA's
-# queries and latents: llama.cpp multiplies by these without looking at adapters.
+# The weights that an adapter changes, by their names in a layer; a model has some of them. MLA's queries and latents
+# are left out: llama.cpp multiplies by them without looking at adapters.
 CHANGED = (
     *("attn_q", "attn_k", "attn_v", "attn_output", "shortconv.in_proj"),
     *("ffn_gate", "ffn_down", "ffn_gate_exps", "ffn_down_exps", "ffn_up_shexp"),
@@ -25,14 +25,14 @@ CHANGED = (
 
 @dataclass
 class Adapter:
-    """The factors of what is added to each weight: A [.., rank, n_in] and B [.., n_out, rank]."""
+    """The factors of each weight's change: A [.., rank, n_in] and B [.., n_out, rank]."""
 
     architecture: str
     factors: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     alpha: float = ALPHA
 
     def write(self, path: Path, **metadata: str) -> Path:
-        """Its file, perhaps with other metadata: `type`, `architecture`, `kind`, and `tokens` of an activated one."""
+        """Its file. Optional metadata: `type`, `architecture`, `kind`, and `tokens` of an activated one."""
         writer = GGUFWriter(path, metadata.get("architecture", self.architecture))
         writer.add_type(metadata.get("type", "adapter"))
         writer.add_string("adapter.type", metadata.get("kind", "lora"))
@@ -77,6 +77,6 @@ def random_adapter(model: Path, rank: int = RANK, seed: int = 0, gain: float = 0
             size = gain / (ALPHA / rank) / np.sqrt(n_in * rank)
             adapter.factors[tensor.name] = a, normal(*experts, n_out, rank) * np.float32(size)
         elif embedding and tensor.name == "token_embd.weight":
-            # A row of the table for each token: what is looked up is B · A[token].
+            # A row of the table for each token: the change of a looked-up row is B · A[token].
             adapter.factors[tensor.name] = normal(n_out, rank), normal(n_in, rank) * np.float32(gain / rank)
     return adapter

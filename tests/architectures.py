@@ -1,4 +1,4 @@
-"""What H2O does with every architecture of which upstream's generator makes a tiny model, by the names in GGUF files.
+"""How H2O works with every architecture of upstream's generator of tiny models, by the names in GGUF files.
 
 docs/compatibility.md says it too: after a change here, `python tools/compatibility.py`.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Refusal(NamedTuple):
-    """Architectures that have `why`. What is raised says `message`."""
+    """Architectures that have `why`. The error's text is `message`."""
 
     why: str
     message: str

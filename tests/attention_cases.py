@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -13,13 +13,28 @@ from numpy.typing import NDArray
 from compare import assert_all_equal
 from cuda_in_software import running
 from h2o_llama import _core
-from h2o_llama import _ops as ops
 from kernels import CUDA, backend_of
 from tolerances import attention_tolerance
 
 Array = NDArray[Any]
 
 NO_SUMS, COLUMN_SUMS, QUERY_SUMS = range(3)
+
+
+class Attention(NamedTuple):
+    """The operator's results. (m, l, o) is an online-softmax state.
+
+    For a query whose logits are all -inf: m = -inf, l = 0, o = 0, and it adds nothing to the sums.
+    """
+
+    o: Array
+    """[..., n_q, n_head, d_v] weights times values"""
+    sums: Array
+    """[..., n_head_kv, n_k] weights summed over the queries that count and the query heads of each KV head"""
+    m: Array
+    """[..., n_head, n_q] largest logit"""
+    l: Array  # noqa: E741
+    """[..., n_head, n_q] Σ exp(logit - m)"""
 
 
 @dataclass(frozen=True)
@@ -195,14 +210,14 @@ class Problem:
             **lists,
         }
 
-    def attend(self, kernel: str, sums: int | None = None, n_threads: int = 2) -> ops.Attention:
+    def attend(self, kernel: str, sums: int | None = None, n_threads: int = 2) -> Attention:
         """By a kernel that is `on`."""
         stored = self.stored()
         o, s, m, l = _core.ops_attention(  # noqa: E741
             *(stored.q, stored.k, stored.v, self.type, _core.ops_AttentionParams(**self.params(sums))),
             *(backend_of(kernel), n_threads),
         )
-        return ops.Attention(o, np.zeros(0) if s is None else s, m, l)
+        return Attention(o, np.zeros(0) if s is None else s, m, l)
 
     def seen_further(self) -> Array:
         """[n_head_kv, n_q, n_kv]: whether a query sees a row of its list that its head does not have anyway."""
@@ -241,8 +256,8 @@ class Problem:
         scale = 2.0 ** (np.frexp(peak)[1] - 8.0)
         return (self.q / scale).astype(np.float16) * scale
 
-    def reference(self, kernel: str, sums: int | None = None) -> ops.Attention:
-        """All in float64, q as the kernel rounds it. Hidden keys are left out, not multiplied by 0, where that makes a difference."""
+    def reference(self, kernel: str, sums: int | None = None) -> Attention:
+        """All in float64, q as the kernel rounds it. Hidden keys that would make a difference are left out."""
         sums = self.case.sums if sums is None else sums
         wide = self.wide()
         q, k, v = (x.astype(np.float64) for x in (self.rounded_q(kernel), wide.k, wide.v))
@@ -277,9 +292,9 @@ class Problem:
         if self.limits is not None:
             each = np.where(self.rows[:, :, None] <= self.limits[:, None, :, None], each, 0)
         found = {NO_SUMS: np.zeros(0), COLUMN_SUMS: each.sum(axis=2), QUERY_SUMS: each[0].swapaxes(0, 1)}[sums]
-        return ops.Attention(o, found, m.reshape(n_block, n_head, n_q), l.reshape(n_block, n_head, n_q))
+        return Attention(o, found, m.reshape(n_block, n_head, n_q), l.reshape(n_block, n_head, n_q))
 
-    def assert_close(self, got: ops.Attention, want: ops.Attention, kernel: str, size: float | None = None) -> None:
+    def assert_close(self, got: Attention, want: Attention, kernel: str, size: float | None = None) -> None:
         """An error δ of the logits is one of δ in m and a factor e^δ in l and the weights; o averages v by the weights.
 
         A logit is a sum of d products; their errors are independent, so it has √d times the error of one. `size`: of
@@ -294,10 +309,10 @@ class Problem:
         np.testing.assert_allclose(got.m, want.m, rtol=0, atol=delta, err_msg="m")
         np.testing.assert_allclose(got.l, want.l, rtol=delta, err_msg="l")
         np.testing.assert_allclose(got.sums, want.sums, rtol=delta, atol=0.01 * delta, err_msg="sums")
-        assert not got.sums[want.sums == 0].any(), "sums of what is hidden, or does not count"
+        assert not got.sums[want.sums == 0].any(), "sums of hidden or uncounted keys"
         np.testing.assert_allclose(got.o, want.o, rtol=0, atol=(delta + output) * np.abs(v).max(), err_msg="o")
 
-    def check(self, kernel: str) -> ops.Attention:
+    def check(self, kernel: str) -> Attention:
         """Close to the reference. CUDA's must not depend on the order of a block's threads: else they race."""
         got = self.attend(kernel)
         self.assert_close(got, self.reference(kernel), kernel)

@@ -29,7 +29,7 @@ class Case:
     # "on": H2O's fused operator. "off": attention composed of ggml's operators, which rules out a quantised V. With
     # H2O_NO_FUSED_ATTENTION=1 and "on" it is composed too, and decode is upstream's flash attention: sums of V in F16.
     flash_attn: str = "on"
-    lossless: h2o_llama.LosslessConfig | None = None
+    cold_store_compression: h2o_llama.LosslessConfig | None = None
     n_ctx_train: int | None = None  # of the model, if it is to be another one
 
     def but(self, **changes: Any) -> Case:
@@ -170,7 +170,7 @@ INDEXED = {
     "index, two_phase": INDEX.but(schedule="two_phase", kv_type="q8_0"),
     "index, cold": INDEX.but(evict=True, cold_store="memory", kv_type="f16"),
 }
-# Nothing ranks by scores, so none are kept but with record=True, and any place can be gone back to.
+# Nothing ranks by scores, so none are kept but with keep_history=True, and any place can be gone back to.
 UNSCORED = {
     "unscored": SMALL.but(heavy_budget=0),
     "unscored, dense layer": SMALL.but(heavy_budget=0, dense_layers=(1,)),

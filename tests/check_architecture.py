@@ -226,7 +226,7 @@ class Checks:
             sequence.eval(self.text.prompt[begin:], logits="all")
             return relative_error(sequence.logits, expected[begin:N])
 
-        with self.open(h2o, n_seq_max=3, record=True) as llm:
+        with self.open(h2o, n_seq_max=3, keep_history=True) as llm:
             other = llm.sequence()
             llm.eval(self.text.prompt[:MIDDLE])
             other.eval(self.other_text.prompt[:MIDDLE_OF_OTHER])

@@ -34,7 +34,7 @@ _FLAGS = (
     "-U_FORTIFY_SOURCE",  # fibres jump from stack to stack
     *("-Wall", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-Wno-unused-function", "-Werror"),
 )
-# Set by tools/check_sanitizers.py, which also loads what they need.
+# Set by tools/check_sanitizers.py, which also loads their libraries.
 _SANITIZERS = os.environ.get("H2O_TEST_CUDA_SANITIZERS", "")
 
 
@@ -89,7 +89,7 @@ def _loaded_libraries() -> list[str]:
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """Within this there is the backend, a GPU as far as llama.cpp knows."""
+    """Within this the backend exists, a GPU to llama.cpp."""
     if not IS_SOFTWARE:
         yield
         return

@@ -21,7 +21,7 @@ FILES = {
     "tools/ui/src/app.ts": "not built",
 }
 KEPT = {"CMakeLists.txt", "src/llama.cpp", "src/unicode.cpp"}
-PATCH = """Says what it is for.
+PATCH = """Its purpose.
 
 --- a/src/llama.cpp
 +++ b/src/llama.cpp

@@ -10,23 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gguf import GGUFReader
+
 ALIGNMENT = 32
 
-# Value types, and the struct formats of types of fixed size.
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
-FORMATS = {
-    UINT8: "B",
-    INT8: "b",
-    UINT16: "H",
-    INT16: "h",
-    UINT32: "I",
-    INT32: "i",
-    FLOAT32: "f",
-    BOOL: "B",
-    UINT64: "Q",
-    INT64: "q",
-    FLOAT64: "d",
-}
 
 
 def pack(fmt: str, *values: int | float) -> bytes:
@@ -44,9 +32,12 @@ def pack_strings(texts: list[bytes]) -> bytes:
 
 def unpack_strings(value: bytes) -> list[bytes]:
     """An array of strings, of its packed value."""
-    reader = _Reader(value)
-    assert reader.number("I") == STRING
-    return [reader.string() for _ in range(reader.number("Q"))]
+    texts, at = list[bytes](), struct.calcsize("<IQ")
+    while at < len(value):
+        (n,) = struct.unpack_from("<Q", value, at)
+        texts.append(value[at + 8 : at + 8 + n])
+        at += 8 + n
+    return texts
 
 
 @dataclass
@@ -77,19 +68,16 @@ class GGUFFile:
 
     @classmethod
     def read(cls, path: Path) -> GGUFFile:
-        reader = _Reader(path.read_bytes())
-        file = cls(reader.take(4), reader.number("I"), reader.number("Q"), reader.number("Q"))
-        for _ in range(file.n_kv):
-            key = reader.string()
-            kind = reader.number("I")
-            begin = reader.at
-            reader.skip_value(kind)
-            file.metadata[key] = (kind, reader.data[begin : reader.at])
-        for _ in range(file.n_tensors):
-            name = reader.string()
-            dims = [reader.number("Q") for _ in range(reader.number("I"))]
-            file.tensors[name] = Tensor(name, dims, reader.number("I"), reader.number("Q"))
-        file.data = reader.data[_padded(reader.at) :]
+        reader = GGUFReader(path)
+        values = [entry for entry in reader.fields.values() if not entry.name.startswith("GGUF.")]
+        file = cls(b"GGUF", int(reader.fields["GGUF.version"].contents()), len(reader.tensors), len(values))
+        for entry in values:
+            _, name, kind, *value = entry.parts
+            file.metadata[name.tobytes()] = (int(kind[0]), b"".join(part.tobytes() for part in value))
+        for tensor in reader.tensors:
+            _, name, _, dims, kind, offset = tensor.field.parts
+            file.tensors[name.tobytes()] = Tensor(name.tobytes(), dims.tolist(), int(kind[0]), int(offset[0]))
+        file.data = path.read_bytes()[reader.data_offset :]
         return file
 
     def header(self) -> bytes:
@@ -126,30 +114,3 @@ def mutated(source: Path, target: Path, mutate: Callable[[GGUFFile], None]) -> P
 
 def _padded(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT
-
-
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def take(self, n: int) -> bytes:
-        self.at += n
-        return self.data[self.at - n : self.at]
-
-    def number(self, fmt: str) -> int:
-        (value,) = struct.unpack("<" + fmt, self.take(struct.calcsize("<" + fmt)))
-        return int(value)
-
-    def string(self) -> bytes:
-        return self.take(self.number("Q"))
-
-    def skip_value(self, kind: int) -> None:
-        if kind == STRING:
-            self.string()
-        elif kind == ARRAY:
-            element, n = self.number("I"), self.number("Q")
-            for _ in range(n):
-                self.skip_value(element)
-        else:
-            self.take(struct.calcsize("<" + FORMATS[kind]))

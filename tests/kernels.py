@@ -11,7 +11,7 @@ from h2o_llama import _core
 # The best first.
 ALL_ISAS = _core.ops_isas()
 
-# Those that attention has a kernel for.
+# With a kernel of attention.
 ISAS = [isa for isa in ALL_ISAS if isa in ("portable", "avx2", "avx512", "amx")]
 
 CUDA = "cuda"

@@ -46,8 +46,8 @@ def open_llama(path: Path, config: Case | None, *, n_ctx: int = 1024, **kwargs: 
             "type_v": config.kv_type,
             "flash_attn": config.flash_attn,
             "h2o": config.h2o,
-            "record": True,
-            "lossless": config.lossless,
+            "keep_history": True,
+            "cold_store_compression": config.cold_store_compression,
         }
         if config.n_ctx_train is not None:
             key = f"{architecture(path)}.context_length"

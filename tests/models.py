@@ -135,7 +135,7 @@ def add_weights(spec: ModelSpec, writer: GGUFWriter) -> None:
     embedding = weights.normal(N_VOCAB, n_embd)
     # The shared direction that makes heavy hitters.
     embedding += weights.normal(1, n_embd)
-    # Gemma multiplies the embedding by this: attention would hardly count.
+    # Gemma multiplies the embedding by `scale`: attention would hardly count.
     scale = np.sqrt(np.float32(n_embd)) if spec.arch == "gemma3" else np.float32(1)
     embedding /= scale
     weights.add_matrix("token_embd", embedding)

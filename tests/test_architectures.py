@@ -1,4 +1,4 @@
-"""Every architecture of which upstream's generator makes a tiny model: H2O works with it, or says why not."""
+"""Every architecture of upstream's generator of tiny models: H2O works with it, or says why not."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_same_comes_out(llm: Llama) -> None:
 
 
 def test_cancelling_ends_the_call_and_not_the_sequence(llm: Llama) -> None:
-    """The loop goes on meanwhile; what was unfinished is undone, and the next call finds nobody in its way."""
+    """The loop continues meanwhile; the unfinished call is undone, and the next call need not wait."""
 
     async def run() -> int:
         chunks = asyncio.Event()

@@ -17,15 +17,14 @@ from attention_cases import (
     COLUMN_SUMS,
     NO_SUMS,
     QUERY_SUMS,
+    Attention,
     Case,
     Problem,
     side_by_side,
-    stored_and_wide,
 )
 from compare import assert_all_equal, case
 from cuda_in_software import IS_SOFTWARE, running
 from h2o_llama import _core
-from h2o_llama import _ops as ops
 from kernels import CUDA, ISAS, on
 from pairwise import all_pairs
 
@@ -115,7 +114,7 @@ def sizes_of(kernel: str) -> dict[str, Case]:
     return SIZES if kernel == CUDA else SIZES | {f"{name}, large": large for name, large in LARGE.items()}
 
 
-def assert_same_output(got: ops.Attention, want: ops.Attention) -> None:
+def assert_same_output(got: Attention, want: Attention) -> None:
     """But for sums."""
     assert_all_equal((got.o, got.m, got.l), (want.o, want.m, want.l))
 
@@ -437,47 +436,6 @@ class TestExtremes:
                 problem.q *= np.float32(size)
                 got = problem.check(kernel)
                 assert np.abs(got.m[np.isfinite(got.m)]).max() <= np.float32(softcap)
-
-
-class TestFunction:
-    """What `ops.attention` makes of its arguments."""
-
-    def test_arguments(self) -> None:
-        for kind in (
-            Case(has_limits=True, has_sinks=True, sees="sorted", softcap=2.0, scale=0.7, n_further=20),
-            Case(n_block=2),
-        ):
-            problem = Problem(kind)
-            params = {name: x for name, x in problem.params().items() if name not in ("n_k", "sums")}
-            params["further_rows"] = params.get("further_rows")
-            got = ops.attention(problem.q, problem.k, problem.v, n_threads=2, **params)
-            assert_all_equal(got, problem.attend(ISAS[0]))
-
-    def test_without_blocks(self) -> None:
-        problem = Problem(Case(has_limits=True))
-        q, k, v, rows, limits = problem.q, problem.k, problem.v, problem.rows, problem.limits
-        want = problem.attend(ISAS[0])
-        assert limits is not None
-        assert_all_equal(ops.attention(q[0], k, v, rows[0], limits=limits[0]), [x[0] for x in want])
-        assert_all_equal(
-            ops.attention(q[0], k, v, rows[0], first=problem.first, limits=limits[0]), [x[0] for x in want]
-        )
-
-    def test_all_rows_by_default(self) -> None:
-        problem = Problem(Case())
-        q, k, v = problem.q, problem.k, problem.v
-        rows = np.broadcast_to(np.arange(k.shape[1]), (1, len(k), k.shape[1]))
-        assert_all_equal(ops.attention(q, k, v), ops.attention(q, k, v, rows))
-        assert_all_equal(ops.attention(q, k, v, causal=False), ops.attention(q, k, v, first=np.zeros(k.shape[1], int)))
-
-    def test_types(self) -> None:
-        problem = Problem(Case(type="q8_0")).stored()
-        (f16, _), rows = stored_and_wide(Problem(Case()).k, "f16"), problem.rows
-        want = problem.attend(ISAS[0])
-        assert_all_equal(ops.attention(problem.q, problem.k, problem.v, rows, type="q8_0", n_threads=2), want)
-        assert_all_equal(
-            ops.attention(problem.q, f16, f16, rows), ops.attention(problem.q, *2 * [np.float32(f16)], rows)
-        )
 
 
 def test_an_unknown_instruction_set() -> None:

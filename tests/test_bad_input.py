@@ -79,9 +79,9 @@ def open_model(path=MODEL, **kwargs):
     defaults = dict(n_ctx=128, n_batch=64, n_threads=1, h2o=H2OConfig(**SIZES))
     return Llama(path, **(defaults | kwargs))
 
-def cache(**kwargs):
+def cache(model=MODEL, **kwargs):
     defaults = dict(kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)
-    return KVCache(MODEL, **(defaults | kwargs))
+    return KVCache(model, **(defaults | kwargs))
 """
 
 
@@ -113,27 +113,22 @@ ARGUMENTS = [
     _open("use_mlock=None", "[Llama] use_mlock must be True or False"),
     _open("kv_overrides=[1]", "[Llama] kv_overrides must be a mapping from keys to"),
     *(
-        _open(f"kv_overrides={{{key}: {value}}}", f"[Llama] kv_overrides{fragment}", error)
-        for key, value, fragment, error in (
-            ("1", "1", "' keys must be names of metadata", "ValueError"),
-            ("'k' * 128", "1", "' keys must be names of metadata", "ValueError"),
-            ("'a\\0'", "1", "' keys must be names of metadata", "ValueError"),
-            ("'general.name'", "'n' * 128", "['general.name'] must be a bool, an int of 32 bits", "ValueError"),
-            ("'qwen3.context_length'", "2**32", "['qwen3.context_length'] must be a bool, an int", "ValueError"),
-            ("'qwen3.context_length'", "nan", "['qwen3.context_length'] must be a bool, an int", "ValueError"),
-            ("'qwen3.context_length'", "-1", "['qwen3.context_length'] must be an integer from 0", "ValueError"),
-            ("'qwen3.context_length'", "8.0", "['qwen3.context_length'] must be an integer from 0", "ValueError"),
-            ("'general.name'", "1", "['general.name'] must be a str, got 1", "ValueError"),
-            (
-                "'tokenizer.ggml.tokens'",
-                "1",
-                "['tokenizer.ggml.tokens'] must be left out: the file has an",
-                "ValueError",
-            ),
-            ("'qwen3.block_count'", "0", ": qwen3.block_count is 0, expected 1 to 512", "ValueError"),
-            ("'qwen3.contextlength'", "9", ": llama.cpp does not read 'qwen3.contextlength'", "H2OError"),
+        _open(f"kv_overrides={{{override}}}", f"[Llama] kv_overrides{fragment}")
+        for override, fragment in (
+            ("1: 1", "' keys must be names of metadata"),
+            ("'k' * 128: 1", "' keys must be names of metadata"),
+            ("'a\\0': 1", "' keys must be names of metadata"),
+            ("'general.name': 'n' * 128", "['general.name'] must be a bool, an int of 32 bits"),
+            ("'qwen3.context_length': 2**32", "['qwen3.context_length'] must be a bool, an int"),
+            ("'qwen3.context_length': nan", "['qwen3.context_length'] must be a bool, an int"),
+            ("'qwen3.context_length': -1", "['qwen3.context_length'] must be an integer from 0"),
+            ("'qwen3.context_length': 8.0", "['qwen3.context_length'] must be an integer from 0"),
+            ("'general.name': 1", "['general.name'] must be a str, got 1"),
+            ("'tokenizer.ggml.tokens': 1", "['tokenizer.ggml.tokens'] must be left out: the file has an"),
+            ("'qwen3.block_count': 0", ": qwen3.block_count is 0, expected 1 to 512"),
         )
     ),
+    _open("kv_overrides={'qwen3.contextlength': 9}", "llama.cpp does not read 'qwen3.contextlength'", "H2OError"),
     _open("kv_overrides={'qwen3.attention.head_count_kv': 0}", "[Llama] llama.cpp cannot load", "H2OError"),
     _open("main_gpu=0, tensor_split=[1]", "[Llama] tensor_split must be left out with main_gpu"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),
@@ -142,8 +137,8 @@ ARGUMENTS = [
     _open("type_v=1", "[Llama] type_v must be one of"),
     _open("type_v='q8_0', flash_attn='off'", "[Llama] type_v='q8_0' needs flash attention"),
     _open("flash_attn=True", "[Llama] flash_attn must be one of 'auto', 'on', 'off', got True"),
-    _open("products='mine'", "[Llama] products must be one of 'auto', 'upstream', 'own', got 'mine'"),
-    _open("record=1", "[Llama] record must be True or False"),
+    _open("matmul_kernels='mine'", "[Llama] matmul_kernels must be one of 'auto', 'upstream', 'own', got 'mine'"),
+    _open("keep_history=1", "[Llama] keep_history must be True or False"),
     _open("profile=1", "[Llama] profile must be True or False"),
     _open("profile=True, h2o=None", "[Llama] profile=True measures parts of H2O"),
     _open("verbose='no'", "[Llama] verbose must be True or False"),
@@ -271,7 +266,7 @@ raise KeyError("the end")
             ("3, np.tile(np.arange(8), (2, 1))", "layer 3 has no K/V"),
         )
     ),
-    _call("kv.history", "pass record=True to Llama", "H2OError"),
+    _call("kv.history", "pass keep_history=True to Llama", "H2OError"),
 ]
 
 CACHE = [
@@ -328,7 +323,7 @@ STATE = [
             "kv.stats",
             "llm.kv.layers",
             "kv.set_memory_indices(0, np.zeros((2, 8), int))",
-            "KVCache(llm, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)",
+            "cache(llm)",
             "open_model(llm)",
         )
     ),

@@ -40,7 +40,7 @@ def test_speeds_are_of_medians_of_the_faster_variant_and_over_llama_cpp() -> Non
         ("auto", "auto", 200): ([1.0], 0.25),
     }
     for case, samples in bench.samples.items():
-        prefills, generation = seconds.get((case.mode.flash_attn, case.mode.products, case.n_tokens), ([], None))
+        prefills, generation = seconds.get((case.mode.flash_attn, case.mode.matmul_kernels, case.n_tokens), ([], None))
         samples += [replace(SAMPLE, prefill_s=s, generation_s=generation) for s in prefills]
     rows = bench.rows()
     figures = ("mode", "n_tokens", "prefill", "prefill_over_dense", "generation", "generation_over_dense")

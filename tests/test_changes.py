@@ -21,7 +21,7 @@ from inputs import ModelByName
 def test_what_holds_for_a_model_holds_for_a_changed_one(
     change: str, model: str, model_by_name: ModelByName, tmp_path: Path
 ) -> None:
-    """All that tests/check_architecture.py checks, beside dense attention with the same change, which matters."""
+    """All that tests/check_architecture.py checks, against dense attention with the same change, which matters."""
     path = model_by_name(model)
     arguments: dict[str, Any] = dict(CHANGES[change])
     if change == LORA:

@@ -1,4 +1,4 @@
-"""The command line: what it prints where, and its exit codes."""
+"""The command line: its output on stdout and stderr, and its exit codes."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: p
     for more, store in (([], "memory"), (mine, "/tmp")):
         succeeded(invoke("run", "demo", "--load", saved + "2", *more, *options))
         assert str(contexts[-1]["h2o"].cold_store) == store
-    assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is no snapshot of h2o-llama")
+    assert_one_line_error(invoke("run", "demo", "--load", str(text_file), *options), "is not a snapshot of h2o-llama")
     assert_one_line_error(invoke("run", "demo", "--load", saved, "--n-ctx", "20", *options), "into --n-ctx=20")
     assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")
 

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(5)
 BLOCK_BYTES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "q8_0": 34, "q4_0": 18, "q4_1": 20, "q5_0": 22, "q5_1": 24}
 
 FRAME_BYTES = 24
-"""The most that a unit takes beside its rows."""
+"""The most that a unit takes in addition to its rows."""
 
 
 @pytest.fixture(autouse=True)

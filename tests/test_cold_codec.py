@@ -35,13 +35,13 @@ CONFIG = SMALL.but(
 )
 STORE = LosslessConfig(n_threads=1)
 CONFIGS = {
-    "f16": CONFIG.but(lossless=STORE),
-    "f32": CONFIG.but(kv_type="f32", lossless=LosslessConfig(n_threads=2)),
-    "q8_0": CONFIG.but(kv_type="q8_0", lossless=replace(STORE, strict=True)),
-    "bf16": CONFIG.but(kv_type="bf16", lossless=STORE),
-    "f16, file": CONFIG.but(cold_store=tempfile.gettempdir(), lossless=STORE),
-    "iq4_nl": CONFIG.but(kv_type="iq4_nl", lossless=STORE),
-    "dense layer, ratio": CONFIG.but(dense_layers=(0,), heavy_budget=100, keep_ratio=0.3, lossless=STORE),
+    "f16": CONFIG.but(cold_store_compression=STORE),
+    "f32": CONFIG.but(kv_type="f32", cold_store_compression=LosslessConfig(n_threads=2)),
+    "q8_0": CONFIG.but(kv_type="q8_0", cold_store_compression=replace(STORE, strict=True)),
+    "bf16": CONFIG.but(kv_type="bf16", cold_store_compression=STORE),
+    "f16, file": CONFIG.but(cold_store=tempfile.gettempdir(), cold_store_compression=STORE),
+    "iq4_nl": CONFIG.but(kv_type="iq4_nl", cold_store_compression=STORE),
+    "dense layer, ratio": CONFIG.but(dense_layers=(0,), heavy_budget=100, keep_ratio=0.3, cold_store_compression=STORE),
 }
 
 
@@ -51,7 +51,7 @@ def text(n: int, seed: int = 1) -> list[int]:
 
 
 def raw(config: Case) -> Case:
-    return config.but(lossless=None)
+    return config.but(cold_store_compression=None)
 
 
 def encoded(llm: h2o_llama.Llama) -> h2o_llama.LosslessStats:
@@ -96,13 +96,13 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
     for x in (config, raw(config)):
         with open_llama(tiny_model, x, n_seq_max=2) as llm, open_llama(tiny_model, raw(x)) as other:
             llm.eval(text(300))
-            if x.lossless:
+            if x.cold_store_compression:
                 encoded(llm)
             with llm.fork() as fork:
                 fork.eval(text(150, seed=3))
                 llm.rewind(128)
                 llm.eval(text(200, seed=4))
-                if x.lossless:
+                if x.cold_store_compression:
                     encoded(llm)
                 restore(other, state_of(llm))
                 other.eval(text(100, seed=5))
@@ -113,7 +113,7 @@ def test_going_back_forks_and_states(tiny_model: Path, name: str) -> None:
 @pytest.mark.parametrize("lossless", [None, STORE])
 def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
     """Rows of 512 positions stay for later tokens, and make room for others."""
-    config = CONFIG.but(lossless=lossless)
+    config = CONFIG.but(cold_store_compression=lossless)
     prompt = [token % 200 for token in random_tokens(2500, seed=1)]
     with (
         open_llama(tiny_model, config, n_ctx=3500) as llm,
@@ -143,24 +143,24 @@ on_linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds 
 def test_the_file_is_smaller_and_does_not_grow(tiny_model: Path, tmp_path: Path) -> None:
     """It has the encoded rows and room for the chunks that a call closes, up to two of 15, over several texts."""
     sizes = []
-    for config in (CONFIG, CONFIG.but(lossless=STORE)):
+    for config in (CONFIG, CONFIG.but(cold_store_compression=STORE)):
         with open_llama(tiny_model, config.but(cold_store=str(tmp_path))) as llm:
             for seed in (1, 2, 3):
                 llm.reset()
                 for call in split(text(1000, seed=seed), [100] * 10):
                     llm.eval(call)
-                    if config.lossless:
+                    if config.cold_store_compression:
                         encoded(llm)
             sizes.append(os.stat(cold_file()).st_size)
-            if config.lossless:
+            if config.cold_store_compression:
                 assert sizes[1] < llm.kv.stats.cold_bytes + sizes[0] * 2 / 15
     assert sizes[1] < sizes[0]
 
 
 @on_linux
 def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
-    """Every reader is told where; nothing is computed from it."""
-    config = CONFIG.but(cold_store=str(tmp_path), lossless=STORE)
+    """Every reader gets an error with its place; nothing is computed from it."""
+    config = CONFIG.but(cold_store=str(tmp_path), cold_store_compression=STORE)
     with open_llama(tiny_model, config) as llm:
         llm.eval(text(200))
         encoded(llm)
@@ -186,7 +186,7 @@ def test_a_damaged_block_is_told(tiny_model: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tmp_path: Path) -> None:
     """There is room for a chunk's rows, but not for their encoded form as well."""
-    config = CONFIG.but(cold_store=str(tmp_path), lossless=STORE)
+    config = CONFIG.but(cold_store=str(tmp_path), cold_store_compression=STORE)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, raw(CONFIG)) as want:
         n_bytes = CONFIG.h2o.chunk_size * llm.kv.stats.token_bytes
         with file_size_limit(n_bytes):
@@ -203,7 +203,7 @@ def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tm
 
 
 def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
-    config = CONFIG.but(lossless=replace(STORE, max_queue=2, strict=True))
+    config = CONFIG.but(cold_store_compression=replace(STORE, max_queue=2, strict=True))
     with open_llama(tiny_model, raw(config), n_ctx=6000) as other, open_llama(tiny_model, config, n_ctx=6000) as llm:
         other.eval(text(2600))
         restore(llm, state_of(other))  # faster than its chunks can be encoded
@@ -221,7 +221,7 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
     """Full says exactly what store would save; probe nearly of K, and of V without the first layer's equal rows."""
     ratios, n_blocks = {}, {}
     for mode in ("store", "full", "probe"):
-        config = CONFIG.but(lossless=LosslessConfig(mode))
+        config = CONFIG.but(cold_store_compression=LosslessConfig(mode))
         with open_llama(tiny_model, config) as llm:
             for call in split(text(1000), [100] * 10):
                 llm.eval(call)
@@ -244,7 +244,7 @@ def test_every_counter_counts() -> None:
     h2o = H2OConfig(chunk_size=256, evict=True, cold_store="memory", retrieval="ngrams")
     words = b"The cat sat on the mat, and the dog sat on the cat. " * 40
     with h2o_llama.Llama(
-        h2o_llama.demo_model_path(), n_ctx=4000, n_threads=1, h2o=h2o, lossless=LosslessConfig()
+        h2o_llama.demo_model_path(), n_ctx=4000, n_threads=1, h2o=h2o, cold_store_compression=LosslessConfig()
     ) as llm:
         llm.eval(llm.tokenize(words))
         for token in llm.tokenize(words)[:100]:
@@ -276,7 +276,7 @@ def test_bad_values(given: dict[str, Any], told: str) -> None:
 
 def test_needs_a_cold_store(tiny_model: Path) -> None:
     for h2o in (None, H2OConfig(), H2OConfig(evict=True)):
-        with pytest.raises(ValueError, match="lossless is about what is in a cold store: pass h2o=H2OConfig"):
-            h2o_llama.Llama(tiny_model, h2o=h2o, lossless=LosslessConfig())
-    with pytest.raises(ValueError, match="lossless must be a LosslessConfig or None, got 'store'"):
-        h2o_llama.Llama(tiny_model, h2o=H2OConfig(evict=True, cold_store="memory"), lossless="store")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="cold_store_compression needs a cold store: pass h2o=H2OConfig"):
+            h2o_llama.Llama(tiny_model, h2o=h2o, cold_store_compression=LosslessConfig())
+    with pytest.raises(ValueError, match="cold_store_compression must be a LosslessConfig or None, got 'store'"):
+        open_llama(tiny_model, CONFIG, cold_store_compression="store")

@@ -188,15 +188,6 @@ def test_completion_stops_before_a_special_token(llm: Llama) -> None:
     assert llm("a", max_tokens=9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
 
 
-def test_completion_stops_before_a_stop_string(llm: Llama) -> None:
-    full = llm("Hello", max_tokens=40, temperature=0)["choices"][0]["text"]
-    stop = full[10:13]
-    for stops in (stop, ["never here", stop]):
-        answer = llm("Hello", max_tokens=40, temperature=0, stop=stops)
-        assert answer["choices"][0]["text"] == full[: full.index(stop)]
-        assert answer["choices"][0]["finish_reason"] == "stop"
-
-
 def test_text_buffer_keeps_characters_whole() -> None:
     for cut in range(1, 10):
         with case(cut=cut):

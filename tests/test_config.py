@@ -1,4 +1,4 @@
-"""H2OConfig: what it takes, and what it says when it does not."""
+"""H2OConfig: its values, and its errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
 
 
 def test_what_was_not_given_follows_anew() -> None:
-    """`dataclasses.replace` hands on what was given, and nothing else."""
+    """`dataclasses.replace` hands on given values, and nothing else."""
     config = H2OConfig(heavy_budget=7)
     assert dataclasses.replace(config, evict=True) == H2OConfig(heavy_budget=7, evict=True)
     assert dataclasses.replace(config, chunk_size=256) == H2OConfig(heavy_budget=7, chunk_size=256)
@@ -100,7 +100,7 @@ def test_scorers() -> None:
 
 
 def test_the_cores_table_has_every_option() -> None:
-    """Name, default and choices are the core's; what follows from others is off there."""
+    """Name, default and choices are the core's; values that follow from others are off there."""
     follow = {"local_window", "heavy_budget", "sink_tokens", "lookup_budget"}
     config = H2OConfig(retrieval="ngrams").as_text()
     for name in option_names():

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import ops
 from compare import assert_logits_close
 from cuda_in_software import BACKEND, IS_SOFTWARE, load, registered, running
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama import _ops as ops
 from test_row_moves import check_layers_that_choose_alike
 
 Array = NDArray[Any]
@@ -83,7 +83,7 @@ def test_layers_that_choose_alike() -> None:
     check_layers_that_choose_alike(demo_model_path(), n_chunks=20, n_gpu_layers=99)
 
 
-@pytest.mark.skipif(not IS_SOFTWARE, reason="a GPU goes on")
+@pytest.mark.skipif(not IS_SOFTWARE, reason="a GPU does not stop")
 def test_mistakes_are_found() -> None:
     """A race by results that depend on the order of threads; threads that wait for each other in vain are stopped.
 

@@ -26,7 +26,7 @@ def find_examples() -> Iterator[doctest.DocTest]:
 
 def open_llama() -> Llama:
     h2o = H2OConfig(chunk_size=64)
-    return Llama(demo_model_path(), n_ctx=2048, n_threads=1, n_seq_max=2, h2o=h2o, record=True)
+    return Llama(demo_model_path(), n_ctx=2048, n_threads=1, n_seq_max=2, h2o=h2o, keep_history=True)
 
 
 @pytest.mark.parametrize("example", list(find_examples()), ids=lambda example: example.name)

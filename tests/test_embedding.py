@@ -1,4 +1,4 @@
-"""`embed` and `create_embedding`: hidden states of which the logits are made, pooled as NumPy does it."""
+"""`embed` and `create_embedding`: the hidden states before the logits, pooled as NumPy does it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from test_architectures import generate, generator  # noqa: F401 (a fixture)
 from tolerances import SELF_LOGITS_F32
 
 TEXTS = ["How a text is read.", "Another one", "x" * 700]
-"""The last one is longer than what is computed at once."""
+"""The last one is longer than one computation."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def model(tiny_model: Path) -> Iterator[Model]:
 
 @pytest.mark.parametrize("name", ["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32"])
 def test_they_are_what_logits_are_made_of(model_by_name: ModelByName, name: str) -> None:
-    """And the sequence of the `Llama` stays as it is."""
+    """And the sequence of the `Llama` does not change."""
     output = read_model(model_by_name(name)).output
     with Llama(model_by_name(name), n_ctx=1024, n_threads=1, h2o=None) as llm:
         llm.eval([1, 2, 3])

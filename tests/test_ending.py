@@ -1,4 +1,4 @@
-"""The end of a Python whose daemon threads are inside llama.cpp: what they do ends, and the process does not crash."""
+"""The end of a Python whose daemon threads are inside llama.cpp: their calls end, and the process does not crash."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SOURCES = Sources({ESSAYS: ESSAY, WORDS: LISTS}.__getitem__)
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[Llama]:
-    """A token is a byte, and there is no chat template."""
+    """A token is a byte, and no chat template exists."""
     with Llama(demo_model_path(), n_ctx=256, h2o=None) as model:
         yield model
 

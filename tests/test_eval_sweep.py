@@ -13,7 +13,7 @@ import h2o_llama
 from compare import assert_refused, case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep, window
-from h2o_llama.eval._rows import append_rows, read_rows
+from h2o_llama.eval._runs import append_rows, read_rows
 from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import random_tokens
 from spies import record_calls
@@ -159,7 +159,7 @@ def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monke
 def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="precious is no list of rows"):
+    with pytest.raises(ValueError, match="precious is not a list of rows"):
         measure(tiny_model, json_file=path)
     assert path.read_bytes() == content
 

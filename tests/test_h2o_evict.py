@@ -101,7 +101,7 @@ def test_what_an_index_chooses_is_brought_back(
     kept = INDEX.but(kv_type=kv_type)
     cold = kept.but(evict=True, cold_store="memory")
     lossless = LosslessConfig()
-    configs = (kept, cold, cold.but(cold_store=str(tmp_path)), cold.but(lossless=lossless))
+    configs = (kept, cold, cold.but(cold_store=str(tmp_path)), cold.but(cold_store_compression=lossless))
     tokens, others = random_tokens(150, seed=15), random_tokens(90, seed=16)
     results = []
     for config in configs:
@@ -390,7 +390,7 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
         chunk_size=S,
         research={"block_tokens": 4, "keep_ratio": 1 / 3.2, "positions": "text"},
     )
-    with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_batch=S, h2o=h2o, record=True) as llm:
+    with h2o_llama.Llama(tiny_model, n_ctx=n_ctx, n_batch=S, h2o=h2o, keep_history=True) as llm:
         assert llm.kv.stats.lossy_ratio == 1
         assert llm.kv.memory_size == math.ceil(n_ctx / 3.2 / 4) * 4
         before = 0

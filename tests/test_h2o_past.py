@@ -375,7 +375,7 @@ class Past(RuleBasedStateMachine):
 def contexts(path: Path, case: Case | None, **options: Any) -> Iterator[dict[str, h2o_llama.Llama]]:
     """Contexts for three sequences, for a single one, and of another size."""
     is_recorded = case is None or case.h2o.heavy_budget > 0
-    options |= {"n_ctx": N_CTX, "n_batch": 512, "record": is_recorded}
+    options |= {"n_ctx": N_CTX, "n_batch": 512, "keep_history": is_recorded}
     library = options.pop("library", None)
     with (
         open_llama(path, case, n_seq_max=3, library=library, **options) as llm,

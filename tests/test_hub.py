@@ -104,7 +104,7 @@ def test_from_pretrained_without_a_network(hub: FakeHub, tiny_model: Path, tmp_p
     hub.cache = tmp_path
     (tmp_path / "m-Q8_0.gguf").symlink_to(tiny_model)
     with (
-        pytest.warns(H2OWarning, match="no network: what was downloaded of someone/m before is used"),
+        pytest.warns(H2OWarning, match="no network: the earlier download of someone/m is used"),
         Llama.from_pretrained("someone/m", n_ctx=32, n_ubatch=16, h2o=None) as llm,
     ):
         assert llm.model_path == str(tmp_path / "m-Q8_0.gguf")

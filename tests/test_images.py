@@ -51,7 +51,7 @@ def said(answer: Any) -> Any:
 
 
 def test_an_image_is_rows_in_the_text(llm: Llama) -> None:
-    """The same as its rows and the tokens around them, given one after another; another image is another text."""
+    """The same as its rows between the tokens around them; another image is another text."""
     answer = ask(llm, [about("What is this?", A)], logprobs=True, dense_tail=0)
     prompt = llm.model._projector.encode("", A)  # type: ignore[union-attr]
     assert prompt.rows.shape == (N_ROWS, llm.n_embd)

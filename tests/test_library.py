@@ -123,12 +123,12 @@ def test_without_heavy_hitters_it_goes_on_where_two_texts_part(
 ) -> None:
     """Or at the beginning of that tile; a text says so, whatever was asked at its end."""
     first, step = [*DOCUMENT, *question(1)], config.h2o.tile if config.h2o.retrieval == "index" else 1
-    read(tiny_model, library, first, config, record=False)
+    read(tiny_model, library, first, config, keep_history=False)
     [text] = library._texts.read()[0]
     assert text.contents.points == ((step, len(first)),)
     with (
-        open_llama(tiny_model, config, library=library, record=False) as llm,
-        open_llama(tiny_model, config, record=False) as fresh,
+        open_llama(tiny_model, config, library=library, keep_history=False) as llm,
+        open_llama(tiny_model, config, keep_history=False) as fresh,
     ):
         other = [*first[:n], *question(2, 70)]
         llm.eval(other)
@@ -526,7 +526,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "file" / "library"))
     result = succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"))
-    assert "Not a directory: what is read is not kept" in result.stderr
+    assert "Not a directory: texts are not kept" in result.stderr
     assert (
         "Not a directory"
         not in succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2", "--no-library")).stderr

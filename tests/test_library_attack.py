@@ -1,4 +1,4 @@
-"""A library whose users are killed, or whose files are damaged, at any moment: what is taken from it is right."""
+"""A library whose users are killed, or whose files are damaged, at any moment: texts taken from it are right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT_BYTES = 12_000_000
 
 
 def assert_in_order(folder: Path) -> None:
-    """`verify` finds all that is damaged, and the library is no larger than it may be."""
+    """`verify` finds all damage, and the library is within its limit."""
     library = Library(folder, limit_bytes=LIMIT_BYTES)
     library.verify(repair=True)
     with Llama(demo_model_path(), n_ctx=1024, n_threads=1, library=library) as llm:
@@ -52,7 +52,7 @@ H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=102
 
 
 def read_texts(folder: Path, seed: int) -> None:
-    """Read texts, some tokens of which others have read, and compare what was taken with what is computed."""
+    """Read texts that others have read in part, and compare loaded states with computed ones."""
     rng = random.Random(seed)
     library = Library(folder, limit_bytes=LIMIT_BYTES)
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_batch": 1024, "n_threads": 1}

@@ -56,7 +56,7 @@ def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
 @pytest.fixture
 def llm(opened: Opened, tiny_model: Path) -> Llama:
     """With H2O on, the sequence empty."""
-    return opened("llm", partial(open_tiny, record=True), tiny_model)
+    return opened("llm", partial(open_tiny, keep_history=True), tiny_model)
 
 
 @pytest.fixture
@@ -216,9 +216,7 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(h2o_llama._internal.memory, "physical_memory", lambda: weights + n_bytes // 2)
     for kwargs, n in (({}, models.N_CTX_TRAIN // 2), ({"n_seq_max": 2}, models.N_CTX_TRAIN // 4)):
         with (
-            pytest.warns(
-                H2OWarning, match=rf"n_ctx=8192.* needs 0.0 GiB .* there are 0.0 GiB .* n_ctx is {n}\."
-            ) as warned,
+            pytest.warns(H2OWarning, match=rf"n_ctx=8192.* needs 0.0 GiB .* leave 0.0 GiB .* n_ctx is {n}\.") as warned,
             open_tiny(tiny_model, n_ctx=0, h2o=None, **kwargs) as llm,
         ):
             assert llm.n_ctx == n

@@ -61,7 +61,7 @@ def test_threads_log_at_once(log: pytest.LogCaptureFixture, tiny_model: Path) ->
 def test_a_handler_may_use_the_library(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ) -> None:
-    """Nothing of llama.cpp's is locked when it is called; what it raises ends nothing."""
+    """Nothing of llama.cpp's is locked when it is called; its exceptions end nothing."""
 
     class Handler(logging.Handler):
         n_tokens = 0

@@ -137,7 +137,7 @@ def test_only_the_end_of_a_log_matters() -> None:
     newer = [(30, 31), (31, 31)]
     assert choose(config, text, 33, 34, [(best[0], 30), *newer]) == [(best[1], 33)]
     assert choose(config, text, 33, 34, [(best[0], 30), *newer, (29, 31)]) == [(best[0], 33)]
-    # of the same tile
+    # in the same tile
     assert choose(config, text, 33, 34, [(best[0], 30), *newer, (29, 32)]) == [(best[1], 33)]
     assert Index(config, text).core.choose(33, 34).tolist() == [[best[0], 33]]
 

@@ -103,7 +103,7 @@ def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, t
     tokens = random_tokens(70)
 
     def logits(config: Case | None, products: str, **options: Any) -> Any:
-        with open_llama(path, config, products=products, **options) as llm:
+        with open_llama(path, config, matmul_kernels=products, **options) as llm:
             return eval_calls(llm, [tokens])[0]
 
     everything = CONFIG.but(heavy_budget=128, lookup_budget=0)

@@ -8,72 +8,15 @@ import numpy as np
 import pytest
 
 import models
-from compare import assert_all_equal, assert_logits_close, case
+from compare import assert_logits_close, case
 from h2o_llama.models._quantize import quantize_model
 from inputs import ModelByName, random_tokens
 from llamas import eval_calls, open_llama
-from oracle import (
-    DenseOracle,
-    GGUFModel,
-    fuse,
-    select_memory,
-    softmax_state,
-)
+from oracle import DenseOracle, GGUFModel, select_memory
 from oracle.key_index import choose_keys, index_budget
-from oracle.kv_rounding import CacheRounding, hadamard, round_bf16, round_q4_0, round_q8_0
 from tolerances import tolerance
 
 F64 = np.float64
-
-
-# --- tables by hand
-
-
-def test_softmax_state_of_known_values() -> None:
-    state, weights = softmax_state(np.log([[1.0, 3.0]]), np.array([[0.0, 4.0], [8.0, 0.0]]))
-    np.testing.assert_allclose(weights, [[0.25, 0.75]])
-    np.testing.assert_allclose(state.m, np.log([3.0]))
-    np.testing.assert_allclose(state.l, [4 / 3])
-    np.testing.assert_allclose(state.o, [[6.0, 1.0]])
-
-
-def test_empty_block_is_neutral_and_two_empty_blocks_are_empty() -> None:
-    state, _ = softmax_state(np.array([[5.0, -3.0]]), np.eye(2))
-    nothing, weights = softmax_state(np.zeros((1, 0)), np.zeros((0, 2)))
-    assert weights.shape == (1, 0)
-    for fused in (fuse(state, nothing), fuse(nothing, state)):
-        assert_all_equal(fused, state)
-    assert_all_equal(fuse(nothing, nothing), ([-np.inf], [0], [[0, 0]]))
-
-
-def test_bf16_rounds_to_nearest_even() -> None:
-    step = 2.0**-7
-    x = np.array([1.0, 1 + step / 2, 1 + 3 * step / 2, 1 + step / 2 + 2**-20, -np.inf, np.nan])
-    want = np.array([1.0, 1.0, 1 + 2 * step, 1 + step, -np.inf, np.nan])
-    np.testing.assert_array_equal(round_bf16(x), want)
-
-
-def test_q8_0_has_one_scale_per_32_values(rng: np.random.Generator) -> None:
-    x = rng.standard_normal((3, 96)).astype(np.float32)
-    x[:, 32:64] *= 1000
-    x[0, 64:] = 0
-    error = np.abs(round_q8_0(x) - x).reshape(3, 3, 32)
-    largest = np.abs(x).reshape(3, 3, 32).max(axis=-1)
-    # Half a step, and the F16 rounding of the scale.
-    assert np.all(error.max(axis=-1) <= largest * (0.5 / 127 + 2.0**-11))
-    assert not error[0, 2].any()
-
-
-def test_cache_rotation_is_undone_when_read(rng: np.random.Generator) -> None:
-    np.testing.assert_allclose(hadamard(64) @ hadamard(64), np.eye(64), atol=1e-12)
-    x = rng.standard_normal((2, 5, 128))
-    x[..., 7] = 50  # an outlier that plain Q8_0 would pay for
-    for keys in (True, False):
-        rounding = CacheRounding("q8_0", 128, keys=keys)
-        rotated_error = np.abs(rounding(x) - x).mean()
-        assert rotated_error < np.abs(round_q8_0(x) - x).mean() / 2
-    assert CacheRounding("q8_0", 32, keys=True).rotation == 0
-    assert CacheRounding("f16", 64, keys=True).rotation == 0
 
 
 # Scores, previous set, S, c, L, H, A: positions that are kept, padded with -1.
@@ -107,17 +50,6 @@ def test_selection_of_hand_computed_tables() -> None:
                 A=A,
             )
             assert memory.tolist() == kept
-
-
-def test_keys_in_4_bits() -> None:
-    """The largest number is -8 steps; the others are rounded to steps, halves up, from -8 to 7."""
-    x = np.zeros(32, np.float32)
-    x[:6] = [-4, 4, 0.24, 0.26, -0.25, 1.3]
-    expected = np.zeros(32, np.float32)
-    expected[:6] = [-4, 3.5, 0, 0.5, 0, 1.5]
-    np.testing.assert_array_equal(round_q4_0(x), expected)
-    np.testing.assert_array_equal(round_q4_0(-x)[:6], [4, -3.5, 0, -0.5, 0, -1.5])
-    assert not round_q4_0(np.zeros((2, 64), np.float32)).any()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`Llama(products=)`: whose kernels multiply by weights, with H2O and without, against each other and the oracle."""
+"""`Llama(matmul_kernels=)`: our kernels and upstream's, with H2O and without, against each other and the oracle."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_auto_is_own_with_h2o_and_upstreams_without(weights: Path) -> None:
     model = read_model(weights)
     expected = DenseOracle(model, "f32").logits(np.concatenate(CALLS))
     for config, auto in ((None, "upstream"), (CONFIG, "own")):
-        found = {products: logits(weights, config, products=products) for products in PRODUCTS}
+        found = {products: logits(weights, config, matmul_kernels=products) for products in PRODUCTS}
         np.testing.assert_array_equal(found["auto"], found[auto])
         np.testing.assert_array_equal(found[auto], logits(weights, config))
         assert not np.array_equal(found["own"], found["upstream"])
@@ -58,10 +58,10 @@ def test_auto_is_own_with_h2o_and_upstreams_without(weights: Path) -> None:
 
 @pytest.mark.parametrize("config", [None, CONFIG], ids=["dense", "h2o"])
 def test_what_was_read_with_the_one_goes_on_with_the_other(config: Case | None, weights: Path) -> None:
-    with open_llama(weights, config, products="upstream") as before:
+    with open_llama(weights, config, matmul_kernels="upstream") as before:
         before.eval(CALLS[0])
         snapshot = before.snapshot()
-    with open_llama(weights, config, products="own") as after:
+    with open_llama(weights, config, matmul_kernels="own") as after:
         after.restore(snapshot)
         assert after.tokens.tolist() == CALLS[0]
         np.testing.assert_array_equal(after.logits, snapshot.logits[None])
@@ -77,9 +77,9 @@ def test_on_command_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         return make(**arguments)
 
     monkeypatch.setattr(_core, "Context", spy)
-    succeeded(invoke("run", "demo", "-p", "some text", "-n", "1", "--h2o", "off", "--products", "own"))
+    succeeded(invoke("run", "demo", "-p", "some text", "-n", "1", "--h2o", "off", "--matmul-kernels", "own"))
     assert opened[-1] == "own"
     for command in (["run", "demo", "-p", "x"], ["serve", "demo"]):
         assert_one_line_error(
-            invoke(*command, "--products", "mine"), "products must be one of 'auto', 'upstream', 'own'"
+            invoke(*command, "--matmul-kernels", "mine"), "--matmul-kernels must be one of 'auto', 'upstream', 'own'"
         )

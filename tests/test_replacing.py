@@ -20,7 +20,7 @@ def test_links_and_permissions_stay(tmp_path: Path) -> None:
     target, link = tmp_path / "folder" / "target", tmp_path / "link"
     target.parent.mkdir()
     link.symlink_to(target)
-    replace(link, b"new")  # what it leads to need not exist
+    replace(link, b"new")  # its target need not exist
     target.chmod(0o640)
     replace(link, b"newer")
     assert link.is_symlink()

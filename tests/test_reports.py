@@ -162,9 +162,9 @@ def test_history_without_memory_sets_or_heavy_hitters(tiny_model: Path) -> None:
 def test_history_needs_recording_and_h2o(tiny_model: Path) -> None:
     with (
         open_llama(
-            tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0), record=False
+            tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0), keep_history=False
         ) as llm,
-        pytest.raises(H2OError, match="record=True"),
+        pytest.raises(H2OError, match="keep_history=True"),
     ):
         memory_history(llm)
     with open_llama(tiny_model, None) as llm, pytest.raises(H2OError, match="H2O is off"):

@@ -54,7 +54,7 @@ def evaluate(llm: Llama) -> list[int]:
 @pytest.mark.parametrize("name", POSSIBLE)
 def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: str) -> None:
     config, record, possible = POSSIBLE[name]
-    with open_llama(tiny_model, config, record=record) as llm:
+    with open_llama(tiny_model, config, keep_history=record) as llm:
         tokens = evaluate(llm)
         snapshot = llm.snapshot()
         for n in range(len(tokens) + 1):
@@ -69,7 +69,7 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert found is not None
             assert int(found[1]) == max(p for p in possible if p < n)
             assert int(found[2]) == min(p for p in possible if p > n)
-            assert ("record=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=5)))
+            assert ("keep_history=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=5)))
             assert llm.snapshot().state == snapshot.state
 
 
@@ -101,7 +101,7 @@ def test_min_position_says_what_can_be_removed(tiny_model: Path) -> None:
 )
 def test_without_scores_more_can_be_removed(tiny_model: Path, config: Case, first: int) -> None:
     """llama.cpp's programs hear of the places that can be removed from on without a gap."""
-    with open_llama(tiny_model, config, record=False) as llm:
+    with open_llama(tiny_model, config, keep_history=False) as llm:
         llm.eval(random_tokens(70))
         eval_calls(llm, [[1], [2]])
         assert min_position(llm) == first
@@ -138,8 +138,8 @@ def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
     ids=str,
 )
 def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Case) -> None:
-    """Where nothing ranks by scores, they are kept only with record=True. Results are the same."""
-    with open_llama(tiny_model, config) as recorded, open_llama(tiny_model, config, record=False) as llm:
+    """Where nothing ranks by scores, they are kept only with keep_history=True. Results are the same."""
+    with open_llama(tiny_model, config) as recorded, open_llama(tiny_model, config, keep_history=False) as llm:
         for x in (recorded, llm):
             evaluate(x)
         assert_logits_close(llm.logits, recorded.logits, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
@@ -157,7 +157,7 @@ def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Cas
             if has_scores:
                 assert x.kv.scores(0).any()
                 continue
-            with pytest.raises(H2OError, match=r"heavy_budget=.*, or record=True"):
+            with pytest.raises(H2OError, match=r"heavy_budget=.*, or keep_history=True"):
                 x.kv.scores(0)
             x.rewind(2 * S + 8)
         recorded.reset()
@@ -167,7 +167,7 @@ def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Cas
 
 def test_memory_sets_of_ones_own_are_gone_back_to(tiny_model: Path) -> None:
     """They do not follow from the position: only records know them."""
-    with open_llama(tiny_model, NEAR, record=False) as llm:
+    with open_llama(tiny_model, NEAR, keep_history=False) as llm:
         llm.eval(random_tokens(2 * S))
         llm.kv.set_memory_indices(0, np.tile(np.arange(5, dtype=np.int32), (2, 1)))
         llm.eval(random_tokens(S + 3))
@@ -258,7 +258,7 @@ def test_a_state_goes_on_where_nothing_is_pending(tiny_model: Path) -> None:
 )
 def test_a_common_prefix_is_kept(tiny_model: Path, name: str, n_shared: int, n_cached: int) -> None:
     config, record, _ = POSSIBLE[name]
-    with open_llama(tiny_model, config, record=record) as llm:
+    with open_llama(tiny_model, config, keep_history=record) as llm:
         old = evaluate(llm)
         new = old[:n_shared] + [(token + 1) % 50 for token in old[n_shared:]] + random_tokens(20, seed=7)
         assert llm.reuse(new) == n_cached
@@ -356,7 +356,7 @@ def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName
 
 def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: Path) -> None:
     with (
-        open_llama(tiny_model, INDEX.but(heavy_budget=0), record=False) as llm,
+        open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm,
         open_llama(tiny_model, INDEX) as none,
     ):
         for call in split(random_tokens(100), [70, 10, 20]):
@@ -364,7 +364,7 @@ def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: P
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
         llm.eval(random_tokens(12))
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24, 25, 26, 27}
-        with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* record=True"):
+        with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 23)
         for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 28), (0, 0, -1), (0, 0, 1.5)):
             with pytest.raises(ValueError, match="layer|head|tile"):
@@ -381,7 +381,7 @@ def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: P
 def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> None:
     """What queries see, and a state, do not depend on it."""
     tokens = repetitive_tokens(150)
-    with open_llama(tiny_model, LOOKUP) as all_kept, open_llama(tiny_model, LOOKUP, record=False) as llm:
+    with open_llama(tiny_model, LOOKUP) as all_kept, open_llama(tiny_model, LOOKUP, keep_history=False) as llm:
         for call in split(tokens[:120], [70, 10, 40]):
             expected, actual = eval_calls(all_kept, [call]), eval_calls(llm, [call])
             np.testing.assert_array_equal(actual, expected)
@@ -391,7 +391,7 @@ def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> No
             np.testing.assert_array_equal(keys, all_kept.kv.extra_keys(0, 0, tile))
             n_kept += len(keys)
         assert n_kept > 0
-        with pytest.raises(H2OError, match=r"extra keys of tile 15 are not kept. .* record=True"):
+        with pytest.raises(H2OError, match=r"extra keys of tile 15 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 15)
         state = state_of(llm)
         expected = eval_calls(llm, [tokens[120:]])

@@ -125,7 +125,7 @@ def test_xtc_drops_the_most_probable(llm: Llama) -> None:
 
 
 def test_dry_ends_repetitions(llm: Llama) -> None:
-    """A breaker within the repetition, or a longer one allowed, lets it go on."""
+    """A breaker within the repetition, or a longer one allowed, lets it continue."""
     repeated = [ord(c) for c in "abcd:efg"]
     sampling: dict[str, Any] = {"temperature": 0, "logit_bias": {ord("g"): 1000.0}, "dry_allowed_length": 3}
 

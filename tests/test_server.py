@@ -52,10 +52,10 @@ ALLOWED = {"evict": "https://a.example, http://b.example:81/", "cold": "localhos
 """Each server's origins: --cors-origins."""
 
 
-def open_llama(settings: dict[str, Any] | None, record: bool = False) -> Llama:
+def open_llama(settings: dict[str, Any] | None, keep_history: bool = False) -> Llama:
     """The same model and settings without a server."""
     h2o = None if settings is None else H2OConfig(chunk_size=S, **settings)
-    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_threads=1, h2o=h2o, record=record)
+    return Llama(demo_model_path(), n_ctx=2048, n_batch=S, n_threads=1, h2o=h2o, keep_history=keep_history)
 
 
 def answer_of(settings: dict[str, Any] | None, prompt: str, n: int = 16) -> str:
@@ -114,7 +114,7 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     has_boundaries = not goes_anywhere and (not settings.get("evict") or "cold_store" in settings)
     step = S if has_boundaries else TILE if settings == {} else 1 if settings is None else 2**31
     assert second["timings"]["cache_n"] == len(DOCUMENT) // step * step
-    with open_llama(settings, record=has_boundaries) as llm:
+    with open_llama(settings, keep_history=has_boundaries) as llm:
         expected = [llm(prompt, max_tokens=16, temperature=0, reuse=True) for prompt in prompts]
     assert second["content"] == expected[1]["choices"][0]["text"]
     # The same again: there is a checkpoint near its end, unless every token, or every tile, can be undone.
@@ -585,7 +585,7 @@ def option(arguments: list[str], name: str) -> str:
 
 
 def test_sizes_go_with_the_chunk(started: list[list[str]]) -> None:
-    options = [*h2o_set(chunk_size=128), "--parallel", "3", "--n-ctx", "1000", "--products", "own"]
+    options = [*h2o_set(chunk_size=128), "--parallel", "3", "--n-ctx", "1000", "--matmul-kernels", "own"]
     assert invoke("serve", *options).exit_code == 0
     sizes = H2OConfig(chunk_size=128)
     (arguments,) = started

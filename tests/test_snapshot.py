@@ -146,12 +146,12 @@ def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
 
 def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
     """An unrecorded history cannot be restored; a recorded one is dropped where nothing is recorded."""
-    with open_llama(tiny_model, CONFIG, record=False) as plain, open_llama(tiny_model, CONFIG) as recording:
+    with open_llama(tiny_model, CONFIG, keep_history=False) as plain, open_llama(tiny_model, CONFIG) as recording:
         for llm in (plain, recording):
             llm.eval(random_tokens(5 * S))
         snapshots = plain.snapshot(), recording.snapshot()
         recording.restore(snapshots[0])
-        with pytest.raises(H2OError, match="made without record=True"):
+        with pytest.raises(H2OError, match="made without keep_history=True"):
             _ = recording.kv.history
         plain.restore(snapshots[1])
         assert plain.snapshot().state == snapshots[0].state
@@ -233,15 +233,15 @@ def set_in(*keys: str) -> Callable[[Any], Callable[[dict[str, Any]], object]]:
 
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda data: b"", "is no snapshot of h2o-llama: it is empty"),
-    "text": (lambda data: b"What is this?", "is no snapshot of h2o-llama: it begins with b'What is '"),
+    "empty": (lambda data: b"", "is not a snapshot of h2o-llama: it is empty"),
+    "text": (lambda data: b"What is this?", "is not a snapshot of h2o-llama: it begins with b'What is '"),
     "magic-alone": (lambda data: data[:8], "is damaged: it ends after 8 bytes"),
     "newer": (lambda data: data[:8] + b"\2\0\0\0" + data[12:], "is of format version 2, .*: update h2o-llama"),
     "version-0": (lambda data: data[:8] + b"\0\0\0\0" + data[12:], "its version is 0"),
     "cut-in-the-header": (lambda data: data[:100], "ends after 100 bytes, in the middle"),
     "cut-in-the-tokens": (lambda data: data[:-5000], "in the middle"),
     "cut-at-the-end": (lambda data: data[:-1], "in the middle"),
-    "longer": (lambda data: data + b"\0", "it goes on after its end"),
+    "longer": (lambda data: data + b"\0", "it continues after its end"),
     "huge-header": (lambda data: data[:12] + b"\xff" * 4 + data[16:], "its header is said to have 4294967295"),
     "bit-in-the-header": (lambda data: flipped(data, 200), "the checksum of its header is wrong"),
     "bit-at-the-end": (lambda data: flipped(data, len(data) - 1), "the checksum of section 'state' is wrong"),
@@ -364,7 +364,7 @@ def test_a_full_disk_leaves_the_old_file(saved: Path, tmp_path: Path, limit: int
     assert len(saved.read_bytes()) > limit
     (tmp_path / "old").write_bytes(b"precious")
     for name in ("old", "new"):
-        with file_size_limit(limit), pytest.raises(OSError, match="cannot be written .File too large.; what was there"):
+        with file_size_limit(limit), pytest.raises(OSError, match="cannot be written .File too large.; an existing"):
             good.save(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_bytes() == b"precious"

@@ -470,7 +470,6 @@ FORKING = """
 import os, sys, threading
 import numpy as np
 from h2o_llama import H2OConfig, H2OError, KVCache, Llama, LosslessConfig, Model, _core, demo_model_path
-from h2o_llama import _ops as ops
 from h2o_llama.models._quantize import quantize_model
 
 def evaluates():
@@ -480,7 +479,7 @@ def embeds():
     model.embed("a text", n_threads=2)
 
 def multiplies():
-    ops.max_rows(np.ones((64, 64), np.float32), n_threads=2)
+    _core.ops_max_rows(np.ones((64, 64), np.float32), "f32", "cpu", 2)
 
 def compresses():
     pass  # by threads of its own, which the Llama has from the beginning
@@ -496,7 +495,7 @@ def has_a_stream():
 
 lossless = LosslessConfig() if "PARENT" == "compresses" else None
 h2o = H2OConfig(local_window=8, heavy_budget=8, chunk_size=64, evict=True, cold_store="memory") if lossless else None
-llm = Llama(demo_model_path(), n_ctx=8192, n_threads=2, h2o=h2o, lossless=lossless, busy="wait")
+llm = Llama(demo_model_path(), n_ctx=8192, n_threads=2, h2o=h2o, cold_store_compression=lossless, busy="wait")
 stream = llm("a text", stream=True)
 model = Model(demo_model_path())
 cache = KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1)
@@ -517,7 +516,7 @@ doors = {
     "Llama": lambda: Llama(model),
     "KVCache": lambda: KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1),
     "build_memory_set": lambda: cache.build_memory_set(0, 8),
-    "max_rows": lambda: ops.max_rows(np.ones((64, 64), np.float32), n_threads=2),
+    "max_rows": lambda: _core.ops_max_rows(np.ones((64, 64), np.float32), "f32", "cpu", 2),
     "encode": lambda: _core.EncodedRows(np.ones((64, 64), np.uint8), type="u8", unit_rows=8),
     "quantize": lambda: quantize_model(demo_model_path(), "q8_0.gguf", type="q8_0"),
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compare import case
 from cuda_in_software import running
-from h2o_llama import _ops as ops
+from h2o_llama import _core
 from kernels import ALL_ISAS, CUDA, backend_of, using
 from oracle.top_keys import index_logits, tile_scores, top_keys
 from pairwise import all_pairs
@@ -49,12 +49,28 @@ def queries(rng: np.random.Generator, n_head: int, n_q: int, d: int) -> Array:
     return rng.standard_normal((n_head, n_q, d), dtype=np.float32)
 
 
+def operator(
+    q: Array,
+    k: Array,
+    n_top: int,
+    *,
+    tile: int = 1,
+    offset: int = 0,
+    taken: Any = None,
+    backend: str = "cpu",
+    n_threads: int = 1,
+) -> Array:
+    """The rows of k that the queries of a tile choose together: src/ggml/top-keys/top-keys.h."""
+    excluded = None if taken is None else np.ascontiguousarray(taken, dtype=np.int32)
+    return _core.ops_top_keys(q, k, n_top, excluded, tile, offset, backend, n_threads)
+
+
 def choose(kernel: str, *arguments: Any, **more: Any) -> Array:
     """By the operator. CUDA's threads may run in any order."""
-    got = ops.top_keys(*arguments, **more, backend=backend_of(kernel))
+    got = operator(*arguments, **more, backend=backend_of(kernel))
     if kernel == CUDA:
         with running("shuffled"):
-            np.testing.assert_array_equal(ops.top_keys(*arguments, **more, backend=backend_of(kernel)), got)
+            np.testing.assert_array_equal(operator(*arguments, **more, backend=backend_of(kernel)), got)
     return got
 
 
@@ -78,7 +94,7 @@ class TestEqualsNumpy:
                 check(kernel, q, k, choice["n_top"], tile=tile, offset=int(rng.integers(tile)))
 
     def check_odd(self, kernel: str, seed: int, n_head_kv: int, n_q: int, n_k: int, n_top: int, tile: int) -> None:
-        """With many equal scores, rows that are taken, and what is not finite or 0."""
+        """With many equal scores, rows that are taken, and values that are 0 or not finite."""
         rng = np.random.default_rng(seed)
         q, k = exact_queries(rng, n_head_kv, int(rng.integers(1, 4)), n_q, 32), exact_keys(rng, n_head_kv, n_k, 32)
         k = k[:, rng.integers(0, rng.integers(1, n_k + 1), n_k)]  # n_k rows, fewer different ones
@@ -150,7 +166,7 @@ class TestRealKeys:
     @pytest.mark.parametrize("n_q", [1, 20])
     def test_the_best_are_chosen(self, rng: np.random.Generator, isa: str, n_q: int) -> None:
         q, (k, _) = queries(rng, 4, n_q, 128), real_keys(rng, 2, 9000, 128)
-        rows = ops.top_keys(q, k, 100, tile=16)
+        rows = operator(q, k, 100, tile=16)
         assert (rows[..., 1:] > rows[..., :-1]).all()
         logits = index_logits(q, k)
         for head, tile in np.ndindex(*rows.shape[:2]):
@@ -170,28 +186,24 @@ class TestRealKeys:
 
     def test_same_for_tiles_alone(self, rng: np.random.Generator, isa: str) -> None:
         q, (k, _) = queries(rng, 4, 25, 128), real_keys(rng, 2, 2100, 128)
-        want = ops.top_keys(q, k, 50, tile=8, offset=3)
+        want = operator(q, k, 50, tile=8, offset=3)
         for start, end in ((0, 5), (5, 13), (21, 25), (0, 21), (13, 25)):
             offset = 3 if start == 0 else 0
             tiles = slice((start + 3) // 8, (end + 10) // 8)
-            got = ops.top_keys(q[:, start:end], k, 50, tile=8, offset=offset)
+            got = operator(q[:, start:end], k, 50, tile=8, offset=offset)
             np.testing.assert_array_equal(got, want[:, tiles])
 
     @pytest.mark.parametrize("n_q", [1, 5, 60])
     def test_same_with_any_number_of_threads(self, rng: np.random.Generator, isa: str, n_q: int) -> None:
         q, (k, _), taken = queries(rng, 6, n_q, 64), real_keys(rng, 3, 2100, 64), rng.integers(0, 2100, (3, 300))
-        want = ops.top_keys(q, k, 50, tile=16, taken=taken)
+        want = operator(q, k, 50, tile=16, taken=taken)
         for n_threads in (2, 3, 16):
-            np.testing.assert_array_equal(ops.top_keys(q, k, 50, tile=16, taken=taken, n_threads=n_threads), want)
+            np.testing.assert_array_equal(operator(q, k, 50, tile=16, taken=taken, n_threads=n_threads), want)
 
     def test_more_keys_than_are_packed_at_once(self, rng: np.random.Generator) -> None:
         """KV heads take turns, two and then one: 3 of them take 42 MB, room is for 32."""
         k = np.repeat(exact_keys(rng, 3, 4096, 256), 22, axis=1)
         q = exact_queries(rng, 3, 1, 9, 256)
-        want = np.concatenate([ops.top_keys(q[[h]], k[[h]], 10, tile=4) for h in range(3)])
+        want = np.concatenate([operator(q[[h]], k[[h]], 10, tile=4) for h in range(3)])
         for n_threads in (1, 3):
-            np.testing.assert_array_equal(ops.top_keys(q, k, 10, tile=4, n_threads=n_threads), want)
-
-
-Q = np.zeros((4, 3, 64), dtype=np.float32)
-K = np.zeros((2, 5, 36), dtype=np.uint8)
+            np.testing.assert_array_equal(operator(q, k, 10, tile=4, n_threads=n_threads), want)

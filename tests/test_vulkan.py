@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import ops
 from cases import SMALL, Case
 from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama import _ops as ops
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import open_llama
 from test_row_moves import check_layers_that_choose_alike

@@ -3,7 +3,7 @@
     python tools/check_kernels.py avx2 --run COMMAND...
 
 Builds libraries of ggml's in build/avx2 or build/amx, and puts them in the installed ones' place. avx2: the CPU backend
-for plain AVX2, as results differ in their last bits from those of newer instructions, and must pass too; by default all
+for plain AVX2, as results differ in their last bits from newer instructions', and must pass too; by default all
 of H2O's tests are run. amx: also the base library, which holds the kernels, with AMX's tiles and upstream's buffers for
 them in software, on any CPU with AVX2; by default the tests that have failed with AMX only, besides attention's and
 products'. Needs the package with its extra "test", and pybind11. Linux on x86-64.
@@ -28,7 +28,7 @@ KERNELS = {
         ("ggml-cpu",),
         AVX2,
         {"H2O_ISA": "avx2"},
-        ("test_h2o_*.py", "test_llama_api.py", "test_ops.py"),  # those of the operators try each instruction set
+        ("test_h2o_*.py", "test_llama_api.py", "test_ops.py"),  # the operators' tests try each instruction set
         [],
     ),
     "amx": (

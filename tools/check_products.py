@@ -1,7 +1,7 @@
 """Test kernels of products that this CPU may not have: python tools/check_products.py
 
-NEON's run in qemu-user (Debian: g++-aarch64-linux-gnu, qemu-user); those for AVX-VNNI with AVX-512's instruction of the
-same meaning, where the CPU has AVX-512 VNNI. Shapes, weights and bounds are those of tests/test_products.py.
+NEON's run in qemu-user (Debian: g++-aarch64-linux-gnu, qemu-user); AVX-VNNI's with AVX-512's instruction of the
+same meaning, where the CPU has AVX-512 VNNI. Shapes, weights and bounds: tests/test_products.py.
 """
 
 from __future__ import annotations

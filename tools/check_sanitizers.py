@@ -1,7 +1,7 @@
 """The core under AddressSanitizer and UndefinedBehaviorSanitizer: python tools/check_sanitizers.py [states [seed]]
 
-Builds the libraries and tests/c_api so, in build/sanitizers, without what is not needed there (OpenMP, code for this
-very CPU), and runs them: what is to be refused, and so many damaged states (1,500). Then the CUDA kernels in
+Builds the libraries and tests/c_api so, in build/sanitizers, without OpenMP and code for this very CPU,
+and runs them: input that must be refused, and damaged states (1,500). Then the CUDA kernels in
 software, with the package that is installed. Needs pybind11, and GCC or Clang; for the kernels, GCC.
 """
 

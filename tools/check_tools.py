@@ -97,7 +97,7 @@ def require(condition: bool, what: str, output: str) -> None:
 
 def require_schedule(schedule: str, tool: str, output: str) -> None:
     """single_pass: all chunks in order. two_phase: every phase 1 is followed by phase 2 of the same tokens (but for a
-    call within one chunk). Both up to chunk 3, of which llama-cli makes a dense tail."""
+    call within one chunk). Both up to chunk 3, which llama-cli makes a dense tail."""
     if schedule == "single_pass":
         found = [int(chunk) for chunk in re.findall(r"\[H2O\] (?:single_pass|dense tail) chunk_idx=(\d+)", output)]
         require(sorted(set(found)) == [0, 1, 2, 3] and found == sorted(found), f"{tool}: chunks {found}", output)
@@ -116,7 +116,7 @@ def require_schedule(schedule: str, tool: str, output: str) -> None:
 
 
 def check_conversation(tool: Path) -> None:
-    """Turns that diverge from what is cached: an answer again, and the whole conversation anew.
+    """Turns that diverge from the cached text: an answer again, and the whole conversation anew.
 
     With two scorers, and with eviction, without and with a cold store.
     """
@@ -155,7 +155,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     output = run([tool, *arguments, "--kl-divergence", "--h2o-heavy", "64", "--h2o-scorer", "best"], ok=False)
     require(
         "bad value 'best'" in output and "distant, sum or block_ema" in output,
-        "llama-perplexity does not say what is wrong",
+        "llama-perplexity does not name the error",
         output,
     )
 
@@ -173,9 +173,9 @@ def main() -> None:
                 output = run([tools / tool, *generate, *H2O, "--h2o-schedule", schedule])
                 require_schedule(schedule, tool, output)
             output = run([tools / tool, *generate, "--h2o-local", "-1"], ok=False)
-            require("bad value '-1'" in output, f"{tool} does not say what is wrong", output)
+            require("bad value '-1'" in output, f"{tool} does not name the error", output)
             output = run([tools / tool, *generate, "--h2o-schedule", "both"], ok=False)
-            require("single_pass or two_phase" in output, f"{tool} does not say what is wrong", output)
+            require("single_pass or two_phase" in output, f"{tool} does not name the error", output)
 
         check_conversation(tools / "llama-cli")
 

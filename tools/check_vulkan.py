@@ -2,7 +2,7 @@
 
 In an environment with h2o-llama built with GGML_VULKAN=ON. Compares whole models on the device with the CPU. With the
 folder of upstream's operator tests (H2O_LLAMA_BUILD_BACKEND_TESTS=ON), these come first, for our operators that Vulkan
-has. Where there is no GPU, Mesa's lavapipe does, a device in software: Debian's package mesa-vulkan-drivers.
+has. Without a GPU, Mesa's lavapipe will do, a device in software: Debian's package mesa-vulkan-drivers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "Vulkan0"
 TYPES = "type=(f32|f16|bf16|i32|q[458]_[01]),"
 """Of the cache and of numbers: a device in software compiles shaders of some others for minutes."""
-FIND = f"import numpy, h2o_llama._ops; h2o_llama._ops.max_rows(numpy.zeros((1, 1), numpy.float32), backend='{DEVICE}')"
+FIND = f"from h2o_llama import _core; _core.ops_max_rows(__import__('numpy').zeros((1, 1), 'f4'), 'f32', '{DEVICE}', 1)"
 
 
 def main() -> None:

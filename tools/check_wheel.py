@@ -17,7 +17,7 @@ from quiet import run
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ("attention_*", "codec", "h2o_*", "llama_api", "ops", "top_keys_op")
 
-# The best CPU backend that stays in the package, and H2O's kernels that go with it; as it is installed first.
+# The best CPU backend that stays in the package, and its H2O kernels; the installed package first.
 CPUS = ((None, None), ("haswell", "avx2"), ("x64", "portable"), ("armv8.0_1", None))
 
 WHICH = """

@@ -13,7 +13,7 @@ from changes import CHANGES, KINDS  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
 HEADING = "## Adapters and RoPE options\n"
-"""From here on the page is written by this."""
+"""From here on this program writes the page."""
 
 
 def listed(names: str) -> str:
@@ -28,7 +28,7 @@ def changes() -> str:
 
 
 def page() -> str:
-    """The page as it should be: what stands above the heading stays."""
+    """The page as it should be: the part above the heading stays."""
     rows = "\n".join(f"| {refusal.why} | {listed(refusal.architectures)} |" for refusal in REFUSED)
     above, _, _ = PAGE.read_text(encoding="utf-8").partition(HEADING)
     return f"""{above}{HEADING}

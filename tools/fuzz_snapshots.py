@@ -1,8 +1,8 @@
 """Damaged snapshot files: python tools/fuzz_snapshots.py [--files N] [--seed S] [--jobs J]
 
-Each file is a good one with something changed: its bytes; or its header, or what is in its sections, with checksums
+Each file is a good one with something changed: its bytes; or its header, or its sections, with checksums
 that are right. Each must be refused with a ValueError or an H2OError that leaves the sequence as it was, or be a
-sequence that can be gone on with. N is 20,000 by default, which takes a minute; some millions are for a night.
+sequence that can be continued. N is 20,000 by default, which takes a minute; some millions are for a night.
 
 The work is done in processes of its own. If one dies, the file that it died of is named by its number.
 """
@@ -56,7 +56,7 @@ class Case:
 
     def __init__(self, h2o: H2OConfig | None, path: Path) -> None:
         sizes = {"n_ctx": 256, "n_batch": 256, "n_threads": 1}
-        self.llm = Llama(demo_model_path(), h2o=h2o, record=h2o is not None, **sizes)  # type: ignore[arg-type]
+        self.llm = Llama(demo_model_path(), h2o=h2o, keep_history=h2o is not None, **sizes)  # type: ignore[arg-type]
         self.llm.eval(TEXT)
         self.llm.eval([3], decode=True)
         self.good = self.llm.snapshot()

@@ -6,7 +6,7 @@
                                                  are named; without names, those that are staged; else all
     python tools/patches.py check                does every patch apply exactly, and would refresh write the same?
 
-A patch is a file NNNN-what.patch: some lines that say what it is for (edit them in the file), then a unified diff.
+A patch is a file NNNN-what.patch: some lines about its purpose (edit them in the file), then a unified diff.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GIT_ENV = {
 
 
 class PatchesError(Exception):
-    """Says in one line what is wrong."""
+    """The message is one line."""
 
 
 def edit(layout: fetch.Layout) -> str:
@@ -49,7 +49,7 @@ def edit(layout: fetch.Layout) -> str:
         _make_git_tree(layout, new)
         fetch.keep_times(layout.tree, new)
         fetch.replace_tree(new, layout.tree)
-    return f"{layout.tree} is an editable tree with {len(layout.patches())} patches; the build uses it as it is"
+    return f"{layout.tree} is an editable tree with {len(layout.patches())} patches; the build uses it unchanged"
 
 
 def refresh(layout: fetch.Layout, into: str | None, purpose: str | None, paths: list[str]) -> str:
@@ -149,7 +149,7 @@ def _read_commits(tree: Path, patches: Path) -> dict[str, bytes]:
         path = patches / name
         header = re.split(r"^--- a/", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[0].strip()
         if not header:
-            raise PatchesError(f"{name} does not say what it is for above the diff")
+            raise PatchesError(f"{name} has no description above the diff")
         result[name] = f"{header}\n\n{body}".encode()
     return result
 

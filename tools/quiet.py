@@ -1,4 +1,4 @@
-"""Commands of which only a failure is worth reading."""
+"""Commands whose output is shown only if they fail."""
 
 from __future__ import annotations
 

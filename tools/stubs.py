@@ -16,7 +16,7 @@ STUB = ROOT / "python" / "h2o_llama" / "_core.pyi"
 
 
 def ruff() -> Path:
-    """The program itself: `python -m ruff` runs whatever has this name beside Python, which may run it again."""
+    """The program itself: `python -m ruff` runs any file of this name next to Python, which may run it again."""
     for folder in (sysconfig.get_path("scripts"), *os.get_exec_path()):
         path = Path(folder) / "ruff"
         if path.is_file() and path.open("rb").read(2) != b"#!":

@@ -42,5 +42,5 @@ BOUNDS = {
     "store_same": Bound("rounds of it with the same logits, bit for bit", 4, is_least=True, format="{:.0f}"),
     "store_rss": Bound("resident memory of encoded rows over raw ones, less 1 / ratio", 0.05, is_least=False),
     "cold_rss": Bound("peak memory with a cold store on disk, over that at 65,536 tokens", 1.1, is_least=False),
-    "answers": Bound("answers that are those of everything kept, cold store", 1, is_least=True, format="{:.2f}"),
+    "answers": Bound("answers as with everything kept, cold store", 1, is_least=True, format="{:.2f}"),
 }

@@ -16,8 +16,8 @@ from acceptance import lossless, memory, stored
 from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
 from h2o_llama._demo.document import build_document
-from h2o_llama.eval._answering import answer
 from h2o_llama.eval._lockstep import Reader, read_windows
+from h2o_llama.eval._subject import answer
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 Figure = tuple[str, str, float]
@@ -39,7 +39,7 @@ _DEPTHS = (0.0, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class Gate:
-    """What is measured: a model whose weights are loaded, a text, and with how many threads.
+    """The measured model, with its weights loaded, the text, and the number of threads.
 
     `long` is how many tokens the packaged model reads for the memory of a process.
     """
@@ -50,7 +50,7 @@ class Gate:
     long: int
 
     def figures(self) -> Iterator[Figure]:
-        """All of them, one by one."""
+        """Each of the gate's figures."""
         for part in (
             self.lossy,
             self.repetitions,
@@ -73,7 +73,7 @@ class Gate:
             n_batch=4096,
             n_threads=self.threads,
             h2o=h2o,
-            lossless=lossless,
+            cold_store_compression=lossless,
         )
 
     @cached_property
@@ -85,7 +85,7 @@ class Gate:
         return dict(prompts(self.weights, self.text, self.tokens, N_AFTER))
 
     def lossy(self) -> Iterator[Figure]:
-        """Evicting to a ratio, into a cold store: what it came to, and what the text after costs."""
+        """Evicting to a ratio, into a cold store: the reached ratio, and the cost of the text after it."""
         h2o = H2OConfig(
             chunk_size=_LOSSY_CHUNK,
             evict=True,
@@ -122,7 +122,7 @@ class Gate:
                 said = [token for token, _ in zip(llm.generate(tokens, temperature=0.0), range(16), strict=False)]
                 sets = b"".join(llm.kv.memory_indices(layer).tobytes() for layer in llm.kv.layers)
                 found.append((said, hashlib.sha256(sets).digest()))
-        yield "same_sets", "medium, in blocks", sum(one == found[0] for one in found)
+        yield "same_sets", "medium, in blocks", sum(each == found[0] for each in found)
 
     def lossless(self) -> Iterator[Figure]:
         """K and V of real text; all of it is decoded and compared."""
@@ -166,7 +166,7 @@ class Gate:
         yield "cold_speed", "long", statistics.median(ratios)
 
     def stored(self) -> Iterator[Figure]:
-        """The cold store compressed: speed, results and memory beside the raw one."""
+        """The cold store compressed: speed, results and memory against the raw one."""
         n = LENGTHS["long"] + stored.N_ROUNDS * stored.CHUNK
         tokens = self.tokens[:n]
         yield from stored.figures(lambda h2o, lossless: self.open(h2o, n, stored.CHUNK, lossless), tokens)
@@ -183,7 +183,7 @@ class Gate:
             yield "cold_rss", f"packaged model, {self.long:,} tokens", last / first
 
     def answers(self) -> Iterator[Figure]:
-        """Questions about documents that the packaged model can answer, at every depth, beside everything kept."""
+        """Questions about documents that the packaged model can answer, at every depth, against everything kept."""
         kept = replace(_COLD, evict=False, cold_store=None)
         said: list[list[bytes]] = []
         for h2o in (_COLD, kept):

@@ -1,4 +1,4 @@
-"""The prompts of the gate: real ones, and the one token over and over that engines are often measured with."""
+"""The gate's prompts: real texts, and a single repeated token, the usual input of engines' benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tokens = NDArray[np.int32]
 LENGTHS = {"short": 1_100, "medium": 2_600, "long": 7_500}
 TURNS = 3_000
 PLACES = {"short": 8, "medium": 4, "long": 2, "turns": 4}
-"""How many of each: what follows a short one says little."""
+"""How many of each: the answer to a single short one says little."""
 
 _TURN_BYTES = 1_500
 
@@ -32,7 +32,7 @@ def synthetic(llm: Model | Llama, n: int) -> Tokens:
 
 
 def _parts(tokens: Tokens, n_parts: int, n: int) -> list[Tokens]:
-    """So many of n tokens each, the first at the beginning, the last at the end."""
+    """`n_parts` parts of n tokens each, the first at the beginning, the last at the end."""
     if len(tokens) < n:
         raise ValueError(f"[gate] the text must have at least {n:,} tokens, it has {len(tokens):,}")
     starts = np.linspace(0, len(tokens) - n, n_parts).astype(int)

@@ -1,4 +1,4 @@
-"""An encoded cold store beside the raw one: the same results, how fast, and in how much memory."""
+"""An encoded cold store against the raw one: equal results, speed and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = {
 }
 
 CHUNK = 256
-"""So many tokens of generated text close a chunk, which is encoded."""
+"""A chunk of this many generated tokens is closed and encoded."""
 
 N_ROUNDS = 4
 
@@ -62,7 +62,7 @@ def figures(
 
 
 def memory(model_path: str, tokens: NDArray[np.int32]) -> float | None:
-    """Resident memory that encoded rows take over what they take raw, less what the codec says that it is.
+    """The ratio of encoded to raw rows in resident memory, minus the codec's own ratio.
 
     Each by a process of its own. None where the system does not tell.
     """
@@ -93,7 +93,7 @@ def _growth(model_path: str, tokens: NDArray[np.int32], is_stored: bool) -> tupl
     h2o = H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory", lookup_budget=N_LOOKUP)
     lossless = LosslessConfig() if is_stored else None
     first, ratio = resident_bytes(), 1.0
-    with Llama(model_path, n_ctx=len(tokens), n_batch=CHUNK, h2o=h2o, lossless=lossless) as llm:
+    with Llama(model_path, n_ctx=len(tokens), n_batch=CHUNK, h2o=h2o, cold_store_compression=lossless) as llm:
         for start in range(0, len(tokens), CHUNK):
             llm.eval(tokens[start : start + CHUNK])
             if is_stored:

@@ -11,7 +11,7 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import (
     BusyError,
-    CancelledError,
+    Cancelled,
     DamagedFileError,
     H2OError,
     H2OWarning,
@@ -37,7 +37,7 @@ __version__ = version("h2o-llama")
 __all__ = [
     "UPSTREAM_COMMIT",
     "BusyError",
-    "CancelledError",
+    "Cancelled",
     "ChatCompletion",
     "ChatCompletionChunk",
     "Completion",

@@ -37,7 +37,7 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to compute. Without `h2o` attention is dense; `flash_attn` and `products` as in `Llama`.
+    """A way to compute. Without `h2o` attention is dense; `flash_attn` and `matmul_kernels` as in `Llama`.
 
     Of several modes with one name, the fastest counts.
     """
@@ -45,13 +45,13 @@ class Mode:
     name: str
     h2o: H2OConfig | None
     flash_attn: str = "auto"
-    products: str = "auto"
+    matmul_kernels: str = "auto"
 
 
 LLAMA_CPP = "llama.cpp"
 DENSE = tuple(
-    Mode(name, None, flash_attn, products)
-    for name, products in ((LLAMA_CPP, "upstream"), ("dense, our kernels", "own"))
+    Mode(name, None, flash_attn, matmul_kernels)
+    for name, matmul_kernels in ((LLAMA_CPP, "upstream"), ("dense, our kernels", "own"))
     for flash_attn in ("on", "off")
 )
 """The second name has H2O's kernels for weights: the difference between it and H2O is attention."""
@@ -109,7 +109,7 @@ class Case:
             n_threads=self.n_threads,
             n_gpu_layers=self.n_gpu_layers,
             flash_attn=self.mode.flash_attn,
-            products=self.mode.products,
+            matmul_kernels=self.mode.matmul_kernels,
             h2o=None if h2o is None else h2o.in_chunks_of(self.chunk_size),
             **changes,
         )
@@ -177,10 +177,10 @@ class Bench:
         if not self.cases:
             raise ValueError(f"[{_OWNER}] there is nothing to measure: give a prompt length or a depth")
         self.samples: dict[Case, list[Sample]] = {case: [] for case in self.cases}
-        with Model(model, n_gpu_layers=n_gpu_layers, products="own", **self._changes) as weights:
+        with Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels="own", **self._changes) as weights:
             self.model_path, self.desc = weights.model_path, weights.desc
             self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.cases))
-            for case in {case.mode: case for case in self.cases if case.mode.products != "upstream"}.values():
+            for case in {case.mode: case for case in self.cases if case.mode.matmul_kernels != "upstream"}.values():
                 case.open(weights).close()  # of each mode the longest: what cannot be is refused now
 
     def run(self, progress: Progress | None = None) -> None:

@@ -22,7 +22,7 @@ SCORERS = tuple(OPTIONS["scorer"].choices)
 
 _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 
-# Sizes that are not given, in chunks of so many tokens or more, and in proportion in shorter ones.
+# Default sizes for chunks of _CHUNK tokens or more; shorter ones have them in proportion.
 _CHUNK = 1024
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
 
@@ -52,7 +52,7 @@ class H2OConfig:
     A prompt is cut into chunks of S tokens. A chunk attends to itself and to a memory set
     of M = `sink_tokens` + `local_window` + `heavy_budget` tokens before it, chosen per layer and KV head.
 
-    What is not given follows from what is: sizes go with the chunk's, the defaults below are those of chunks of 1,024
+    Omitted values follow from the given ones: sizes depend on the chunk's, the defaults below are for chunks of 1,024
     tokens and more.
 
     Parameters
@@ -61,15 +61,15 @@ class H2OConfig:
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 0
         H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
-        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, as there is no lookup (with the preset
+        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, where nothing is looked up (with the preset
         "balanced"). With 0 nothing is ranked, and no scores are kept.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
         S: tokens of a chunk.
     scorer : str, default "distant"
-        How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the query heads
-        of the KV head, and the sums are over queries that saw p.
+        How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the KV
+        head's query heads, and the sums are over queries that saw p.
 
         - "distant": the mean of w over the queries at least L positions after p.
         - "sum": the sum of w (H2O).
@@ -82,18 +82,18 @@ class H2OConfig:
         Default "full", with `evict` "memory".
 
         - "full": generated tokens attend to everything before them, at a cost that grows with the text.
-        - "memory": they attend to what a token of a prompt does: the memory sets, their chunk, lookups of their own. A
-          token then costs the same at any depth, but for what it takes to read an index of keys. They are scored as a
+        - "memory": they attend as a prompt's tokens do: to the memory sets, their chunk, lookups of their own. A
+          token then costs the same at any depth, except for reading an index of keys. They are scored as a
           prompt's are.
     evict : bool, default False
-        Drop K and V of what no memory set holds, when its chunk is closed: the cache has room for M + S positions, and
-        the text may have any length. What was dropped cannot be attended to, but for what lookup brings back from a
+        Drop K and V of positions outside of memory sets when their chunk is closed: the cache holds M + S positions,
+        and the text may have any length. Dropped positions cannot be attended to, unless lookup brings them back from a
         cold store. Needs "single_pass" and decode="memory", which are its defaults then, and either lookup_budget=0 or
         a cold store.
     cold_store : str, path or None, default None
-        Where evicted K and V go: "memory" of the host, or a folder, in which they are in a temporary file that is gone
-        with the process. They are brought back when a query looks them up. They take as many bytes as without `evict`.
-        None: they are gone.
+        Where evicted K and V go: "memory" of the host, or a folder, where a temporary file holds them until the
+        process ends. They are brought back when a query looks them up, and take as many bytes as without `evict`.
+        None: they are lost.
     lookup_budget : int, default 2048
         B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
         `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
@@ -103,15 +103,15 @@ class H2OConfig:
 
         - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
           heads. A query asks for ceil(B/4) positions at most. It sees the newest B that were asked for before its
-          tile, and those that its tile has asked for up to it.
-        - "index": by the keys, of which a copy in 4 bits is kept. The queries of a tile choose together, in each layer
+          tile, and its tile's own ones so far.
+        - "index": by the keys, kept as a copy in 4 bits. The queries of a tile choose together, in each layer
           and KV head, positions before their chunk that are not in the memory set: those to which some query of
-          the tile has the highest logits. In the ninth chunk they choose B, in chunk c B * (c/8)^0.4: what is lost
-          then does not grow with the text. The copy has room for n_ctx tokens, and stays in memory with a
+          the tile has the highest logits. In the ninth chunk they choose B, in chunk c B * (c/8)^0.4: the loss
+          then does not grow with the text. The copy holds n_ctx tokens, and stays in memory with a
           cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
           size is a multiple of 32.
     dense_layers : int or sequence of int, default 0
-        Layers that attend to everything before them, at a cost that grows with the text: so many first ones, or these.
+        Layers that attend to everything before them, at a cost that grows with the text: the first n, or a list.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
         How large H and B are where they are not given: 128 and 512, 0 and 2,048, or 0 and 4,096. Without an index
@@ -220,7 +220,7 @@ class H2OConfig:
         return replace(self, research={**vars(self)["research"], **values})
 
     def _following(self) -> dict[str, int | str]:
-        """What is not given."""
+        """Values of omitted fields."""
         share = min(self.chunk_size / _CHUNK, 1.0)
         has_lookup = not self.evict or self.cold_store is not None
         retrieval = self.retrieval or ("index" if has_lookup else "ngrams")
@@ -297,7 +297,7 @@ class H2OConfig:
 
     @property
     def has_lookups(self) -> bool:
-        """Whether the text tells what is looked up, the same for all layers and heads."""
+        """Whether lookups follow from the text, the same for all layers and heads."""
         return self.retrieval == "ngrams" and self.lookup_budget > 0
 
     @property
@@ -315,7 +315,7 @@ class H2OConfig:
 
 
 def option_names() -> list[str]:
-    """The fields of `H2OConfig` that the core knows: all but those that only say what others follow from."""
+    """The fields of `H2OConfig` that the core knows: not `preset`, for one, which only gives defaults to others."""
     return [each.name for each in fields(H2OConfig) if each.name in OPTIONS]
 
 
@@ -352,7 +352,7 @@ def _text(value: Any) -> str:
 
 
 def _layers(value: int | Sequence[int]) -> tuple[int, ...]:
-    """The first n layers, or those that are named, ascending."""
+    """The first n layers, or the given ones, ascending."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return tuple(sorted({check.integer(_OWNER, "dense_layers", layer, 0, _MAX_LAYERS - 1) for layer in value}))
     return tuple(range(check.integer(_OWNER, "dense_layers", value, 0, _MAX_LAYERS)))

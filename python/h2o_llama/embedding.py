@@ -21,7 +21,7 @@ class _Model(Protocol):
     """A `Model`, whose methods these functions are."""
 
     _owner: str
-    _products: str
+    _matmul_kernels: str
     _rope: RopeOptions
 
     @property
@@ -79,7 +79,7 @@ def embed(
     normalize : bool, default False
         Divide each vector by its Euclidean length.
     truncate : bool, default True
-        Of a text with more tokens than the model was trained for take the first ones; otherwise it is a ValueError.
+        Take only the first tokens of a text that exceeds the model's trained length; otherwise it is a ValueError.
     return_count : bool, default False
         Return (embeddings, number of tokens).
     pooling_type : {"none", "mean", "cls", "last"}, optional
@@ -98,7 +98,7 @@ def embed(
     ValueError
         If an argument is bad, or a text has no tokens.
     UnsupportedModelError
-        If the model only ranks texts, or has an encoder beside its decoder.
+        If the model only ranks texts, or has an encoder and a decoder.
     H2OError
         If the computation fails.
 
@@ -116,7 +116,7 @@ def embed(
 
 
 def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
-    """Embeddings as OpenAI's interface has them. The options are those of `embed`, but `return_count`.
+    """Embeddings as OpenAI's interface has them. Options: as in `embed`, without `return_count`.
 
     Examples
     --------
@@ -164,7 +164,7 @@ def _embed(
     is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
     check_all_logits_size(owner, min(max(map(len, ids)), 2**31 if is_whole else _STEP), core.n_vocab)
     with core_errors():
-        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._products})
+        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._matmul_kernels})
     vectors = [_pooled(rows, pooling) for rows in hidden]
     if normalize:
         tiny = np.finfo(np.float32).tiny

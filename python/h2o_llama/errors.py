@@ -29,15 +29,15 @@ class OutOfMemoryError(H2OError, MemoryError, ValueError):
 
 
 class DamagedFileError(H2OError, ValueError):
-    """A file is not what it should be: damaged, cut off, of another kind or version."""
+    """A file is damaged, cut off, or of another kind or version."""
 
 
-class CancelledError(H2OError):
-    """A generation cannot go on: its sequence was reset, rewound, restored or reused since."""
+class Cancelled(H2OError):
+    """A generation cannot continue: its sequence was reset, rewound, restored or reused since."""
 
 
 class H2OWarning(UserWarning):
-    """What works otherwise than one would think."""
+    """The category of this package's warnings."""
 
 
 # What users see and catch is h2o_llama.H2OError.
@@ -47,7 +47,7 @@ for _class in (
     BusyError,
     OutOfMemoryError,
     DamagedFileError,
-    CancelledError,
+    Cancelled,
     H2OWarning,
 ):
     _class.__module__ = "h2o_llama"

@@ -55,7 +55,7 @@ class LlamaGrammar:
         Raises
         ------
         ValueError
-            If it is no JSON schema, or says what a grammar cannot.
+            If it is not a JSON schema, or has conditions that a grammar cannot express.
 
         Examples
         --------

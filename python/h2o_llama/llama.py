@@ -23,14 +23,13 @@ from h2o_llama.library._using import open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models import _hub
-from h2o_llama.models._adapters import Lora
-from h2o_llama.models._loading import Loading, Override
+from h2o_llama.models._loading import Loading, Lora, Override
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._params import ContextParams, resolved_products
+from h2o_llama.sequence._params import ContextParams, resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 
@@ -79,14 +78,14 @@ class Llama(Sequence):
         How much of the text before its chunk a token attends to: "faithful" loses least, "fast" reads fastest; an
         H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced"; and dense attention, with a
         warning, for a model that H2O cannot work with, and on a GPU for a context in which that is faster.
-    record : bool, default False
+    keep_history : bool, default False
         Keep the memory sets of all chunks for `kv.history`, and scores for `kv.scores` also with heavy_budget=0.
     profile : bool, default False
         Measure the parts of a prefill for `kv.stats`; waiting for each of them takes a little time.
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
-        Print llama.cpp's log to stderr, as it comes. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
+        Print llama.cpp's log to stderr at once. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
         Python's logging gets it in either case, when a call returns.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
@@ -95,9 +94,9 @@ class Llama(Sequence):
     rpc_servers : str or list of str, optional
         HOST:PORT of servers (`h2o-llama rpc-server`) that hold and compute layers: n_gpu_layers of them, by default
         all, each server as many as its memory allows. Only in a build with RPC. Several with commas, or as a list.
-    lossless : LosslessConfig, optional
+    cold_store_compression : LosslessConfig, optional
         How the cold store of `H2OConfig.cold_store` is compressed; by default it is not.
-    products : {"auto", "upstream", "own"}
+    matmul_kernels : {"auto", "upstream", "own"}
         Whose kernels multiply by weights on the CPU; results differ in their last bits. "own" is h2o-llama's where it
         has some for the CPU and the weights' type, "upstream" llama.cpp's. "auto" is "own" with H2O and "upstream"
         without, so that h2o=None is llama.cpp, bit for bit.
@@ -120,7 +119,7 @@ class Llama(Sequence):
     use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora
         How the file is loaded: as in `Model`, and left out with shared weights.
     library : Library, str, os.PathLike, bool or None, default None
-        Where texts that were read are kept: a prompt that begins like one of them goes on from there, in other programs
+        Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
@@ -128,11 +127,11 @@ class Llama(Sequence):
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     ValueError
         If an argument is bad.
     DamagedFileError
-        If the file is no valid GGUF model file.
+        If the file is not a valid GGUF model file.
     OutOfMemoryError
         If there is too little memory.
     UnsupportedModelError
@@ -168,15 +167,15 @@ class Llama(Sequence):
         type_v: str = "f16",
         flash_attn: str = "auto",
         h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto",
-        record: bool = False,
+        keep_history: bool = False,
         profile: bool = False,
         seed: int | None = None,
         verbose: bool = False,
         n_seq_max: int = 1,
         chat_template: str | None = None,
         rpc_servers: str | list[str] | tuple[str, ...] | None = None,
-        lossless: LosslessConfig | None = None,
-        products: str = "auto",
+        cold_store_compression: LosslessConfig | None = None,
+        matmul_kernels: str = "auto",
         busy: Literal["raise", "wait"] = "raise",
         timeout: float | None = None,
         n_threads_batch: int | None = None,
@@ -213,12 +212,12 @@ class Llama(Sequence):
             type_v=type_v,
             flash_attn=flash_attn,
             h2o=config,
-            record=record,
+            keep_history=keep_history,
             profile=profile,
             verbose=verbose,
             n_seq_max=n_seq_max,
-            lossless=lossless,
-            products=products,
+            cold_store_compression=cold_store_compression,
+            matmul_kernels=matmul_kernels,
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
@@ -238,7 +237,7 @@ class Llama(Sequence):
                 shared,
                 n_gpu_layers=n_gpu_layers,
                 rpc_servers=rpc_servers,
-                products=resolved_products(params.h2o, products),
+                matmul_kernels=resolved_matmul_kernels(params.h2o, matmul_kernels),
                 verbose=verbose,
                 **vars(loading),
             )
@@ -249,8 +248,8 @@ class Llama(Sequence):
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
-        dense = replace(params, h2o=None, record=False, profile=False)
-        if h2o == "auto" and not (record or profile) and _is_faster_dense(params, model):
+        dense = replace(params, h2o=None, keep_history=False, profile=False)
+        if h2o == "auto" and not (keep_history or profile) and _is_faster_dense(params, model):
             params = dense
             warn(
                 f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
@@ -277,7 +276,7 @@ class Llama(Sequence):
     ) -> Llama:
         """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
 
-        Where the hub cannot be reached, what was downloaded before is used.
+        Where the hub cannot be reached, an earlier download is used.
 
         Parameters
         ----------
@@ -288,7 +287,7 @@ class Llama(Sequence):
         revision : str, optional
             A branch, tag or commit; by default the main branch.
         token : str or bool, optional
-            As in huggingface_hub: for what is not public. By default the one that is stored on this machine.
+            As in huggingface_hub: for models that are not public. By default the one that is stored on this machine.
         **kwargs
             The arguments of `Llama`.
 
@@ -302,7 +301,7 @@ class Llama(Sequence):
         return cls(_hub.download_model(repo_id, filename, revision, token), **kwargs)
 
     def close(self) -> None:
-        """Free the sequences and the model. Closing twice is fine, using what is closed raises ValueError."""
+        """Free the sequences and the model. Closing twice is fine, using it then raises ValueError."""
         if _core.is_forked():  # the end of the process frees the memory
             return
         with self._state.claim.held() as deadline:
@@ -403,11 +402,11 @@ class Llama(Sequence):
         return self.model.detokenize(tokens, special=special)
 
     def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
-        """The embedding of a text, or of each of several: `Model.embed`. The sequence stays as it is."""
+        """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, **self._threads, **options)
 
     def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
-        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence stays as it is."""
+        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
         return self.model.create_embedding(input, **self._threads, **options)
 
     @property

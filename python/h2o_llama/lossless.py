@@ -12,9 +12,9 @@ _OWNER = "LosslessConfig"
 
 @dataclass(frozen=True)
 class LosslessConfig:
-    """What is done with the K and V that eviction takes away: those of a cold store.
+    """How a cold store compresses evicted K and V.
 
-    Nothing is lost: logits, memory sets, K and V are the same, bit for bit, whatever is chosen here. Threads of their
+    Nothing is lost: logits, memory sets, K and V are the same, bit for bit, with every setting. Threads of their
     own encode a chunk that was closed while the next one is computed. A few rows are decoded together, so that a
     looked-up row takes little time.
 
@@ -22,14 +22,14 @@ class LosslessConfig:
     ----------
     mode : {"store", "full", "probe"}
         - "store": rows are stored encoded, and decoded when they are read: the cold store takes fewer bytes.
-        - "full": rows are encoded, decoded and compared, and stored as they are. It shows that they come back.
-        - "probe": the K or V of one layer in 16 is encoded, only to be counted: what "store" would save.
+        - "full": rows are encoded, decoded and compared, but stored raw, to show that they come back.
+        - "probe": the K or V of one layer in 16 is encoded, to estimate the savings of "store".
     n_threads : int, default 2
-        How many encode beside the computation.
+        How many threads encode, in addition to the computation's.
     max_queue : int, default 8
-        How many chunks wait for them at most. Where there are more, one stays as it is until the next one is stored.
+        How many chunks wait for them at most. A further one stays raw until the next one is stored.
     strict : bool, default False
-        With "store", decode what was encoded and compare, before the rows go.
+        With "store", decode each encoded block and compare it before the raw rows are dropped.
 
     Raises
     ------
@@ -39,7 +39,7 @@ class LosslessConfig:
     Examples
     --------
     >>> h2o = H2OConfig(chunk_size=64, evict=True, cold_store="memory")
-    >>> with Llama(model, n_ctx=1024, h2o=h2o, lossless=LosslessConfig()) as llm:
+    >>> with Llama(model, n_ctx=1024, h2o=h2o, cold_store_compression=LosslessConfig()) as llm:
     ...     llm.eval(llm.tokenize("a text of some length, " * 40))
     ...     print(llm.kv.stats.cold_bytes > 0)
     True
@@ -72,16 +72,16 @@ class LosslessStats:
     ----------
     encoded_blocks, raw_blocks, failed_blocks : int
         Blocks that became shorter, that did not, and that could not be encoded or stored or came back changed: these
-        and the raw ones stay as they are.
+        and the raw ones are stored raw.
     skipped_blocks : int
         Blocks of chunks that found the queue full. They are tried again when the next chunk is stored.
     k_bytes, v_bytes, stored_k_bytes, stored_v_bytes : int
-        Of the first three kinds: bytes of the rows, and bytes of what became of them.
+        Bytes of the first three kinds: of the raw rows, and as stored.
     waiting_chunks, queue_peak : int
         Chunks that are not encoded yet; the most tasks that ever waited for a thread.
     cache_hits, cache_misses : int
-        Positions that generated tokens looked up. The rows of the last 512 of each sequence are kept: those that were
-        there, and those that had to be read.
+        Positions that generated tokens looked up. The rows of the last 512 of each sequence are kept: hits were there,
+        misses had to be read.
     encode_us, decode_us : (float, float, float)
         Microseconds to encode a block, and to read what one thread needs of a layer's K or V at a step ("full": to
         decode a block), of the last 4,096: percentiles 50, 95 and 99.
@@ -104,12 +104,12 @@ class LosslessStats:
 
     @property
     def fallback_blocks(self) -> int:
-        """Blocks that did not become shorter, whatever the reason."""
+        """Blocks that did not become shorter, for any reason."""
         return self.raw_blocks + self.failed_blocks + self.skipped_blocks
 
     @property
     def k_ratio(self) -> float:
-        """Bytes of K over what became of them; 1 before anything is encoded."""
+        """Raw bytes of K over its stored bytes; 1 before anything is encoded."""
         return self.k_bytes / self.stored_k_bytes if self.stored_k_bytes else 1.0
 
     @property

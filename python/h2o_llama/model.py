@@ -14,10 +14,9 @@ from h2o_llama._internal.cpus import available_cpus
 from h2o_llama.chat._images import ChatImages
 from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools
 from h2o_llama.chat._template import ChatTemplate
-from h2o_llama.models._adapters import Adapter, Lora, check_adapters, identity
 from h2o_llama.models._files import check_rpc_servers, load_model
 from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
-from h2o_llama.models._loading import Loading, Override
+from h2o_llama.models._loading import Adapter, Loading, Lora, Override, adapters_identity, check_adapters
 from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
@@ -50,7 +49,7 @@ class Model:
         A Jinja template, or "chatml", instead of the model's own.
     rpc_servers : str or list of str, optional
         As in `Llama`.
-    products : {"own", "upstream"}
+    matmul_kernels : {"own", "upstream"}
         Whose kernels will multiply by weights: with "upstream" some types get a layout that only llama.cpp's read.
     verbose : bool, default False
         Print llama.cpp's log to stderr.
@@ -62,12 +61,12 @@ class Model:
         Metadata in the place of the file's, such as {"qwen3.context_length": 65536}. It must be what llama.cpp reads
         of this model, and no array. Snapshots of the model only fit where the overrides are the same.
     main_gpu : int, optional
-        The only GPU that holds layers, by its number. By default layers go to all of them.
+        The only GPU that holds layers, by its number. By default all GPUs hold layers.
     tensor_split : sequence of float, optional
         What part of the layers each GPU holds, such as [3, 1]; with `rpc_servers` theirs come first. By default as
         much as its memory allows.
     lora : str, os.PathLike, or sequence of these and of pairs (file, scale), optional
-        GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to those of the weights,
+        GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to the weights',
         in every context. Snapshots of the model only fit where the same adapters have the same scales.
     mmproj, allowed_image_folder : str or os.PathLike, optional
         As in `Llama`.
@@ -77,11 +76,11 @@ class Model:
     Raises
     ------
     FileNotFoundError
-        If there is no such file.
+        If the file does not exist.
     ValueError
         If an argument is bad.
     DamagedFileError
-        If the file is no valid GGUF model file, or that of an adapter is none of this model.
+        If the file is not a valid GGUF model file, or an adapter's file does not fit the model.
     H2OError
         If llama.cpp refuses the model.
 
@@ -104,7 +103,7 @@ class Model:
         n_gpu_layers: int | None = None,
         chat_template: str | None = None,
         rpc_servers: str | Sequence[str] | None = None,
-        products: str = "own",
+        matmul_kernels: str = "own",
         verbose: bool = False,
         use_mmap: bool = True,
         use_mlock: bool = False,
@@ -123,15 +122,16 @@ class Model:
         self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
         servers = check_rpc_servers(rpc_servers, self._n_gpu_layers)
         self._uses_gpu = self._n_gpu_layers != 0 and not servers
-        self._products = check.choice(owner, "products", products, ("own", "upstream"))
+        self._matmul_kernels = check.choice(owner, "matmul_kernels", matmul_kernels, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
         self._image_folder = check_image_folder(owner, allowed_image_folder)
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
         self._overrides: dict[str, Override] = loading["kv_overrides"]
         self._adapters: list[Adapter] = loading["lora"]
+        is_printed = verbose or log.is_printed
         self._core: _core.Model | None = load_model(
-            model_path, self._n_gpu_layers, verbose or log.is_printed, servers, repack=products == "upstream", **loading
+            model_path, self._n_gpu_layers, is_printed, servers, repack=matmul_kernels == "upstream", **loading
         )
         self._path = os.fspath(find_model(model_path))
         self._projector: Projector | None = None
@@ -158,7 +158,7 @@ class Model:
 
     @classmethod
     def _of(cls, model: str | os.PathLike[str] | Model | HasModel, **options: Any) -> Model:
-        """A handle on what is open, or else a file opened with these options."""
+        """A handle on an open model, or else a file opened with these options."""
         opened = model if isinstance(model, Model) else getattr(model, "model", None)
         return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)
 
@@ -180,7 +180,7 @@ class Model:
             raise ValueError(f"[{self._owner}] this model is closed")
         return self._core
 
-    # --- what it is
+    # --- properties
 
     @property
     def model_path(self) -> str:
@@ -189,9 +189,9 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of a part of the file's bytes and of all that changes what is computed.
+        """SHA-256 of a part of the file's bytes and of everything that changes results.
 
-        By it snapshots know their model. It is made of kv_overrides, the adapters' files and scales, and RopeOptions.
+        It identifies the model of a snapshot. It covers kv_overrides, the adapters' files and scales, and RopeOptions.
         """
         return _fingerprint(self._path, self._overrides, self._adapters, self._rope)
 
@@ -294,7 +294,7 @@ class Model:
         Raises
         ------
         ValueError
-            If a token is no token id.
+            If a token is not a token id.
 
         Examples
         --------
@@ -437,4 +437,4 @@ def fingerprint_of(path: str | os.PathLike[str], *, lora: Lora = None, **rope: U
 
 
 def _fingerprint(path: str, overrides: dict[str, Override], adapters: list[Adapter], rope: RopeOptions) -> str:
-    return changed_fingerprint(model_fingerprint(path), overrides, identity(adapters), dict(rope))
+    return changed_fingerprint(model_fingerprint(path), overrides, adapters_identity(adapters), dict(rope))

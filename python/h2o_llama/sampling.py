@@ -56,12 +56,12 @@ class Sampling:
 
     Processors come first, then biases, penalties, DRY, top-k, typical, top-p, min-p, XTC and temperature. Mirostat
     takes the place of all from top-k on but temperature. With a grammar, a token that does not fit it is drawn again
-    among those that do.
+    among the others.
 
     Parameters
     ----------
     temperature : float, default 0.8
-        Logits are divided by it. 0 is greedy: the most probable token, always.
+        Divides logits. 0 is greedy: the most probable token, always.
     top_k : int, default 40
         Draw among the k most probable tokens only; 0 is off.
     top_p : float, default 0.95
@@ -69,7 +69,7 @@ class Sampling:
     min_p : float, default 0.05
         Drop tokens less probable than min_p times the most probable one; 0 is off.
     repeat_penalty : float, default 1.0
-        Divide positive logits of tokens seen in the last 64 by it (multiply negative ones); 1 is off.
+        Divisor of positive logits (factor of negative ones) of tokens seen in the last 64; 1 is off.
     frequency_penalty, presence_penalty : float, default 0.0
         Subtract this from the logit of a token seen in the last 64: once per occurrence, or once; 0 is off.
     seed : int or None, default None
@@ -80,7 +80,7 @@ class Sampling:
         What to add to the logits of tokens; -inf forbids one.
     logits_processor : callable, or sequence of callables, optional
         Each is called as processor(input_ids, logits) before a token is drawn, int32 [n_tokens] and float32 [n_vocab],
-        and returns the logits to go on with. It must not call back into the `Llama`.
+        and returns the logits to use. It must not call back into the `Llama`.
     typical_p : float, default 1.0
         Draw among the fewest tokens whose probabilities add up to p, those first whose information is nearest to the
         entropy (Meister et al., 2022); 1 is off.
@@ -88,7 +88,7 @@ class Sampling:
         With this probability, drop all tokens at least as probable as the threshold but the least probable of them;
         0, or a threshold above 0.5, is off.
     dry_multiplier, dry_base : float, default 0.0 and 1.75
-        A token that would go on with a repetition of n tokens loses multiplier * base ** (n - dry_allowed_length);
+        A token that would continue a repetition of n tokens loses multiplier * base ** (n - dry_allowed_length);
         multiplier 0 is off.
     dry_allowed_length : int, default 2
         Shorter repetitions lose nothing.
@@ -99,7 +99,7 @@ class Sampling:
     mirostat_mode : {0, 1, 2}, default 0
         Mirostat 1 or 2 (Basu et al., 2021) instead of truncation: draws have the information tau on average; 0 is off.
     mirostat_tau, mirostat_eta : float, default 5.0 and 0.1
-        The information in bits, and the rate at which what was drawn corrects it.
+        The information in bits, and the rate at which drawn tokens correct it.
 
     Raises
     ------
@@ -239,7 +239,7 @@ class Sampler:
         self._processors = processors
 
     def accept(self, ids: NDArray[np.int32]) -> None:
-        """Tokens of the prompt, of which penalties and DRY see the last."""
+        """Tokens of the prompt; penalties and DRY see the last ones."""
         for token in ids[-self._n_past :].tolist():
             self._core.accept(token)
 

@@ -74,7 +74,7 @@ static void test_sequences(llama_model * model, llama_context_params params) {
     llama_memory_t  memory = llama_get_memory(ctx);
     require(ctx && llama_get_h2o_kv_seq(ctx, 2) && !llama_get_h2o_kv_seq(ctx, 3) && !llama_get_h2o_kv_seq(ctx, -1), "sequences are missing, or too many");
 
-    // prompts, and generated tokens of two, of which one begins a chunk, before a prompt
+    // prompts, and generated tokens of two sequences (one begins a chunk), before a prompt
     std::vector<token_at> start;
     add_text(start, 0, 0, 40);
     add_text(start, 1, 0, 64);
@@ -129,7 +129,7 @@ static void test_sequences(llama_model * model, llama_context_params params) {
         for (auto & t : more) {
             t.seq_id = 0;
         }
-        require(decode(alone[s], more) == 0 && are_close(ctx, 30*s + 29, alone[s], 29), "a cancelled batch changes what follows");
+        require(decode(alone[s], more) == 0 && are_close(ctx, 30*s + 29, alone[s], 29), "a cancelled batch changes later ones");
     }
 
     // what no sequence can do, or only one that is there
@@ -140,7 +140,7 @@ static void test_sequences(llama_model * model, llama_context_params params) {
     require(llama_memory_seq_pos_max(memory, 2) == -1 && llama_memory_seq_pos_max(memory, 0) == 70, "one sequence is not removed alone");
     require(llama_memory_seq_pos_max(memory, 7) == -1 && llama_memory_seq_rm(memory, 7, -1, -1), "a sequence that is not there is not empty");
 
-    // a copy goes on as its source; so does a state in another place
+    // a copy continues as its source; so does a state in another place
     llama_memory_seq_cp(memory, 0, 2, -1, -1);
     std::vector<uint8_t> state(llama_state_seq_get_size(ctx, 0));
     require(llama_state_seq_get_data(ctx, state.data(), state.size(), 0) == state.size(), "a state is not saved");
@@ -149,7 +149,7 @@ static void test_sequences(llama_model * model, llama_context_params params) {
     for (llama_seq_id s = 0; s < 3; ++s) {
         batch.push_back({ 'x', 71, s });
     }
-    require(decode(ctx, batch) == 0 && are_close(ctx, 0, ctx, 1) && are_close(ctx, 0, ctx, 2), "a copy is no copy");
+    require(decode(ctx, batch) == 0 && are_close(ctx, 0, ctx, 1) && are_close(ctx, 0, ctx, 2), "a copy differs");
 
     llama_memory_seq_keep(memory, 1);
     require(llama_memory_seq_pos_max(memory, 1) == 71 && llama_memory_seq_pos_max(memory, 0) == -1 &&
@@ -177,7 +177,7 @@ static void test_size_of_sequences(llama_model * model, llama_context_params par
 }
 
 // The largest graphs: steps that ggml's own operators compute, many sequences, calls that begin and end within a chunk, a dense tail.
-// One node more than a graph has room for ends the process.
+// A node too many for a graph ends the process.
 static void test_largest_graphs(llama_model * model, llama_context_params params, llama_h2o_params h2o) {
     params.n_threads       = 1; // more wait for each other at each of many nodes
     params.n_threads_batch = 1;
@@ -316,7 +316,7 @@ int main(int argc, char ** argv) {
     // as upstream's server does before it continues from a common prefix
     llama_memory_t memory = llama_get_memory(ctx);
     require(llama_memory_seq_pos_min(memory, 0) == 49, "the lowest position that can be removed is another");
-    require(!llama_memory_seq_rm(memory, 0, 40, -1) && !llama_memory_seq_rm(memory, 0, 5, 10), "what was scored can be removed");
+    require(!llama_memory_seq_rm(memory, 0, 40, -1) && !llama_memory_seq_rm(memory, 0, 5, 10), "scored tokens can be removed");
     require(llama_memory_seq_rm(memory, 0, 32, -1) && llama_memory_seq_pos_max(memory, 0) == 31, "the open chunk cannot be removed");
     require(llama_memory_seq_rm(memory, 0, 0, -1) && llama_memory_seq_pos_max(memory, 0) == -1, "not all can be removed");
 

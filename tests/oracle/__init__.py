@@ -18,7 +18,6 @@ from .gguf_model import GGUFModel, read_model
 from .selection import select_memory
 from .sequence import OracleSequence
 from .single_pass import OracleSinglePass
-from .softmax_state import SoftmaxState, empty_state, fuse, softmax_state
 from .two_phase import OracleTwoPhase
 from .weights import UnsupportedModel
 
@@ -32,11 +31,7 @@ __all__ = [
     "OracleSequence",
     "OracleSinglePass",
     "OracleTwoPhase",
-    "SoftmaxState",
     "UnsupportedModel",
-    "empty_state",
-    "fuse",
     "read_model",
     "select_memory",
-    "softmax_state",
 ]

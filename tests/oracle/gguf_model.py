@@ -88,7 +88,7 @@ class GGUFModel:
         # LFM2's last norm has the name that others give to one of the embedding.
         last_norm = "token_embd_norm" if self.hparams.arch == "lfm2" else "output_norm"
         self.output_norm = self._tensors.vector(last_norm + ".weight")
-        # Llama 3 divides the RoPE frequencies by these.
+        # Llama 3's divisors of RoPE frequencies.
         self.rope_factors = self._tensors.vector_or_none("rope_freqs.weight")
 
     @cached_property

@@ -2,7 +2,7 @@
 
 The index holds keys rounded to 4 bits. The logit of a position for a query and KV head is the product of its key in the
 index and the sum of the query over the head's group, rounded to 8 bits with one scale. A tile takes the positions
-of the largest logits that a query of it has.
+with the largest logits for its queries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def index_budget(B: int, S: int, chunk_start: int) -> int:
 
 
 def choose_keys(q: Array, index: Array, memory: IntArray, n_top: int, tiles: IntArray) -> BoolArray:
-    """Which query of which KV head attends to which position, [n_head_kv, n_q, n].
+    """The positions that each query of each KV head attends to, [n_head_kv, n_q, n].
 
     Queries [n_head, n_q, d] and the tiles [n_q] that they are in; positions of the index [n_head_kv, n, d] that are not
     in memory [n_head_kv, m].

@@ -34,7 +34,7 @@ class OracleKVCache:
         self._kv: dict[int, list[Array]] = {}
         self._has_index = has_index
         self._index_noise = index_noise
-        # Of each short convolution, the last rows of its input [width - 1, n_embd].
+        # The last input rows of each short convolution, [width - 1, n_embd].
         self.conv: dict[int, Array] = {}
         self._index: dict[int, Array] = {}
 

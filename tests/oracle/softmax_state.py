@@ -40,8 +40,3 @@ def fuse(a: SoftmaxState, b: SoftmaxState) -> SoftmaxState:
     share_a = np.divide(w_a, l, out=np.zeros_like(l), where=l > 0)
     share_b = np.divide(w_b, l, out=np.zeros_like(l), where=l > 0)
     return SoftmaxState(m, l, share_a[..., None] * a.o + share_b[..., None] * b.o)
-
-
-def empty_state(shape: tuple[int, ...], head_dim: int, dtype: type) -> SoftmaxState:
-    """The neutral element of `fuse` for queries of the given shape."""
-    return SoftmaxState(np.full(shape, -np.inf, dtype), np.zeros(shape, dtype), np.zeros((*shape, head_dim), dtype))

@@ -17,7 +17,7 @@ from h2o_llama._internal.terminal import echo
 app = typer.Typer(
     name="h2o-llama",
     cls=Commands,
-    help="llama.cpp with H2O sparse attention, and a view of which tokens attention kept.",
+    help="llama.cpp with H2O sparse attention, and a view of the kept tokens.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

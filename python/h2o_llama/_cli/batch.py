@@ -19,7 +19,7 @@ from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch._answers import Answer
-from h2o_llama.batch._documents import SUFFIXES
+from h2o_llama.batch._inputs import SUFFIXES
 from h2o_llama.batch._local_workers import answer_locally
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
@@ -36,7 +36,7 @@ def batch(
     questions: Annotated[
         Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. What is answered there is not asked again.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. Answered questions are not asked again.")],
     h2o: H2OConfig | None = None,
     max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
@@ -56,7 +56,7 @@ def batch(
 ) -> None:
     """Ask the same questions about many documents. Each document is read once.
 
-    Answers are added to --out as they come. A run that was cut off goes on when it is started again. A document that
+    Each answer is added to --out at once. An interrupted run continues when it is started again. A document that
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
     settings = BatchSettings(h2o, max_tokens, temp, seed)
@@ -112,7 +112,7 @@ def batch(
 def _answer_here(
     files: dict[str, Path], questions: dict[str, list[Question]], *, progress: Progress, **options: Any
 ) -> Generator[Answer, None, None]:
-    """By this process, one document after another."""
+    """In this process, one document after another."""
     if files:
         with Answerer(**options) as answerer:
             for name, path in files.items():

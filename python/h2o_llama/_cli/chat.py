@@ -25,7 +25,7 @@ from h2o_llama.inspect._history import memory_history
 from h2o_llama.inspect._memory import memory_report
 
 _ROOM = 8192
-"""Tokens that there is room for after the document, if the model was trained for so many."""
+"""Tokens of the chat after the document, at most the model's trained length."""
 
 _LEAST_ROOM = 1024
 
@@ -48,7 +48,7 @@ def chat(
     h2o: H2OConfig | None = None,
     mmproj: options.Mmproj = None,
     image: options.Images = None,
-    system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
+    system: Annotated[str, typer.Option(help="The system message.")] = "",
     max_tokens: Annotated[int, options.max_tokens()] = 512,
     n_ctx: Annotated[int, typer.Option(min=0, help=f"Tokens of the chat; 0: the document's and up to {_ROOM:,}.")] = 0,
     threads: options.Threads = None,
@@ -82,7 +82,7 @@ def chat(
             n_ctx,
             threads,
             h2o,
-            record=h2o is not None and not evicts,
+            keep_history=h2o is not None and not evicts,
             threads_batch=threads_batch,
             library=library,
         )
@@ -114,7 +114,7 @@ def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> Sequence[int]:
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, with editing and history where somebody types."""
+    """Lines of standard input, with editing and history in a terminal."""
     if not sys.stdin.isatty():
         yield from sys.stdin
         return

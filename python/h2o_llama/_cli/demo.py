@@ -1,4 +1,4 @@
-"""`h2o-llama demo`: what H2O gains and what it loses, measured here and now."""
+"""`h2o-llama demo`: H2O's gain and loss, measured here and now."""
 
 from __future__ import annotations
 

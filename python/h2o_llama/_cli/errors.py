@@ -71,7 +71,7 @@ def _set_verbose(is_on: bool) -> None:
     log.is_printed = is_on
     if is_on:
         logging.basicConfig(format="h2o-llama: %(message)s", level=logging.INFO, force=True)
-        logging.getLogger(log.NAME).propagate = False  # it is printed as it comes
+        logging.getLogger(log.NAME).propagate = False  # printed already
 
 
 def _print_all(context: typer.Context, is_asked: bool) -> None:

@@ -17,8 +17,8 @@ from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal.terminal import plain
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
 from h2o_llama.eval._ruler import KINDS
+from h2o_llama.eval._subject import Task
 from h2o_llama.eval._tables import tables
-from h2o_llama.eval._task import Task
 from h2o_llama.eval._text import halves
 from h2o_llama.sequence.generating import DENSE_TAIL
 

@@ -49,7 +49,7 @@ def inspect(
     text = read_prompt(file, prompt)
     with open_model(model, gpu_layers, changes=changes) as weights:
         tokens = tokenize(weights, text)
-        llm = open_context(weights, len(tokens), threads, h2o, record=True)
+        llm = open_context(weights, len(tokens), threads, h2o, keep_history=True)
     title = file.name if file and str(file) != "-" else "the text"
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))

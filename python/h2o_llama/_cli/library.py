@@ -67,7 +67,7 @@ def verify(
     problems = Library().verify(repair=repair)
     for problem in problems:
         echo(problem, err=True)
-    removed = ": removed, but for those that cannot be read" if repair else ": --repair removes them"
+    removed = ": removed, except unreadable ones" if repair else ": --repair removes them"
     echo(f"{counted(len(problems), 'damaged file')}{removed}" if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)

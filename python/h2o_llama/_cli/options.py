@@ -25,8 +25,6 @@ File = Annotated[
     typer.Option("--file", "-f", help="A text, or a name that `pull` lists; - is standard input."),
 ]
 Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
-
-
 Mmproj = Annotated[Path | None, typer.Option(help="The model's file for images (its 'mmproj').")]
 Images = Annotated[
     list[Path] | None, typer.Option("--image", metavar="FILE", help="An image to ask about, with --mmproj. Repeatable.")
@@ -60,7 +58,7 @@ RpcGpuLayers = _machine(
 Rpc = _machine(
     str | None, "Machines that hold layers: `h2o-llama rpc-server` runs there.", "--rpc", metavar="HOST:PORT,…"
 )
-Products = _machine(
+MatmulKernels = _machine(
     str, "Whose kernels multiply by weights: own, upstream, or auto, which is own with H2O.", metavar="NAME"
 )
 

@@ -11,9 +11,9 @@ from h2o_llama import H2OError, _core
 
 
 def program(owner: str, name: str, remedy: str) -> Path:
-    """A program: it is beside the extension module, which an editable installation keeps elsewhere.
+    """A program in the extension module's folder, which an editable installation keeps elsewhere.
 
-    Raises H2OError, with the remedy, if this build has it not.
+    Raises H2OError, with the remedy, if this build lacks it.
     """
     path = Path(_core.__file__).parent / "lib" / (f"{name}.exe" if os.name == "nt" else name)
     if not path.is_file():

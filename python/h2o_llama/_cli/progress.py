@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
     """Yield `update(name, n_done, n_total)`, with one bar per name. The bars vanish at the end.
 
-    Nothing is shown where stderr is no terminal. Without `auto_refresh` they are drawn by `update` only, not by a
-    thread that would take time from what is measured.
+    They are shown only in a terminal. Without `auto_refresh` they are drawn by `update` only, not by a thread, which
+    would take time from the measurement.
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -16,7 +16,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama.chat._images import data_url
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._named import TEXTS, find_text, suggestion
-from h2o_llama.sequence._params import resolved_products
+from h2o_llama.sequence._params import resolved_matmul_kernels
 
 
 def model_file(name: str) -> Path:
@@ -29,7 +29,7 @@ def open_model(
     gpu_layers: int | None,
     rpc: str | None = None,
     h2o: H2OConfig | None = None,
-    products: str = "own",
+    matmul_kernels: str = "own",
     mlock: bool = False,
     no_mmap: bool = False,
     changes: Changes = NONE,
@@ -37,15 +37,15 @@ def open_model(
 ) -> Model:
     """The model, to cut the text into tokens: then it is known how large a context must be.
 
-    `h2o` and `products` are those of the context to come: the layout of the weights depends on them. `changes` are
-    what else `Model` is given.
+    `h2o` and `matmul_kernels` are later given to the context, too: the layout of the weights depends on them. `changes`
+    are further arguments of `Model`.
     """
-    products = resolved_products(h2o, products)
+    matmul_kernels = resolved_matmul_kernels(h2o, matmul_kernels)
     return Model(
         model_file(name),
         n_gpu_layers=gpu_layers,
         rpc_servers=rpc,
-        products=products,
+        matmul_kernels=matmul_kernels,
         use_mlock=mlock,
         use_mmap=not no_mmap,
         **changes,
@@ -58,8 +58,8 @@ def open_context(
     n_ctx: int,
     threads: int | None,
     h2o: H2OConfig | None,
-    record: bool = False,
-    products: str = "auto",
+    keep_history: bool = False,
+    matmul_kernels: str = "auto",
     threads_batch: int | None = None,
     library: bool = False,
 ) -> Llama:
@@ -70,8 +70,8 @@ def open_context(
         n_threads=threads,
         n_threads_batch=threads_batch,
         h2o=h2o,
-        record=record,
-        products=products,
+        keep_history=keep_history,
+        matmul_kernels=matmul_kernels,
         library=has_library(library),
     )
 
@@ -81,10 +81,10 @@ def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-li
     folder = folder or default_folder()
     try:
         if is_wanted and not folder.exists() and sys.stderr.isatty():
-            echo(f"What is read is kept in {folder}: see `h2o-llama library`, {off}.", err=True)
+            echo(f"Texts are kept in {folder} once read: see `h2o-llama library`, {off}.", err=True)
         return is_wanted and Library(folder).limit_bytes > 0
     except OSError as error:
-        echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+        echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
         return False
 
 

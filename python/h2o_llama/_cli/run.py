@@ -19,12 +19,12 @@ from h2o_llama._cli.progress import progress_bars
 from h2o_llama._cli.prompt import open_context, open_model, read_prompt, said, tokenize
 from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence._params import MATMUL_KERNELS
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048
-"""Tokens that a text of the library may have after what it has in common with this one."""
+"""Tokens that a text of the library may have after the prefix that it shares with this one."""
 
 
 @with_changes
@@ -41,7 +41,7 @@ def run(
     n_ctx: Annotated[int, typer.Option(min=0, help="Tokens the cache holds; 0 is the prompt's and -n's.")] = 0,
     threads: options.Threads = None,
     threads_batch: options.ThreadsBatch = None,
-    products: options.Products = PRODUCTS[0],
+    matmul_kernels: options.MatmulKernels = MATMUL_KERNELS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
     mlock: options.Mlock = False,
@@ -59,12 +59,12 @@ def run(
             "--cold-store is: memory by default."
         ),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Save what has been read, before text is generated.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save the text after reading, before generation.")] = None,
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The text as it is: not as a chat message, where the model has a template.")
+        bool, typer.Option("--raw", help="The text unchanged: not as a chat message, where the model has a template.")
     ] = False,
     library: options.Library = True,
 ) -> None:
@@ -72,11 +72,11 @@ def run(
 
     A model with a chat template is asked the text as a user's message, unless --raw, --load or --save is given.
 
-    The text goes to standard output, progress and a line of measurements to standard error.
+    Standard output gets the text, standard error progress and a line of measurements.
     """
     before = None if load is None else Snapshot.load(load)
     text = b"" if before and file is None and not prompt else read_prompt(file, prompt)
-    with open_model(model, gpu_layers, rpc, h2o, products, mlock, no_mmap, changes, mmproj) as weights:
+    with open_model(model, gpu_layers, rpc, h2o, matmul_kernels, mlock, no_mmap, changes, mmproj) as weights:
         tokens: Tokens
         if not (raw or before or save) and weights.chat_template:
             tokens, n_asked = _asked_by_the_template(weights, text, prompt, special, image)
@@ -94,7 +94,7 @@ def run(
         n_before = before.n_tokens if before else 0
         n_ctx = n_ctx or n_before + len(tokens) + max_tokens + (_ROOM if library else 0)
         llm = open_context(
-            weights, n_ctx, threads, h2o, products=products, threads_batch=threads_batch, library=library
+            weights, n_ctx, threads, h2o, matmul_kernels=matmul_kernels, threads_batch=threads_batch, library=library
         )
     with llm:
         if before is not None:
@@ -142,7 +142,7 @@ def _asked_by_the_template(
 
 
 def _stream(llm: Llama, tokens: Iterable[int]) -> int:
-    """Write tokens to standard output as they come, whole characters at a time. Returns how many there were."""
+    """Write each token to standard output at once, in whole characters. Returns the number of tokens."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     n = 0
     for token in tokens:

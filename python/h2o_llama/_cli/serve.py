@@ -23,7 +23,7 @@ from h2o_llama.library._librarian import start_librarian
 from h2o_llama.models._files import check_rpc_servers
 from h2o_llama.models._fingerprint import changed_fingerprint
 from h2o_llama.models._projector import open_projector
-from h2o_llama.sequence._params import PRODUCTS
+from h2o_llama.sequence._params import MATMUL_KERNELS
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _PAGE = Path(__file__).parent.parent / "page"
@@ -129,7 +129,7 @@ def serve(
         bool, typer.Option("--embeddings", help="Serve embeddings instead of answers, without H2O.")
     ] = False,
     threads: options.Threads = None,
-    products: options.Products = PRODUCTS[0],
+    matmul_kernels: options.MatmulKernels = MATMUL_KERNELS[0],
     gpu_layers: options.RpcGpuLayers = None,
     rpc: options.Rpc = None,
     changes: Changes = NONE,
@@ -142,7 +142,7 @@ def serve(
     if api_key is not None and not api_key.strip(", "):
         raise typer.BadParameter("there is no key in it", param_hint="--api-key")
     further = passed_on or []
-    if model.startswith("-"):  # what follows -- comes here where no model is named
+    if model.startswith("-"):  # no model is named: this is the first argument after --
         model, further = "demo", [model, *further]
     with open_model(model, 0, changes=changes) as weights:
         path = weights.model_path
@@ -169,8 +169,8 @@ def serve(
     arguments += ["--gpu-layers", gpu_layers]
     arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
     arguments += ["--threads", available_cpus() if threads is None else threads]
-    if check.choice("serve", "products", products, PRODUCTS) != PRODUCTS[0]:
-        arguments += ["--h2o-products", products]
+    if check.choice("serve", "matmul_kernels", matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
+        arguments += ["--h2o-products", matmul_kernels]
     arguments += [] if mmproj is None else ["--mmproj", mmproj]
     arguments += ["--path", _PAGE]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
@@ -193,7 +193,7 @@ def serve(
         try:
             start_librarian(folder, origin)
         except OSError as error:
-            echo(f"h2o-llama: {describe(error)}: what is read is not kept", err=True)
+            echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
     if api_key is not None:
         os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
     become(llama_server, [*map(str, arguments), *further])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama._cli.options import Options, instead_of
-from h2o_llama.models._adapters import check_adapters
+from h2o_llama.models._loading import check_adapters
 from h2o_llama.models.rope import SCALING_TYPES, check_rope
 
 Changes = Mapping[str, Any]
@@ -36,16 +36,14 @@ OPTIONS: Options = {
         "--rope-scaling",
         metavar="NAME",
     ),
-    "rope_scale": _option(
-        float, "Texts may be so many times as long as the trained ones; --rope-freq-scale is 1 over it."
-    ),
+    "rope_scale": _option(float, "Extend the trained context by this factor, as --rope-freq-scale 1/X does."),
     "rope_freq_base": _option(float, "The base of RoPE's frequencies."),
-    "rope_freq_scale": _option(float, "What positions are multiplied by."),
+    "rope_freq_scale": _option(float, "Factor of positions."),
     "yarn_orig_ctx": _option(int, "YaRN: tokens of the texts that the model was trained for."),
-    "yarn_ext_factor": _option(float, "YaRN: how far high frequencies stay as they are; 0 is interpolation alone."),
+    "yarn_ext_factor": _option(float, "YaRN: how far high frequencies stay unchanged; 0 is interpolation alone."),
     "yarn_attn_factor": _option(float, "YaRN: a factor of attention, with --yarn-ext-factor 0."),
     "yarn_beta_slow": _option(float, "YaRN: frequencies that turn less often are interpolated."),
-    "yarn_beta_fast": _option(float, "YaRN: frequencies that turn more often stay as they are."),
+    "yarn_beta_fast": _option(float, "YaRN: frequencies that turn more often stay unchanged."),
 }
 """llama.cpp's names; --lora takes a scale, too."""
 
@@ -69,7 +67,7 @@ def _changes(*, lora: list[str] | None, rope_scale: float | None, **rope: Any) -
 
 
 def _adapter(text: str) -> tuple[Path, float]:
-    """A file, and what stands after the last colon if there is no file of the whole name."""
+    """A file, and the scale after the last colon, unless a file has the whole name."""
     name, colon, scale = text.rpartition(":")
     if colon and not os.path.exists(text):
         try:

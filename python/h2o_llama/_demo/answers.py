@@ -47,7 +47,7 @@ def ask(
     said: dict[str, list[bytes]] = {}
     for name, h2o, dense_tail in ((DENSE, None, 0), (SPARSE, H2O, 0), (TAIL, H2O, DENSE_TAIL)):
         n_ctx = len(document.text) + _ROOM
-        with Llama(model, n_ctx=n_ctx, n_threads=n_threads, h2o=h2o, record=name == SPARSE) as llm:
+        with Llama(model, n_ctx=n_ctx, n_threads=n_threads, h2o=h2o, keep_history=name == SPARSE) as llm:
             for i, needle in enumerate(document.needles):
                 if progress is not None:
                     progress(f"questions: {name}", i, len(document.needles))

@@ -67,7 +67,7 @@ def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
 def build_document(n_bytes: int, depths: Sequence[float] = (), module: str = MODULE) -> Document:
     """A document of exactly `n_bytes`, with one key hidden at each depth (0 = start, 1 = end, ascending).
 
-    Definitions go to the line start that follows their depth. Raises ValueError if there are more depths than secrets
+    A definition begins at the next line start after its depth. Raises ValueError if there are more depths than secrets
     or the document is too short for them.
     """
     if len(depths) > len(SECRETS):

@@ -43,9 +43,9 @@ def alone_with(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when the block ends, on the disk too; when it raises, it is gone.
+    """A new file that takes the place of `path` when the block ends, on the disk too; deleted if the block raises.
 
-    A link stays one: what it leads to is replaced. The file's permissions stay.
+    A link stays one: its target is replaced. The file's permissions stay.
     """
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.new")

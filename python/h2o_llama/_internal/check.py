@@ -108,7 +108,7 @@ def token_ids(owner: str, tokens: Sequence[int] | NDArray[np.integer[Any]], n_vo
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
-    """int64 [n]; -1 for what is no integer, or larger than any token id."""
+    """int64 [n]; -1 for values that are not integers, or larger than any token id."""
     if set(map(type, values)) <= {int} and -1 <= min(values, default=0) <= max(values, default=0) <= INT32_MAX:
         return np.array(values, dtype=np.int64)  # two loops that are not Python's
     numbers = [_as_int(value) for value in values]
@@ -116,7 +116,7 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
 
 
 def json_text(owner: str, name: str, value: object) -> str:
-    """`value` as JSON. The core's readers call themselves for what is nested."""
+    """`value` as JSON. The core's readers are recursive."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()

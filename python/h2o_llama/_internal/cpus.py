@@ -11,7 +11,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def available_cpus() -> int:
-    """At least 1: those that it may run on, or as many as its share of their time is worth."""
+    """CPUs that this process may run on, at most its share of their time; at least 1."""
     try:
         n = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
@@ -27,7 +27,7 @@ def _cpu_quota() -> float | None:
 
 
 def _limits() -> list[str]:
-    """ "quota period" of this process' cgroup and those that it is in; a container sees its own as the root."""
+    """ "quota period" of this process' cgroup and the enclosing ones; a container sees its own as the root."""
     version_1 = version_2 = Path()
     for line in _read(_OWN_CGROUPS).splitlines():
         fields = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""One call at a time on one context: llama.cpp crashes when two threads share it."""
+"""One call at a time on a context: llama.cpp crashes when two threads share it."""
 
 from __future__ import annotations
 

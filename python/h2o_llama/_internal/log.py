@@ -8,4 +8,4 @@ NAME = "h2o_llama.llama_cpp"
 logging.getLogger(NAME).addHandler(logging.NullHandler())
 
 is_printed = False
-"""Whether it goes to stderr wherever `verbose` is not given: `h2o-llama --verbose`."""
+"""Whether stderr gets it wherever `verbose` is not given: `h2o-llama --verbose`."""

@@ -47,7 +47,7 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
 def fitting_cells(
     model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool, n_seq_max: int, n_least: int
 ) -> tuple[int, int, int]:
-    """How many cells for each sequence fit beside the weights, of n_cells; the bytes of all, and the bytes there are.
+    """How many of n_cells for each sequence fit into memory with the weights; the needed and the available bytes.
 
     At least n_least of them: where not even these fit, `check_kv_size` says so.
     """
@@ -73,7 +73,7 @@ def check_kv_size(
 ) -> None:
     """Raise OutOfMemoryError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory.
 
-    Of so many of the model's layers: by default of all.
+    `n_layer` of the model's layers have them: by default all.
     """
     needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
     if n_layer is not None:
@@ -82,7 +82,7 @@ def check_kv_size(
 
 
 def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
-    """Raise OutOfMemoryError if two copies of the attention logits of so many queries and keys cannot fit into memory.
+    """Raise OutOfMemoryError if two copies of the attention logits of these queries and keys cannot fit into memory.
 
     `name` and `value` are the argument that asks for them.
     """
@@ -100,12 +100,12 @@ def check_retrieved_size(owner: str, model: _core.Model, n_tiles: int, n_keys: i
 
 
 def check_all_logits_size(owner: str, n_tokens: int, n_vocab: int) -> None:
-    """Raise OutOfMemoryError if the logits of so many tokens cannot fit into memory."""
+    """Raise OutOfMemoryError if the logits of `n_tokens` cannot fit into memory."""
     _check_fits(owner, "n_tokens", n_tokens, 4 * n_tokens * n_vocab, "{} for logits='all'")
 
 
 def _check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
-    """Raise OutOfMemoryError if so many bytes, {} in `purpose`, are more than the machine has."""
+    """Raise OutOfMemoryError if the machine has less than the `needed` bytes, {} in `purpose`."""
     available = physical_memory()
     if available is not None and needed > available:
         raise OutOfMemoryError(

@@ -2,9 +2,7 @@
 
 from h2o_llama.batch._answering import Answerer
 from h2o_llama.batch._answers import AnswersFile
-from h2o_llama.batch._documents import Document, find_documents
-from h2o_llama.batch._questions import Question, make_questions, read_questions
-from h2o_llama.batch._settings import BatchSettings
+from h2o_llama.batch._inputs import BatchSettings, Document, Question, find_documents, make_questions, read_questions
 
 __all__ = [
     "Answerer",

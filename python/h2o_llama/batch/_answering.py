@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer
-from h2o_llama.batch._documents import Document, read_document
+from h2o_llama.batch._inputs import BatchSettings, Document, Question, read_document
 from h2o_llama.batch._prompts import Asked, Prompts
-from h2o_llama.batch._questions import Question
-from h2o_llama.batch._settings import BatchSettings
 from h2o_llama.chat._template import LONGEST_TAIL
 from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.errors import H2OError
@@ -26,10 +24,10 @@ from h2o_llama.library._library import Library
 from h2o_llama.library._using import open_library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
-from h2o_llama.models._adapters import Lora
+from h2o_llama.models._loading import Lora
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._evaluation import Progress
-from h2o_llama.sequence._params import resolved_products
+from h2o_llama.sequence._params import resolved_matmul_kernels
 from h2o_llama.sequence.sequence import Sequence
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 _OWNER = "batch"
 _ROOM = 4096
-"""A context has room for a multiple of so many tokens: it is made anew for a longer document."""
+"""A context holds a multiple of this many tokens: it is made anew for a longer document."""
 
 
 class Answerer:
@@ -55,9 +53,9 @@ class Answerer:
     n_threads, n_gpu_layers
         As in `Llama`.
     parallel : int, default 4
-        So many questions generate at once. Each takes as much memory as the document does.
+        How many questions generate at once. Each takes as much memory as the document does.
     library : Library, str, os.PathLike, bool or None, default None
-        As in `Llama`: what was read of documents is kept there, and found again.
+        As in `Llama`: documents are kept there once read, and found again.
     lora, **rope
         As in `Model`.
 
@@ -83,8 +81,8 @@ class Answerer:
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._library = open_library(_OWNER, library)
-        products = resolved_products(settings.config, "auto")
-        self._weights = Model(model, n_gpu_layers=n_gpu_layers, products=products, lora=lora, **rope)
+        matmul_kernels = resolved_matmul_kernels(settings.config, "auto")
+        self._weights = Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels=matmul_kernels, lora=lora, **rope)
         self._prompts = Prompts(self._weights)
         h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory
@@ -112,7 +110,7 @@ class Answerer:
     def answer(
         self, document: Document, questions: list[Question], progress: Progress | None = None
     ) -> Iterator[Answer]:
-        """Answers as they are complete; what fails is an answer with an "error".
+        """Each answer once it is complete; a failure is an answer with an "error".
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Answers: what they tell, and the file that they are kept in."""
+"""Answers, and their file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from h2o_llama._internal.atomic import replacing
-from h2o_llama.batch._documents import read_document
-from h2o_llama.batch._questions import Question
-from h2o_llama.batch._settings import BatchSettings
+from h2o_llama.batch._inputs import BatchSettings, Question, read_document
 
 try:
     import fcntl
@@ -18,7 +16,7 @@ except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
 
 Answer = dict[str, Any]
-"""A line of the file. What it has: `ANSWER_TYPES`."""
+"""A line of the file, with the keys of `ANSWER_TYPES`."""
 
 ANSWER_TYPES: dict[str, type] = {
     "document": str,
@@ -45,16 +43,16 @@ _IDENTITY = ("document", "sha256", "question_id", "question", "answer", "model",
 
 
 class AnswersFile:
-    """A file of JSON lines to which answers are added as they come.
+    """A file of JSON lines, to which each answer is added at once.
 
-    What a run that was cut off has left of a line is dropped, and so are errors: what failed is tried again.
+    The incomplete line of an interrupted run is dropped, and so are errors: these questions are asked again.
 
     Parameters
     ----------
     path : str or os.PathLike
         It need not exist.
     fingerprint, settings
-        Of the answers that will be added.
+        Model and settings of the answers that will be added.
 
     Raises
     ------
@@ -86,7 +84,7 @@ class AnswersFile:
         self._known = {_key(answer) for answer in kept}
 
     def missing(self, files: dict[str, Path], questions: list[Question]) -> dict[str, list[Question]]:
-        """The questions that are not answered about the documents, by their names, with what they hold now."""
+        """The questions without an answer about the present content of each document, by its name."""
         known = {name for name, *_ in self._known}
         missing = {}
         for name, path in files.items():
@@ -95,7 +93,7 @@ class AnswersFile:
                 continue
             try:
                 digest = read_document(name, path).sha256
-            except (OSError, ValueError):  # it will be told when it is read
+            except (OSError, ValueError):  # reading it will fail, too
                 digest = ""
             missing[name] = [q for q in questions if (name, digest, q.id, q.text) not in self._known]
         return {name: some for name, some in missing.items() if some}
@@ -123,8 +121,7 @@ class AnswersFile:
             answer = None
         if not isinstance(answer, dict) or not set(_IDENTITY) <= answer.keys() <= ANSWER_TYPES.keys():
             raise ValueError(
-                f"[batch] line {i} of {self._path} is no answer as this command writes them: name another file, or "
-                "remove it"
+                f"[batch] line {i} of {self._path} is not an answer of this command: name another file, or remove it"
             )
         return dict.fromkeys(ANSWER_TYPES) | answer
 
@@ -155,7 +152,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _with_defaults(settings: Any) -> Any:
-    """Settings, with the defaults of those that an earlier version did not know."""
+    """Settings, with defaults where an earlier version lacked one."""
     if not isinstance(settings, dict):
         return settings
     h2o = settings.get("h2o")

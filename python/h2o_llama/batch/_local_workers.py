@@ -14,8 +14,7 @@ from typing import Any
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama.batch._answering import Answerer
 from h2o_llama.batch._answers import Answer
-from h2o_llama.batch._questions import Question
-from h2o_llama.batch._settings import BatchSettings
+from h2o_llama.batch._inputs import BatchSettings, Question
 from h2o_llama.errors import H2OError
 from h2o_llama.sequence._evaluation import Progress
 
@@ -51,7 +50,7 @@ def answer_locally(
             yield from done.result()
     except BrokenProcessPool as error:
         raise H2OError(
-            "[batch] a worker has died, perhaps for lack of memory. What is answered is kept: run it again, with fewer "
+            "[batch] a worker has died, possibly for lack of memory. Its answers are kept: run it again, with fewer "
             "workers"
         ) from error
     except BaseException:  # Ctrl-C, or nobody wants more

@@ -50,7 +50,7 @@ class Prompts:
         self._template = model._template if model.chat_template else None
 
     def shared(self, text: str) -> NDArray[np.int32]:
-        """The tokens with which every question about a text begins: what stands before the question's message."""
+        """The tokens with which every question about a text begins: all before the question's message."""
         asked = self.ask(text, "A").ids
         before = self._before(text)
         if before is None:

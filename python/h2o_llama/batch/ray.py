@@ -32,15 +32,15 @@ class AnswerDocuments:
     """A model that answers questions about the documents of batches: a callable class for `Dataset.map_batches`.
 
     Batches are pyarrow tables. A row is a document, as "text" or as the "path" of a file that the worker can read; it
-    may have a name, "document", and the ids of its "questions", if not all are to be asked. What comes out are rows as
-    the lines of `h2o-llama batch`, with "settings" as JSON.
+    may have a name, "document", and the ids of its "questions", if not all are to be asked. Rows of the result are
+    lines of `h2o-llama batch`, with "settings" as JSON.
 
     Parameters
     ----------
     model : str or os.PathLike
         As in `Llama`, on the worker's machine.
     questions : iterable of str or Question
-        What is asked about every document.
+        The questions about every document.
     settings : BatchSettings
         How.
     **options
@@ -93,9 +93,9 @@ def answer_documents(
 ) -> Any:
     """Answers about documents, by workers that have the model each.
 
-    What can be told of a document, such as that it is too long, is an answer with an "error". A worker that dies is
-    started again by Ray Data, and reads the documents of its block again, up to three times: what is lost with it is
-    one document where blocks are single documents, as they are made of files. A block of which four workers have died
+    A failure of a single document, such as one that is too long, is an answer with an "error". A worker that dies is
+    started again by Ray Data, and reads the documents of its block again, up to three times: only one document is lost
+    with it where each block is a document, as blocks of files are. A block that four workers have died of
     ends the job, and so does any other exception, unless `DataContext.max_errored_blocks` allows for some.
 
     Parameters
@@ -103,11 +103,11 @@ def answer_documents(
     documents : ray.data.Dataset, mapping from names to paths, or iterable of paths
         Rows as in `AnswerDocuments`, best in blocks of few; or files that the workers can read.
     questions : iterable of str or Question
-        What is asked about every document.
+        The questions about every document.
     model : str or os.PathLike
         As in `Llama`, on the workers' machines.
     workers : int
-        Actors, each of which reserves `n_threads` CPUs of the cluster.
+        Actors; each reserves `n_threads` CPUs of the cluster.
     n_threads : int, default 1
         Threads of a worker.
     settings : BatchSettings, optional

@@ -61,7 +61,7 @@ class ChatRun:
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
 
     def stream(self) -> Iterator[ChatCompletionChunk]:
-        """A chunk that names the role, chunks with what is new, and one that tells the reason of the end."""
+        """A chunk with the role, chunks with new text, and one with the reason of the end."""
         yield self._chunk({"role": "assistant"})
         told, waiting = list[str](), list[TokenLogprobs]()
         for piece in self.generation.pieces():
@@ -96,7 +96,7 @@ class ChatRun:
         }
 
     def _add(self, text: str) -> list[dict[str, Any]]:
-        """What this text adds to the message. What is not understood yet may be when more has come."""
+        """The text's additions to the message. Text that cannot be parsed yet may be later."""
         if not text:
             return []
         self.texts.append(text)
@@ -106,7 +106,7 @@ class ChatRun:
             return []
 
     def _finish(self, text: str, told: list[str]) -> list[dict[str, Any]]:
-        """What the end adds. A text without the model's own format is an answer all the same: what was not told yet."""
+        """The additions by the end: also the rest of a text that is not in the model's own format."""
         self.texts.append(text)
         try:
             return parse_deltas(self.parser, text, self.generation.finish_reason == "length")

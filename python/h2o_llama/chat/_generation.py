@@ -70,7 +70,7 @@ class Generation:
 
     The prompt has at least one token. Without `max_tokens` the text ends where the model ends it or the
     context is full. `reuse` keeps what the sequence shares with the prompt; without it, only what a library has is
-    known. `n_top_logprobs` is how many most probable tokens are named beside each one; None: no log-probabilities.
+    known. `n_top_logprobs` is the number of most probable tokens reported with each one; None: no log-probabilities.
     `is_text`: what the sequence says in other tokens than the prompt stays. `visible` special tokens are part of the
     text, by their names.
     """
@@ -191,6 +191,6 @@ def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> 
 
 
 def stop_tokens(model: _core.Model, stop: collections.abc.Sequence[str]) -> frozenset[int]:
-    """Those of the strings that are the name of a special token: it has no text in which they could be found."""
+    """The special tokens that these strings name: such a token has no text in which the string could be found."""
     ids = [model.tokenize(text.encode(), False, True) for text in stop]
     return frozenset(some[0] for some in ids if len(some) == 1 and not model.detokenize(some, False))

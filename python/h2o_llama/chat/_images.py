@@ -80,7 +80,7 @@ def _tokens(ids: Sequence[int]) -> Prompt:
 
 def _encoded(where: str, projector: Projector | None, part: Mapping[str, Any], folder: str | None) -> Prompt:
     if projector is None:
-        raise ValueError(f"{where} is an image: open the model with mmproj, the file beside it that reads images")
+        raise ValueError(f"{where} is an image: open the model with mmproj, its file for images")
     return projector.encode(where, _read(where, image_url(part), folder))
 
 

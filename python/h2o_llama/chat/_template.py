@@ -46,7 +46,7 @@ class ChatPrompt:
 class ChatTemplate:
     """The template of one model: a Jinja template, "chatml", or, without a source, its own.
 
-    Raises ValueError if the model has none, or it is no template.
+    Raises ValueError if the model has none, or it is not a template.
     """
 
     def __init__(self, model: _core.Model, source: str | None) -> None:
@@ -84,9 +84,9 @@ class ChatTemplate:
         return ChatPrompt(core, marker)
 
     def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
-        """How many tokens at the end of the prompt `ids` are the last user message's and what follows it.
+        """How many tokens at the end of the prompt `ids` are the last user message and the template's text after it.
 
-        What is before them is what the template makes of the messages before that one.
+        The tokens before them are the template's rendering of the earlier messages.
         """
         users = [i for i, message in enumerate(messages) if message["role"] == "user"]
         if not users or users[-1] == 0:
@@ -105,7 +105,7 @@ def parse_deltas(parser: _core.ChatParser, piece: str, is_partial: bool) -> list
 
 
 def parsed_message(parser: _core.ChatParser) -> dict[str, Any]:
-    """The message as far as the parser understands it; empty if it understands nothing."""
+    """The part of the message that the parser understands, possibly empty."""
     message: dict[str, Any] = json.loads(parser.message)
     is_empty = not (message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
     return {} if is_empty else message

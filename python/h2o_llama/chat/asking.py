@@ -59,8 +59,8 @@ def ask(
     Raises
     ------
     ValueError
-        If the document or a question is not a string, if `questions` is empty, or if document, question and one token
-        of an answer do not fit into n_ctx.
+        If the document or a question is not a string, if `questions` is empty, or if n_ctx is too small for
+            document, question and a token of the answer.
     H2OError
         If the computation fails.
 

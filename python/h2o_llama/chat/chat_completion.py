@@ -87,7 +87,7 @@ def create_chat_completion(
     In messages, names of special tokens are text, and so is markup such as Qwen's <tool_call> that the template writes
     and the vocabulary counts as text, except in what the assistant said. They are tokens where the template writes
     them.
-    What the sequence shares with the chat before stays, so that a turn costs what is new in it:
+    The sequence keeps the prefix that it shares with the previous chat, so a turn costs only its new tokens:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
     Parameters
@@ -110,14 +110,14 @@ def create_chat_completion(
     logprobs : bool, default False
         Tell the log-probability of every generated token.
     top_logprobs : int, optional
-        With `logprobs`: so many of the most probable tokens beside each one.
+        With `logprobs`: how many of the most probable tokens are reported with each one.
     parallel_tool_calls : bool, default False
         Let the model call several tools in one answer, if its format can say that.
     progress, draft, reuse
         As in `create_completion`.
     dense_tail : int, optional
         How many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
-        and what follows it, as the template sets them apart, but no more than 512 tokens.
+        and the template's text after it, but no more than 512 tokens.
     stopping_criteria
         As in `generate`.
     **sampling
@@ -130,7 +130,7 @@ def create_chat_completion(
     dict, or iterator of dict
         {"id", "object": "chat.completion", "created", "model", "choices": [{"index", "message": {"role", "content",
         "tool_calls"}, "logprobs", "finish_reason"}], "usage"}. finish_reason is "stop", "length" or "tool_calls";
-        the content is None beside tool calls alone, and a model's thoughts are "reasoning_content". Chunks have a
+        the content is None if there are only tool calls, and a model's thoughts are "reasoning_content". Chunks have a
         "delta" instead of the message; only the last has a finish_reason, and usage.
 
     Raises

@@ -88,7 +88,7 @@ def create_completion(
     stopping_criteria: Stopping = None,
     **sampling: Unpack[SamplingOptions],
 ) -> Completion | Iterator[CompletionChunk]:
-    r"""Complete a text, as OpenAI's completions do. The sequence becomes this text: what else it held is gone.
+    r"""Complete a text, as OpenAI's completions do. The sequence becomes this text and holds nothing else.
 
     What the sequence shares with the prompt stays, so that only new tokens are computed:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how many were known.
@@ -115,8 +115,8 @@ def create_completion(
         Keep what the sequence shares with the prompt, see `Llama.reuse`. False begins afresh, or from the `library` if
         there is one.
     logprobs : int, optional
-        Tell the log-probability of every generated token, and so many of the most probable ones beside it. Not with
-        `echo`; those of a prompt are in `eval(tokens, logits="all")`.
+        Report the log-probability of every generated token, and this many of the most probable ones. Not with
+        `echo`; for a prompt use `eval(tokens, logits="all")`.
     stopping_criteria
         As in `generate`.
     **sampling

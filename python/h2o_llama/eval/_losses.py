@@ -80,7 +80,7 @@ def join(parts: Sequence[Losses]) -> Losses:
 def compare(
     dense: NDArray[np.float32], others: Sequence[NDArray[np.float32]], targets: NDArray[np.int32]
 ) -> list[Losses]:
-    """Losses of each of `others` beside dense attention's.
+    """Losses of each of `others` against dense attention.
 
     Logits are float32 [n, n_vocab], `targets` int32 [n] the tokens that came next.
     """

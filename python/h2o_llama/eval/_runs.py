@@ -1,20 +1,19 @@
-"""Runs of tasks over settings and lengths, which go on where they were cut off."""
+"""Runs of tasks over settings and lengths, which continue where they were interrupted."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from h2o_llama._internal import check
+from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval._continuation import Continuation
-from h2o_llama.eval._perplexity import Perplexity
-from h2o_llama.eval._rows import append_rows, find_row, read_rows
 from h2o_llama.eval._settings import Setting
-from h2o_llama.eval._subject import Subject
-from h2o_llama.eval._task import Row, Task
+from h2o_llama.eval._subject import Row, Subject, Task
+from h2o_llama.eval._tasks import Continuation, Perplexity
 from h2o_llama.eval._text import default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
@@ -37,7 +36,7 @@ def evaluate(
     json_file: str | os.PathLike[str] | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> list[Row]:
-    """Measure what sparse attention costs: every setting beside dense attention on the same tokens.
+    """Measure the cost of sparse attention: every setting against dense attention on the same tokens.
 
     Dense attention and as many settings as fit into half of the machine's memory read a text side by side.
 
@@ -60,7 +59,7 @@ def evaluate(
     n_threads, n_gpu_layers
         As in `Llama`.
     seed : int, default 0
-        Of what is drawn, and of documents that are made.
+        For sampling, and for generated documents.
     json_file : str or os.PathLike, optional
         A list of rows: those in it are not measured again, and finished ones are added at once.
     progress : callable, optional
@@ -71,7 +70,7 @@ def evaluate(
     list of dict
         Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
         "model_fingerprint" (SHA-256 of parts of the file), "h2o", "seed" and the task's options, the text's
-        SHA-256 among them, tell what it is; "file" is llama.cpp's description of the model, with its file type,
+        SHA-256 among them, identify it; "file" is llama.cpp's description of the model, with its file type,
         "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
         are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
 
@@ -131,7 +130,7 @@ def _check_settings(settings: Sequence[Setting]) -> None:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"[{_OWNER}] settings must be at least one, each with its own name, got {names}")
     if any(s.h2o is None for s in settings):
-        raise ValueError(f"[{_OWNER}] dense attention is measured beside every setting: leave it out of settings")
+        raise ValueError(f"[{_OWNER}] dense attention is measured with every setting: leave it out of settings")
 
 
 def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, variant: Row) -> Row:
@@ -157,3 +156,40 @@ def _as_read(values: Row) -> Row:
 
 def _named(progress: Callable[[str, int, int], object] | None, name: str) -> Callable[[int, int], object]:
     return lambda n_done, n_total: None if progress is None else progress(name, n_done, n_total)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file; none if it is missing or empty.
+
+    Raises ValueError if it is not a list of rows as `evaluate` writes them.
+    """
+    try:
+        content = path.read_bytes()
+        rows = json.loads(content) if content else []
+    except FileNotFoundError:
+        return []
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise _bad_file(path) from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "task" in row for row in rows):
+        raise _bad_file(path)
+    return rows
+
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Add rows to a file, to which other runs may add theirs.
+
+    It is replaced as a whole: readers see all of the rows or none of them.
+    """
+    with alone_with(path):
+        text = json.dumps([*read_rows(path), *rows], indent=1) + "\n"
+        with replacing(path) as file:
+            file.write(text.encode())
+
+
+def find_row(rows: Sequence[Row], identity: Row) -> Row | None:
+    """The newest row that has all of these values."""
+    return next((row for row in reversed(rows) if identity.items() <= row.items()), None)
+
+
+def _bad_file(path: Path) -> ValueError:
+    return ValueError(f"[eval] {path} is not a list of rows of this command: name another file, or remove it")

@@ -1,4 +1,4 @@
-"""What is measured: configurations of H2O."""
+"""The measured configurations of H2O."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) ->
 
 
 def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list[Setting]:
-    """The same where K and V are evicted, as far as that can be.
+    """The same settings with eviction, as similar as possible.
 
     As many positions to attend to. Without a cold store none of them are looked up.
     """

@@ -1,10 +1,11 @@
-"""What is measured: a model and a text, and the contexts that read it."""
+"""The measured model and text, the contexts that read it, and the interface of a task."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol
 
 from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.machine import describe
@@ -15,9 +16,12 @@ from h2o_llama.eval._text import Text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 
+Row = dict[str, Any]
+Progress = Callable[[int, int], object]
+
 
 class Subject:
-    """One set of weights, one text, and contexts that differ in their attention only.
+    """Weights, a text, and contexts that differ in their attention only.
 
     All share `weights`. Everything that is drawn is drawn by `seed`. `machine`
     is the machine, versions and number of threads.
@@ -53,7 +57,7 @@ class Subject:
         return Llama(self.weights, h2o=h2o, **context)
 
     def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
-        """The settings, as many at a time as fit into half of the machine's memory beside dense attention."""
+        """The settings, as many at a time as fit into half of the machine's memory together with dense attention."""
         core = self.weights._handle
         # Logits are in llama.cpp's buffers for a chunk and here for a piece.
         logits = 4 * core.n_vocab * (self.chunk_size + piece_tokens(core.n_vocab))
@@ -62,3 +66,38 @@ class Subject:
         room = (physical_memory() or 0) // 2 - core.size - each
         size = max(1, room // (each * contexts_each))
         return [settings[i : i + size] for i in range(0, len(settings), size)]
+
+
+class Task(Protocol):
+    """One kind of measurement."""
+
+    @property
+    def name(self) -> str:
+        """ "task" in the rows."""
+
+    @property
+    def contexts_each(self) -> int:
+        """How many contexts are open for a setting."""
+
+    def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
+        """Values that tell a setting's rows of this length apart, and from rows of other options. At least one.
+
+        Raises
+        ------
+        ValueError
+            If the task cannot be done with this text and length. Nothing has been computed then.
+        """
+
+    def measure(
+        self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
+    ) -> Mapping[str, Sequence[Row]]:
+        """Results by the settings' names, for each variant."""
+
+
+def answer(llm: Llama, tokens: list[int], n_generate: int, dense_tail: int) -> bytes:
+    """Append a question to the sequence and say the most probable n_generate tokens, fewer if the model ends its text.
+
+    The last `dense_tail` tokens of the question attend to everything kept; without H2O every token does.
+    """
+    llm.eval(tokens, dense_tail=dense_tail)
+    return llm.detokenize(list(islice(llm.generate([], temperature=0), n_generate)))

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from h2o_llama._internal.terminal import plain
 from h2o_llama.eval._ruler import ruler_mean
-from h2o_llama.eval._task import Row
+from h2o_llama.eval._subject import Row
 
 _SETTING_WIDTH = len("single_pass")
 _NARROW = ("perplexity", "same top", "tokens/s")
@@ -19,7 +19,7 @@ _NOTES = {
     "perplexity": "The second half of every window is scored. Loss is the mean negative log-probability of a token in "
     "nats, so +0.01 is 1 % of perplexity. KL is the divergence from dense attention's distribution in nats, same top "
     "the share of tokens for which both find the same one most probable; ± is the standard error between windows. In "
-    "the first chunk H2O is dense attention: what is there is rounding. Tokens/s are those of reading, all logits "
+    "the first chunk H2O is dense attention, and only rounding differs. Tokens/s are for reading, all logits "
     "computed.",
     "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
     "generated tokens do, or its chunk's memory set.",

@@ -38,7 +38,7 @@ def halves(text: bytes) -> tuple[bytes, bytes]:
 class Text:
     """A text, tokenised once as llama-perplexity does it: `tokens`, int32 [n], and the SHA-256 of its bytes.
 
-    `name` is what tables call it. The tokens have those that the model expects around a text.
+    `name` is what tables call it. `tokens` include the model's own ones around a text.
     """
 
     def __init__(self, model: Model, text: bytes, name: str) -> None:
@@ -62,14 +62,14 @@ class Text:
         return min(n, most)
 
     def identity(self, size: int, most: int) -> dict[str, Any]:
-        """What tells these windows from those of another text or number."""
+        """Values that identify these windows by text and number."""
         return {"text_sha256": self.sha256, "windows": self.n_windows(size, most)}
 
     def windows(self, size: int, most: int) -> NDArray[np.int32]:
         """Windows that are evenly spread over the text and do not overlap, int32 [n, size].
 
         The first is the text's beginning, the last, if there are several, its end. A BOS, if the model begins texts so,
-        replaces their first token. Parameters and errors are those of `n_windows`, which is n.
+        replaces their first token. Parameters and errors as in `n_windows`, which is n.
         """
         n = self.n_windows(size, most)
         starts = np.linspace(0, len(self.tokens) - size, n).astype(np.int64)

@@ -60,7 +60,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     dense_tail : int, default 128
         See above.
     batch_size, max_batch_size, device : optional
-        What lm_eval passes to every model. There are no batches; n_gpu_layers says what a GPU computes.
+        lm_eval passes them to every model. They are ignored; for a GPU, use n_gpu_layers.
     **options
         The fields of `H2OConfig` (local_window, heavy_budget, sink_tokens, …) and the arguments of `Llama` (n_ctx,
         n_ubatch, n_threads, …).
@@ -68,7 +68,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     Raises
     ------
     ValueError, OSError, H2OError
-        As `Llama` and `H2OConfig`; ValueError if there is no such option.
+        As `Llama` and `H2OConfig`; ValueError for an unknown option.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """What a text without context follows: the token that begins a text, or else the one that ends one."""
+        """The token before a text without context: the token that begins texts, or else the one that ends them."""
         return self._llm.token_bos if self._llm.token_bos >= 0 else self._llm.token_eos
 
     @property
@@ -110,7 +110,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         return self._llm.model_path
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
-        """Token ids, by default with those that the model expects around a text.
+        """Token ids, by default with the model's own ones around a text.
 
         Once a chat template was applied, names of special tokens count as these tokens.
         """
@@ -197,7 +197,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         return results
 
     def _log_probabilities(self, tokens: list[int], n: int, dense_tail: int) -> Iterator[NDArray[np.float64]]:
-        """Log-probabilities of what follows each of the last n tokens, [rows, n_vocab], a few rows at a time."""
+        """Log-probabilities after each of the last n tokens, [rows, n_vocab], a few rows at a time."""
         self._llm.reset()
         for start, stop in _calls(len(tokens), n, piece_tokens(self._llm.n_vocab)):
             tail = max(0, dense_tail - (len(tokens) - stop))
@@ -209,14 +209,14 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
 
 
 def _sampling(options: dict[str, Any]) -> SamplingOptions:
-    """A task's generation_kwargs. What it does not ask for is off: it is measured by the model's own probabilities."""
+    """A task's generation_kwargs. Other options are off: the model's own probabilities are measured."""
     off: SamplingOptions = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     asked: Any = {_SAMPLING[name]: value for name, value in options.items() if name in _SAMPLING and value is not None}
     return {**off, **asked, **({} if options.get("do_sample") else {"temperature": 0.0})}
 
 
 def _calls(n_tokens: int, n_scored: int, most: int) -> list[tuple[int, int]]:
-    """(start, stop) of the calls that read a text: what is scored in pieces of at most `most` tokens."""
+    """(start, stop) of the calls that read a text: the scored part in pieces of at most `most` tokens."""
     first = n_tokens - n_scored
     return [(0, first)] * (first > 0) + pieces(first, n_tokens, n_tokens, most)
 

@@ -44,9 +44,9 @@ class MemoryHistory:
 
 
 def memory_history(llm: Llama) -> MemoryHistory:
-    """What `llm`, opened with record=True, kept after every chunk. Raises H2OError if it did not record."""
+    """What `llm`, opened with keep_history=True, kept after every chunk. Raises H2OError if it did not record."""
     if llm.h2o is None:
-        raise H2OError("[memory_history] H2O is off: pass h2o=H2OConfig() and record=True to Llama")
+        raise H2OError("[memory_history] H2O is off: pass h2o=H2OConfig() and keep_history=True to Llama")
     kv, h2o = llm.kv, llm.h2o
     layers = kv.layers
     heads = tuple((layer, head) for layer in layers for head in range(len(kv.memory_indices(layer))))

@@ -51,7 +51,7 @@ class MemoryReport:
     extra: ExtraKeys | None = None
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
-        """The heads of one layer, one head of every layer, one head, or all. Raises ValueError if there is none."""
+        """A layer's heads, a head of every layer, a single head, or all. Raises ValueError if there is none."""
         chosen = [h for h in self.heads if layer in (None, h.layer) and head in (None, h.head)]
         if not chosen:
             layers = sorted({h.layer for h in self.heads})

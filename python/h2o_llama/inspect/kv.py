@@ -19,7 +19,7 @@ from h2o_llama.lossless import LosslessStats
 
 @dataclass(frozen=True)
 class KVStats:
-    """What was computed since the last reset, and what is held.
+    """Counts since the last reset, and sizes.
 
     Without H2O all but `drafted_tokens`, `accepted_tokens` and `kv_bytes` is 0.
 
@@ -37,7 +37,7 @@ class KVStats:
     drafted_tokens, accepted_tokens : int
         Tokens that `generate` computed ahead, and how many of them it came to.
     single_pass_ms, phase1_ms, phase2_ms, decode_ms, tail_ms, select_ms : float
-        Milliseconds in each of them, and in building memory sets. Those of a pass for several sequences are shared out.
+        Milliseconds in each of them, and in building memory sets. A pass for several sequences is shared out.
     gather_ms, attention_ms, score_ms : float
         With profile=True, milliseconds in gathering K and V, in attention (which gathers by itself where it is one
         operator; choosing by the index of keys is part of it) and in adding to the scores. The rest is the layers'
@@ -50,20 +50,20 @@ class KVStats:
         that of all sequences.
     side_bytes : int
         Bytes of the layers that H2O leaves to llama.cpp: rows of sliding windows, recurrent states, and the copies of
-        these that rewinding to a boundary needs. The last boundary has one; with record=True the first boundary and
-        the latest seven have one, or fewer where the copies are large.
+        these that rewinding to a boundary needs. The last boundary has one; with keep_history=True the first boundary
+        and the latest seven have one, or fewer where the copies are large.
     token_bytes : int
         Bytes of one token's K and V in all layers.
     n_tokens, closed_tokens, kept_tokens : int
         Tokens of the text; of its chunks whose memory sets are built; of these, how many each memory set holds.
     floor_tokens, target_tokens : int, float
-        Of the closed ones, what a memory set always holds (sinks and local window), and what it should hold by
+        How many closed tokens a memory set always holds (sinks and local window), and how many it should hold by
         `keep_ratio`, or by M.
     evicted_tokens, last_evicted_tokens : int
         With evict=True, the closed tokens that each layer and KV head has dropped, in all and when the last chunk was
         closed. `select_ms` is the time that it took, with choosing them.
     lossless : LosslessStats or None
-        Of the cold store's codec, if `Llama` was given a `LosslessConfig`. These do not begin again with a reset.
+        The cold store's codec, if `Llama` was given a `LosslessConfig`. A reset does not clear these.
     """
 
     single_pass_runs: int = 0
@@ -250,12 +250,12 @@ class KVView(ABC):
             return row[is_local], row[~is_local & (row >= kv.info.sink_tokens)]
 
     def scores(self, layer: int) -> NDArray[np.float32]:
-        """The score of each position so far, float32 [n_head_kv, n_tokens]: what `H2OConfig.scorer` ranks by.
+        """The score of each position so far, float32 [n_head_kv, n_tokens]: `H2OConfig.scorer` ranks by scores.
 
-        NaN for what is evicted. With heavy_budget=0 there are scores only if record=True, else this is an H2OError.
+        NaN at evicted positions. With heavy_budget=0 there are scores only if keep_history=True; an H2OError otherwise.
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
-        saw it and over the query heads of the KV head. "distant" counts those of queries at least L positions later.
+        saw it and over the query heads of the KV head. "distant" counts only queries at least L positions later.
 
         Examples
         --------
@@ -268,14 +268,14 @@ class KVView(ABC):
             if not kv.info.has_scores:
                 raise H2OError(
                     f"[{self._owner}] scores of this text were not kept, as no heavy hitters are ranked: pass "
-                    "H2OConfig(heavy_budget=…), or record=True to Llama"
+                    "H2OConfig(heavy_budget=…), or keep_history=True to Llama"
                 )
             return kv.scores(layer)
 
     def keys(self, layer: int) -> NDArray[np.float32]:
         """K as the cache holds it (after RoPE), dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
 
-        NaN for what is evicted.
+        NaN at evicted positions.
         """
         with self._open() as kv:
             return kv.get_k(self._layer(kv, layer), 0, kv.info.n_tokens)
@@ -283,7 +283,7 @@ class KVView(ABC):
     def values(self, layer: int) -> NDArray[np.float32]:
         """V as the cache holds it, dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
 
-        NaN for what is evicted.
+        NaN at evicted positions.
         """
         with self._open() as kv:
             return kv.get_v(self._layer(kv, layer), 0, kv.info.n_tokens)

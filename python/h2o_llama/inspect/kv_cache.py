@@ -34,7 +34,7 @@ class KVCache(KVView):
     chunk_size, local_window, heavy_budget, sink_tokens : int
         S, L, H and A, see `H2OConfig`.
     scorer, block_tokens, ema_alpha, shared_heads : str, int, float, bool
-        How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of what is put in.
+        How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of the given scores.
     type_k, type_v : str
         Types of K and V, such as "f16" or "q8_0".
 

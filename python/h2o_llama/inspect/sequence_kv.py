@@ -77,7 +77,7 @@ class SequenceKV(KVView):
         with self._open() as kv:
             layer, info = self._layer(kv, layer), kv.info
             if self._h2o is not None and self._h2o.evict:
-                raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: positions are gone")
+                raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: the rest is evicted")
             if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
                 raise H2OError(
                     f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "
@@ -118,10 +118,10 @@ class SequenceKV(KVView):
         Raises
         ------
         ValueError
-            If there is no such layer, head or tile.
+            If the layer, head or tile does not exist.
         H2OError
-            With lookup_budget=0; or if they are not kept, as for earlier chunks without record=True, in a restored
-            snapshot, or where tokens of the tile were removed.
+            With lookup_budget=0; or if they are not kept, as for earlier chunks without keep_history=True, in a
+            restored snapshot, or where tokens of the tile were removed.
 
         Examples
         --------
@@ -141,7 +141,7 @@ class SequenceKV(KVView):
             if keys is None:
                 raise H2OError(
                     f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier chunks keep theirs with "
-                    "record=True. Tokens that attend to everything choose none"
+                    "keep_history=True. Tokens that attend to everything choose none"
                 )
             return keys
 
@@ -152,22 +152,22 @@ class SequenceKV(KVView):
         Raises
         ------
         H2OError
-            Without record=True, or after `Llama.restore` of what was not recorded.
+            Without keep_history=True, or after restoring a snapshot of a sequence without it.
 
         Examples
         --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # of a Llama with record=True
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # of a Llama with keep_history=True
         >>> len(llm.kv.history), llm.kv.history[0][1].shape
         (3, (2, 7))
         """
         with self._open() as kv:
-            if not self._state.engine.params.record:
-                raise H2OError(f"[{self._owner}] history is not recorded: pass record=True to Llama")
+            if not self._state.engine.params.keep_history:
+                raise H2OError(f"[{self._owner}] history is not kept: pass keep_history=True to Llama")
             try:
                 return read_history(kv)
             except ValueError:
                 raise H2OError(
-                    f"[{self._owner}] history is not complete: the restored snapshot was made without record=True"
+                    f"[{self._owner}] history is not complete: the restored snapshot was made without keep_history=True"
                 ) from None
 
 

@@ -1,4 +1,4 @@
-"""Files of blocks: each is called by the SHA-256 of its content, so that what is there need not be written again."""
+"""Files of blocks: each is named by the SHA-256 of its content, so an existing file need not be written again."""
 
 from __future__ import annotations
 

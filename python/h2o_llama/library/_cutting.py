@@ -72,7 +72,7 @@ class Layout:
         return {"size": self.size, "rows": self.rows, "cuts": self.cuts}
 
     def _parts(self) -> Iterator[list[slice]]:
-        """Where the bytes of each block are, then those of the rest. Some are empty."""
+        """The byte ranges of each block, then of the rest. Some are empty."""
         for start, stop in zip((0, *self.cuts), self.cuts, strict=False):
             yield [rows.part(start, stop) for rows in self.rows if rows.first < stop and rows.first + rows.n > start]
         ends = (0, *(rows.end for rows in self.rows))

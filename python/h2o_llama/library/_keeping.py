@@ -1,4 +1,4 @@
-"""What is in a library, and what goes. Whoever removes something must be alone with the library."""
+"""Listing and removing texts. Callers that remove must hold the library's lock."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def remove(texts: TextFiles, blocks: BlockFiles, chosen: list[Stored]) -> None:
         text.path.unlink(missing_ok=True)
     others, problems = texts.read()
     if _has_unread(problems):
-        return  # their blocks are not known: make_room removes what is left
+        return  # their blocks are not known: make_room removes the rest
     used = {digest for text in others for digest in text.contents.blocks}
     for digest in {digest for text in chosen for digest in text.contents.blocks} - used:
         blocks.remove(digest)

@@ -1,4 +1,4 @@
-"""The librarian of `h2o-llama serve`: a process beside llama-server which keeps the texts that its slots have read.
+"""The librarian of `h2o-llama serve`: a process next to llama-server which keeps the texts that its slots have read.
 
 It answers HTTP at a Unix-domain socket. A message either way is a line of JSON, then bytes: src/server/librarian.h. It
 ends with the server, when all that it was given is written.
@@ -52,7 +52,7 @@ _WAITING = 64
 
 
 def start_librarian(folder: Path, origin: SnapshotOrigin) -> None:
-    """Start one for this process, or for what it becomes by `exec`. Its library is in `folder`.
+    """Start one for this process, also after an `exec`. Its library is in `folder`.
 
     Raises OSError if there can be none.
     """
@@ -123,7 +123,7 @@ class Librarian:
             return self._libraries[key]
 
     def take(self, key: str, prompt: NDArray[np.int32], n_least: int, n_ctx: int) -> Snapshot | None:
-        """The text with which a prompt has most tokens in common, at least n_least, if a slot has room for it."""
+        """The text that shares most tokens with a prompt, at least n_least, if a slot can hold it."""
         return self.library(key).take(self._origin, prompt, n_ctx, n_least)
 
     def is_new(self, key: str, tokens: NDArray[np.int32]) -> bool:

@@ -47,7 +47,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class Found:
-    """A text that begins as another one does, and to how many tokens of it one can go back."""
+    """A text that begins as another one does, and the number of its tokens to return to."""
 
     text: Stored
     n_tokens: int
@@ -56,16 +56,16 @@ class Found:
 class Library:
     """A folder of texts that were read, for any number of programs at the same time.
 
-    `Llama(…, library=Library(…))` takes from it what a prompt begins with, and adds what it has read. What texts have
-    in common is stored once. If they take more than `limit_bytes`, those that were not used for longest go.
+    `Llama(…, library=Library(…))` loads the beginning of a prompt from it, and adds each text that it has read. Common
+    prefixes are stored once. If texts take more than `limit_bytes`, the least recently used ones are removed.
 
     Parameters
     ----------
     folder : str or os.PathLike, optional
         It is made if it is missing. Only this user can read its files. By default `default_folder()`.
     limit_bytes : int, optional
-        By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but no more than a tenth of what is free on the
-        disk and used by the library.
+        By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but at most a tenth of the disk's free space
+        and the library's own together.
 
     Raises
     ------
@@ -114,10 +114,10 @@ class Library:
         """How much it takes."""
         return n_bytes(self._texts, self._blocks)
 
-    # --- what is in it
+    # --- its texts
 
     def texts(self) -> list[Text]:
-        """What is in it, last used first. Files that cannot be read are left out: `verify` names them."""
+        """Its texts, last used first. Unreadable files are left out: `verify` names them."""
         self.flush()
         return described(self._texts, self._blocks)
 
@@ -183,7 +183,7 @@ class Library:
     def find(self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int) -> Found | None:
         """The text with which a prompt, int32 [n], has most tokens in common, of this origin; None if none is worth it.
 
-        What is still being written is not found.
+        A text that is still being written is not found.
         """
         texts, _ = self._texts.read(key_of(origin))
         best = None
@@ -200,7 +200,7 @@ class Library:
         Raises
         ------
         DamagedFileError, OSError
-            If a file is damaged or gone. What is damaged is removed, so that it can be written again.
+            If a file is damaged or missing. Damaged files are removed, so that they can be written again.
         """
         contents = found.text.contents
         with ThreadPoolExecutor(_READERS) as readers:
@@ -314,7 +314,7 @@ class Library:
         name: str,
         new: list[str],
     ) -> Contents:
-        """Those that are not there yet, which are added to `new`."""
+        """Write the missing blocks, and add them to `new`."""
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
         digests = []
         for i, content in enumerate(layout.split(snapshot.state)):

@@ -50,10 +50,10 @@ def name_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a text's file says: `blocks` are SHA-256 digests, the last one of what is not rows of tokens.
+    """The contents of a text's file: `blocks` are SHA-256 digests, the last one for everything but rows of tokens.
 
-    `points` are ranges of positions, first and last, to which the text can be gone back; `has_logits` is whether those
-    of its last token are known.
+    `points` are ranges of positions, first and last, to which the text can be rewound; `has_logits` is whether its last
+    token's are known.
     """
 
     origin: SnapshotOrigin
@@ -77,7 +77,7 @@ class Contents:
         return max((min(last, n) for first, last in self.points if first <= n), default=0)
 
     def covers(self, other: Contents) -> bool:
-        """Whether this text goes on after the other one, and can be gone back to its end and its first mark."""
+        """Whether this text continues the other one, and can be rewound to its end and its first mark."""
         n = len(other.tokens)
         if n >= len(self.tokens) or shared_prefix(self.tokens, other.tokens) < n:
             return False
@@ -113,7 +113,7 @@ def read_text(path: Path) -> Contents:
     try:
         return _contents(about, tokens, json.loads(layout))
     except (TypeError, KeyError, ValueError, RecursionError) as error:
-        raise _snapshot_file.damaged(path, f"it is no text of a library ({error})") from error
+        raise _snapshot_file.damaged(path, f"it is not a text of a library ({error})") from error
 
 
 def _contents(about: Any, tokens: bytes, layout: Any) -> Contents:
@@ -155,17 +155,17 @@ class Text:
     id : str
         24 hex digits. Where one is asked for, the first six or more do if no other id begins so.
     name : str
-        What it was called when it was read, or how it begins.
+        Its name when it was read, or its beginning.
     model : str
         File name of the model that read it.
     n_tokens : int
         Tokens.
     n_bytes : int
-        Bytes of its files, those that it shares with other texts among them.
+        Bytes of its files, shared ones included.
     n_own_bytes : int
-        Bytes of those that no other text has.
+        Bytes of the files that no other text has.
     used : datetime
-        When it was last read or gone on with.
+        When it was last read or continued.
     """
 
     id: str
@@ -179,14 +179,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Stored:
-    """A text's file, and what is in it."""
+    """A text's file, and its contents."""
 
     path: Path
     contents: Contents
 
     @cached_property
     def used(self) -> float:
-        """When it was used last, in seconds; 0 if it is gone."""
+        """When it was used last, in seconds; 0 if it was deleted."""
         try:
             return self.path.stat().st_mtime
         except OSError:
@@ -194,7 +194,7 @@ class Stored:
 
 
 class TextFiles:
-    """The files of the texts of a folder. What was read once is not read again: a file's content never changes."""
+    """The files of the texts of a folder. Each is read once: a file's content never changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -209,7 +209,7 @@ class TextFiles:
         return self._folder / key_of(contents.origin) / contents.id
 
     def paths(self, key: str = "*") -> list[Path]:
-        """Of all texts, or of those of a key."""
+        """Of all texts, or a key's."""
         return [path for path in self._folder.glob(f"{key}/*") if not path.name.startswith(".")]
 
     def read(self, key: str = "*") -> tuple[list[Stored], dict[Path, Exception]]:

@@ -23,12 +23,12 @@ LEAST_TOKENS = 256
 """A shorter text is read faster than it is found."""
 
 LEAST_NEW = 64
-"""So many tokens must be new for a text to be written again, or known for it to be loaded."""
+"""The fewest new tokens for writing a text again, and the fewest known ones for loading it."""
 
 MARKS = (512, 256, 128, 64)
-"""Where a prompt is cut, before its end: it can be gone back to there, when its end, a question say, is another one.
+"""Where a prompt is cut, before its end: it can be rewound to there when its end, a question say, is another one.
 
-What is computed again is then at most twice what is new.
+At most twice the number of new tokens is then computed.
 """
 
 NAME_TOKENS = 200
@@ -36,7 +36,7 @@ NAME_TOKENS = 200
 
 
 def open_library(owner: str, library: object) -> Library | None:
-    """What the argument `library` of a `Llama` says."""
+    """The library that the argument `library` of a `Llama` means."""
     if library is None or library is False or isinstance(library, Library):
         return library or None
     if library is True:
@@ -47,7 +47,7 @@ def open_library(owner: str, library: object) -> Library | None:
 
 
 def needs_marks(context: _core.Context) -> bool:
-    """Whether a sequence can go back to where its calls began, but not to any place."""
+    """Whether a sequence can return to where its calls began, but not to any position."""
     kv = _core.KV.of_context(context)
     return kv is not None and kv.info.rewind_step == 0
 
@@ -88,7 +88,7 @@ def give(
     except (H2OError, MemoryError) as error:
         warn(f"{error}: this text is not kept")
         return
-    if (snapshot.tokens == -1).any():  # what is not known cannot be found again
+    if (snapshot.tokens == -1).any():  # unknown tokens cannot be found again
         return
     begin = snapshot.tokens[:NAME_TOKENS]
     name = name or name_of(detokenize(begin[begin >= 0]).decode(errors="replace"))

@@ -37,14 +37,14 @@ def load_model(
     repack: bool = True,
     **loading: Any,
 ) -> _core.Model:
-    """Load a GGUF file, or a model that has a name; its layers go to the servers first.
+    """Load a GGUF file, or a model that has a name; the servers get its layers first.
 
     With `repack`, llama.cpp moves weights of some types into layouts for its own products, which only these can read.
-    `loading` is what `Loading.checked` gave.
+    `loading` is the result of `Loading.checked`.
 
-    Raises FileNotFoundError if there is no such file; ValueError if it is a folder, or has no room for an override;
-    DamagedFileError if it is empty,
-    damaged, or no GGUF model file; H2OError if llama.cpp refuses it, or a server does not answer.
+    Raises FileNotFoundError if the file is missing; ValueError if it is a folder, or an override does not fit;
+    DamagedFileError if it is empty, damaged, or not a GGUF model file; H2OError if llama.cpp refuses
+    it, or a server does not answer.
     """
     if not isinstance(model_path, str | os.PathLike):
         raise check.bad_argument(
@@ -59,7 +59,7 @@ def load_model(
 
 @contextmanager
 def reading_a_model() -> Iterator[None]:
-    """Around calls of the core whose other arguments are checked: what is wrong then is the file."""
+    """Around calls of the core whose other arguments are checked: an error is then the file's."""
     try:
         with core_errors():
             yield
@@ -88,7 +88,7 @@ def _is_address(name: str) -> bool:
 
 
 def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:
-    """The GGUF file that a path or a name stands for, as far as Python can tell. Raises as `load_model`."""
+    """The GGUF file that a path or a name stands for, checked by Python alone. Raises as `load_model`."""
     path = find_model(model_path)
     check_gguf_file(f"[{owner}]", path, suggestion(model_path, MODELS))
     return path

@@ -49,7 +49,7 @@ def model_fingerprint(path: str | Path) -> str:
 
 
 def changed_fingerprint(fingerprint: str, *changes: Any) -> str:
-    """That of a model where something is put in the place of what its file says: what it computes may differ.
+    """The fingerprint of a model with changes to its file's metadata, which may change its results.
 
     Changes are what JSON can say; an empty one is none.
     """

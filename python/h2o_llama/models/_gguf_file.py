@@ -1,4 +1,4 @@
-"""A GGUF file, of a model or an adapter, as far as Python can tell."""
+"""Checks of a GGUF file, of a model or an adapter, by Python alone."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def download_model(repo_id: str, filename: str, revision: str | None = None, tok
 
 
 def _from_cache(hub: Any, repo_id: str, filename: str, revision: str | None, error: Exception) -> Path:
-    """What was downloaded before, if it is there in all its parts; or else the error that there is no network."""
+    """An earlier download, if all its parts are there; otherwise the network's error is raised again."""
     try:
         folder = Path(hub.snapshot_download(repo_id, revision=revision, local_files_only=True))
     except Exception:
@@ -39,7 +39,7 @@ def _from_cache(hub: Any, repo_id: str, filename: str, revision: str | None, err
     parts = _choose(repo_id, filename, names)
     if not set(parts) <= set(names):
         raise error
-    text = f"[Llama.from_pretrained] {error}: what was downloaded of {repo_id} before is used"
+    text = f"[Llama.from_pretrained] {error}: the earlier download of {repo_id} is used"
     warn(text)
     return folder / parts[0]
 
@@ -47,7 +47,7 @@ def _from_cache(hub: Any, repo_id: str, filename: str, revision: str | None, err
 def _choose(repo_id: str, filename: str, files: list[str]) -> list[str]:
     """The file that matches, or all parts of the model that does."""
     matches = [name for name in files if fnmatchcase(name, filename)]
-    # Of a model in parts, the first stands for all.
+    # The first part of a model stands for all.
     models = [name for name in matches if not re.search(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", name)]
     if len(models) != 1:
         found = "no file matches" if not models else f"{len(models)} files match"

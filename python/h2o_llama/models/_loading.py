@@ -1,22 +1,34 @@
-"""Where the weights of a model go, what of its metadata is replaced, and what is added to its weights."""
+"""The devices of a model's weights, replaced metadata, and adapters."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
-from h2o_llama.models._adapters import Lora, check_adapters
+from h2o_llama.models._gguf_file import check_gguf_file
 
 _OWNER = "Llama"
 
 Override = bool | int | float | str
 
+_FLOAT32_MAX = 3.4e38
+_BLOCK = 1 << 20
 _KEY_BYTES = 127  # and as many of a text: llama_model_kv_override
+
+Lora: TypeAlias = (
+    "str | os.PathLike[str] | Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] | None"
+)
+"""The file of an adapter; or several, each alone or with its scale."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +106,46 @@ def _check_overrides(overrides: Any) -> dict[str, Override]:
 
 def _is_short(text: str) -> bool:
     return "\0" not in text and len(text.encode(errors="replace")) <= _KEY_BYTES
+
+
+class Adapter(NamedTuple):
+    """A file, absolute, and what its weights are multiplied by."""
+
+    path: bytes
+    scale: float
+
+
+def check_adapters(owner: str, lora: Any) -> list[Adapter]:
+    """The adapters that an argument `lora` names.
+
+    Raises FileNotFoundError if a file is missing, DamagedFileError if it is empty, ValueError if a scale is not
+    a finite number or `lora` is something else.
+    """
+    named = [] if lora is None else [lora] if isinstance(lora, str | os.PathLike) else lora
+    if not isinstance(named, Sequence):
+        raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", lora)
+    return [_check_adapter(owner, item) for item in named]
+
+
+def _check_adapter(owner: str, item: Any) -> Adapter:
+    name, scale = item if isinstance(item, tuple | list) and len(item) == 2 else (item, 1.0)
+    if not isinstance(name, str | os.PathLike):
+        raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", item)
+    scale = check.real(owner, f"the scale of {os.fspath(name)}", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
+    path = Path(name)
+    check_gguf_file(f"[{owner}] lora:", path)
+    return Adapter(os.fsencode(path.absolute()), scale)
+
+
+def adapters_identity(adapters: Iterable[Adapter]) -> list[tuple[str, float]]:
+    """Contents of the files and scales, not paths; in any order, and without adapters of scale 0."""
+    # llama.cpp computes with scales in float32
+    return sorted((_sha256(path), float(np.float32(scale))) for path, scale in adapters if scale != 0)
+
+
+def _sha256(path: bytes) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Models and texts that have a name: what they are, where they are kept, and what a name stands for.
+"""Models and texts that have a name, and the places of their files.
 
 `h2o_llama.models._pull` fetches them.
 """
@@ -46,7 +46,7 @@ class NamedFile:
 
     @property
     def path(self) -> Path:
-        """Where the file is kept. Another content has another name, so what is there need not be checked again."""
+        """Where the file is kept. Another content has another name, so an existing file need not be checked again."""
         return cache_folder() / f"{self.name}-{self.sha256[:8]}{self.suffix}"
 
 
@@ -55,7 +55,7 @@ class NamedModel(NamedFile):
     """A GGUF file, cut into pieces in this order, with weights of `file_type`.
 
     It is kept with weights of another type, if there is one, see `quantize_model`. `terms` is where terms of use are
-    that whoever fetches it must know.
+    that a user must know before fetching it.
     """
 
     pieces: tuple[Piece, ...]
@@ -68,7 +68,7 @@ class NamedModel(NamedFile):
 class NamedText(NamedFile):
     """The files with this ending in these places (folders, or a file), in their order, kept as one UTF-8 file.
 
-    Of reStructuredText, the prose. `between` are where it begins in them, and what comes after it.
+    Only the prose of reStructuredText is kept. `between` are the text's beginning in the files, and the text after it.
     """
 
     package: Package
@@ -246,7 +246,7 @@ def cache_folder() -> Path:
 
 
 def find_model(path: str | os.PathLike[str]) -> Path:
-    """The file that a path or the name of a model stands for. A file of that name wins; what is no name stays.
+    """The file that a path or the name of a model stands for. A file of that name wins; other paths do not change.
 
     Raises FileNotFoundError if it is a name, and the model has not been fetched.
     """

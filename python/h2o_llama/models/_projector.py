@@ -25,10 +25,10 @@ _BEGINNINGS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "G
 def open_projector(
     model: _core.Model, mmproj: str | os.PathLike[str], n_threads: int, use_gpu: bool, verbose: bool
 ) -> _core.Projector:
-    """The projector in a GGUF file beside the model's ("mmproj").
+    """The projector in a GGUF file of its own ("mmproj").
 
-    Raises FileNotFoundError or ValueError if there is no such file or it is none, DamagedFileError if it is damaged,
-    H2OError if it does not go with the model.
+    Raises FileNotFoundError or ValueError if it is missing or not a file, DamagedFileError if it is damaged,
+    H2OError if it does not fit the model.
     """
     if not isinstance(mmproj, str | os.PathLike):
         raise check.bad_argument(_OWNER, "mmproj", "the path of a GGUF file, or None", mmproj)
@@ -70,9 +70,9 @@ class Projector:
         self._lock = threading.Lock()
 
     def encode(self, where: str, image: bytes) -> Prompt:
-        """An image file's content as a part of a text. Raises ValueError if it is no image, H2OError if it is damaged.
+        """A part of a text from an image file's content.
 
-        `where` begins what is said then.
+        Raises ValueError if it is not an image, H2OError if it is damaged. Messages begin with `where`.
         """
         if not image.startswith(tuple(_BEGINNINGS)):
             kinds = ", ".join(_BEGINNINGS.values())

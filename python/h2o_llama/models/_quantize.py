@@ -23,8 +23,8 @@ def quantize_model(
 ) -> None:
     """Write a model with weights of another type, by llama.cpp's own quantiser.
 
-    Weights that are quantised already are quantised again from what is left of them. Those whose rows do not fit the
-    type get another one, as in llama.cpp. The file gets its name when it is complete, and replaces one that is there.
+    Quantised weights are quantised again, which loses more. Weights whose rows do not fit the
+    type get another one, as in llama.cpp. The file gets its name when it is complete, and replaces an existing one.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ def quantize_model(
     Raises
     ------
     FileNotFoundError
-        If there is no such model.
+        If the model does not exist.
     ValueError
-        If `out` is the same file, or there is no such type; the message lists them.
+        If `out` is the same file, or the type is unknown; the message lists them.
     DamagedFileError
-        If it is no valid GGUF model file.
+        If it is not a valid GGUF model file.
     H2OError
         If llama.cpp refuses it; the message has its reason.
     OSError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Directives whose body is prose too. That of any other (code, tables, lists of pages) goes with it.
+# Directives whose body is prose too. Other directives (code, tables, lists of pages) are dropped with theirs.
 _PROSE = ("admonition", "attention", "caution", "hint", "important", "note", "seealso", "tip", "topic", "warning")
 _DIRECTIVE = re.compile(r"\.\. (?:([\w:.-]+)::|.*)")
 _LINE = re.compile(r"([=\-~^`'\"*+#.:_])\1{2,}|[=+|-][=+| -]{3,}|\|.*\|")
@@ -25,7 +25,7 @@ def prose(rst: str) -> str:
     """Paragraphs and headings of a document, a line each, with an empty line between them."""
     paragraphs: list[str] = []
     lines: list[str] = []
-    skipped: int | None = None  # what is indented more than this is left out
+    skipped: int | None = None  # lines that are indented more than this are left out
     for line in [*rst.expandtabs().splitlines(), ""]:
         text = line.strip()
         indent = len(line) - len(line.lstrip())

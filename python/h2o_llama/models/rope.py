@@ -9,7 +9,7 @@ from h2o_llama._internal import check
 
 
 class RopeOptions(TypedDict, total=False):
-    """Keyword arguments of `Model` and `Llama`. What is left out, or None, is the model's own.
+    """Keyword arguments of `Model` and `Llama`. Omitted ones, and None, are the model's own.
 
     Parameters
     ----------
@@ -22,12 +22,12 @@ class RopeOptions(TypedDict, total=False):
     yarn_orig_ctx : int
         YaRN: tokens of the texts that the model was trained for before it was scaled.
     yarn_ext_factor : float
-        YaRN: how far high frequencies stay as they are, 0 to 1. 0 is interpolation alone; by default 1.
+        YaRN: how far high frequencies stay unchanged, 0 to 1. 0 is interpolation alone; by default 1.
     yarn_attn_factor : float
-        YaRN: what the logits of attention are multiplied by, as a square root. llama.cpp only looks at it where
-        yarn_ext_factor is 0; otherwise it is what the paper says.
+        YaRN: the square root of a factor of attention's logits. llama.cpp only looks at it where
+        yarn_ext_factor is 0; otherwise it is the paper's.
     yarn_beta_fast, yarn_beta_slow : float
-        YaRN: frequencies that turn more often than beta_fast in yarn_orig_ctx tokens stay as they are, those that turn
+        YaRN: frequencies that turn more often than beta_fast in yarn_orig_ctx tokens stay unchanged, ones that turn
         less often than beta_slow are interpolated. By default 32 and 1.
     """
 
@@ -44,7 +44,7 @@ class RopeOptions(TypedDict, total=False):
 SCALING_TYPES = {"none": 0, "linear": 1, "yarn": 2}
 """enum llama_rope_scaling_type"""
 
-# What is outside makes angles that are no numbers.
+# Values outside make angles that are NaN or infinite.
 _LIMITS = {
     "rope_freq_base": (2, 1e12),
     "rope_freq_scale": (1e-4, 1e4),
@@ -63,9 +63,9 @@ _ELSEWHERE = {
 
 
 def check_rope(owner: str, given: Mapping[str, Any]) -> RopeOptions:
-    """What was given of them.
+    """The given options.
 
-    Raises ValueError if a value is bad, TypeError if there is no such option.
+    Raises ValueError if a value is bad, TypeError for an unknown option.
     """
     options: dict[str, Any] = {}
     for name, value in given.items():

@@ -15,7 +15,7 @@ _SHORTEST = 4
 
 
 class DraftLength:
-    """How many tokens to draft next, by what became of earlier drafts: at most `longest`, of which 0 is no drafts.
+    """How many tokens to draft next, by the success of earlier drafts: at most `longest`; 0 turns drafts off.
 
     Drafts are paid from a budget of time: a little is earned by every generated token, and what a draft saves is earned
     too. So drafts that are right get longer, drafts that are wrong get shorter and then rare, and all that can ever be
@@ -34,7 +34,7 @@ class DraftLength:
         return shortest, min(self._longest, affordable) if affordable >= shortest else 0
 
     def report(self, n_drafted: int, n_accepted: int) -> None:
-        """What became of a call: besides its first token, so many were drafted and so many of them right."""
+        """Count a call: the tokens drafted after the first, and how many were accepted."""
         self._budget += n_accepted + _EARNED_PER_TOKEN * (1 + n_accepted)
         if n_drafted > 0:
             self._budget -= _PER_DRAFT + _PER_DRAFTED_TOKEN * n_drafted

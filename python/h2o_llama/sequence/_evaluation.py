@@ -36,7 +36,7 @@ def evaluate(
 ) -> None:
     """Append the prompt to the context's sequence, in these calls.
 
-    `logits` [n, n_vocab] gets those of every token, [1, n_vocab] of the last one. The other arguments: see `eval`.
+    `logits` [n, n_vocab] gets every token's, [1, n_vocab] the last one's. The other arguments: see `eval`.
     """
     n = len(prompt)
     for start, stop in calls:

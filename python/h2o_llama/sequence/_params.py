@@ -18,15 +18,15 @@ from h2o_llama.models.rope import RopeOptions, as_core
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
-PRODUCTS = tuple(OPTIONS["products"].choices)
+MATMUL_KERNELS = tuple(OPTIONS["products"].choices)
 """Whose kernels multiply by weights, the default first."""
 
 
-def resolved_products(h2o: H2OConfig | None, products: str) -> str:
+def resolved_matmul_kernels(h2o: H2OConfig | None, matmul_kernels: str) -> str:
     """Whose kernels multiply by weights, "own" or "upstream"."""
-    if check.choice(_OWNER, "products", products, PRODUCTS) == "auto":
+    if check.choice(_OWNER, "matmul_kernels", matmul_kernels, MATMUL_KERNELS) == "auto":
         return "upstream" if h2o is None else "own"
-    return products
+    return matmul_kernels
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class ContextParams:
     type_v: str
     flash_attn: str
     h2o: H2OConfig | None
-    record: bool
+    keep_history: bool
     profile: bool
     verbose: bool
     n_seq_max: int
-    lossless: LosslessConfig | None
-    products: str
+    cold_store_compression: LosslessConfig | None
+    matmul_kernels: str
 
     def __post_init__(self) -> None:
         check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
@@ -67,8 +67,8 @@ class ContextParams:
         check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
         check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
         check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
-        check.choice(_OWNER, "products", self.products, PRODUCTS)
-        check.flag(_OWNER, "record", self.record)
+        check.choice(_OWNER, "matmul_kernels", self.matmul_kernels, MATMUL_KERNELS)
+        check.flag(_OWNER, "keep_history", self.keep_history)
         if check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
             raise ValueError(f"[{_OWNER}] profile=True measures parts of H2O: leave it False with h2o=None")
         check.flag(_OWNER, "verbose", self.verbose)
@@ -80,16 +80,16 @@ class ContextParams:
             raise check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
         if self.h2o is not None:
             self._check_h2o(self.h2o)
-        if self.lossless is not None:
-            self._check_lossless(self.lossless)
+        if self.cold_store_compression is not None:
+            self._check_compression(self.cold_store_compression)
 
-    def _check_lossless(self, lossless: LosslessConfig) -> None:
-        if not isinstance(lossless, LosslessConfig):
-            raise check.bad_argument(_OWNER, "lossless", "a LosslessConfig or None", lossless)
+    def _check_compression(self, compression: LosslessConfig) -> None:
+        if not isinstance(compression, LosslessConfig):
+            raise check.bad_argument(_OWNER, "cold_store_compression", "a LosslessConfig or None", compression)
         if self.h2o is None or self.h2o.cold_store is None:
             raise ValueError(
-                f"[{_OWNER}] lossless is about what is in a cold store: pass "
-                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave lossless out"
+                f"[{_OWNER}] cold_store_compression needs a cold store: pass "
+                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
             )
 
     def _check_h2o(self, h2o: H2OConfig) -> None:
@@ -122,7 +122,7 @@ class ContextParams:
         if n_cells < n_trained:
             warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
-                f"KV cache, but beside the weights there are {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
+                f"KV cache, but the weights leave {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
                 "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
             )
         return n_cells
@@ -168,14 +168,15 @@ class ContextParams:
             flash_attn=self.flash_attn,
             rope=as_core(rope),
             h2o=self._h2o_as_text(),
-            record=bool(self.record),
+            record=bool(self.keep_history),
             profile=bool(self.profile),
             verbose=bool(self.verbose) or log.is_printed,
         )
 
     def _h2o_as_text(self) -> dict[str, str]:
         h2o = {} if self.h2o is None else self.h2o.as_text()
-        return h2o | ({} if self.lossless is None else self.lossless.as_text()) | {"products": self.products}
+        compression = {} if self.cold_store_compression is None else self.cold_store_compression.as_text()
+        return h2o | compression | {"products": self.matmul_kernels}
 
     @property
     def _n_step(self) -> int:
@@ -200,7 +201,7 @@ class ContextParams:
             n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
         check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
         budget = self.h2o.lookup_budget
-        # of all queries of a step together, 24 of which share what they see
+        # of all queries of a step together, 24 share their keys
         n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
         check_logits_size(_OWNER, model, n_step, n_keys, "lookup_budget", budget)
 

@@ -39,7 +39,7 @@ class Prompt(Sequence[int]):
 
     @classmethod
     def join(cls, parts: Sequence[Prompt]) -> Prompt:
-        """At least one part, one after another."""
+        """Concatenate parts, at least one."""
         rows = [part.rows for part in parts if len(part.rows) > 0]
         return cls(np.concatenate([part.ids for part in parts]), np.concatenate(rows) if rows else parts[0].rows)
 

@@ -1,4 +1,4 @@
-"""Going back in a sequence, and keeping what it shares with another text."""
+"""Rewinding a sequence, and keeping the prefix that it shares with another text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h2o_llama._internal import check
 from h2o_llama.errors import H2OError
 
 
-def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
+def rewind(context: _core.Context, n_tokens: int, keep_history: bool) -> None:
     """Keep the first n_tokens of the context's sequence. See `Llama.rewind`."""
     owner, n_now = "Llama.rewind", context.n_tokens
     n = check.integer(owner, "n_tokens", n_tokens, 0, n_now)
@@ -20,9 +20,9 @@ def rewind(context: _core.Context, n_tokens: int, record: bool) -> None:
     if below != n:
         kv = _core.KV.of_context(context)
         is_grid = kv is not None and kv.info.rewind_step > 0
-        advice = "" if record or is_grid else "; with record=True more boundaries between chunks are kept"
+        advice = "" if keep_history or is_grid else "; with keep_history=True more boundaries between chunks are kept"
         raise H2OError(
-            f"[{owner}] the sequence of {n_now} tokens cannot go back to {n}, as what came after has left a trace: the "
+            f"[{owner}] the sequence of {n_now} tokens cannot be rewound to {n}, as later tokens left traces: the "
             f"nearest possible are {below} and {above}{advice}"
         )
     context.rewind(n)
@@ -42,12 +42,12 @@ def shared_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArr
 
 
 def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The same text as `ids`, with the tokens of `now` as far as that has the same text.
+    """The same text as `ids`, with the tokens of `now` where their text is the same.
 
     A model may spell a word in other tokens than the tokenizer. They stay then, and need not be read again.
     """
     n = m = shared_prefix(now, ids)  # now[:n] and ids[:m] are the same text
-    i, j, said, told = n, m, b"", b""  # what follows in each
+    i, j, said, told = n, m, b"", b""  # the text after it in each
     while (said.startswith(told) and j < len(ids)) or (told.startswith(said) and i < len(now)):
         is_told = said.startswith(told) and j < len(ids)
         id_ = int(ids[j] if is_told else now[i])

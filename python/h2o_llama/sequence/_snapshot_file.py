@@ -2,8 +2,8 @@
 
     magic, version, size and CRC-32 of the header      20 bytes
     header                                             JSON: "origin", and the sections' sizes
-    the sections, one by one                           blocks of at most 8 MiB, each
-        size and CRC-32 of what follows                8 bytes
+    each section                                       blocks of at most 8 MiB, each
+        size and CRC-32 of the block                   8 bytes
         the block                                      one Zstandard frame of its byte planes
 
 Byte planes: all first bytes of the block's numbers, then all second ones, ... The high bytes of floating-point numbers
@@ -58,7 +58,7 @@ def write(path: str | os.PathLike[str], origin: Mapping[str, Any], sections: Map
         with replacing(target) as file:
             write_to(file, origin, sections)
     except OSError as error:
-        message = f"[{_OWNER}.save] {target} cannot be written ({error.strerror}); what was there has not changed"
+        message = f"[{_OWNER}.save] {target} cannot be written ({error.strerror}); an existing file has not changed"
         raise OSError(error.errno, message) from error
 
 
@@ -77,7 +77,7 @@ def write_to(file: BinaryIO, origin: Mapping[str, Any], sections: Mapping[str, S
 
 
 def read(path: str | os.PathLike[str], names: tuple[str, ...]) -> tuple[Any, list[bytes]]:
-    """The origin, as it is in the JSON, and the contents of these sections. Raises as `Snapshot.load`."""
+    """The origin, as JSON, and the contents of these sections. Raises as `Snapshot.load`."""
     source = _check_path(path)
     if not source.exists():
         raise FileNotFoundError(f"[{_OWNER}.load] there is no file {source}")
@@ -116,14 +116,14 @@ class _Reader:
         sizes = [self._section(header.get("sections"), name) for name in names]
         contents = [self._content(name, *size) for name, size in zip(names, sizes, strict=True)]
         if self._file.read(1):
-            self._damaged("it goes on after its end")
+            self._damaged("it continues after its end")
         return header.get("origin"), contents
 
     def _header(self) -> dict[str, Any]:
         start = self._file.read(_START.size)
         if start[: len(MAGIC)] != MAGIC:
             begin = f"it begins with {start[: len(MAGIC)]!r}, expected {MAGIC!r}" if start else "it is empty"
-            self._refuse(f"is no snapshot of h2o-llama: {begin}")
+            self._refuse(f"is not a snapshot of h2o-llama: {begin}")
         if len(start) < _START.size:
             self._damaged(f"it ends after {len(start)} bytes, in the middle")
         _, version, n_bytes, checksum = _START.unpack(start)

@@ -14,7 +14,7 @@ from h2o_llama._internal import check
 from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.warn import warn
-from h2o_llama.errors import CancelledError, H2OError
+from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.library import _using as shelf
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._evaluation import Progress, evaluate, split_calls
@@ -231,9 +231,9 @@ class State:
         return n
 
     def check_text(self, owner: str, n_texts: int) -> None:
-        """Raise CancelledError if the text was replaced or cut since: a generator cannot continue then."""
+        """Raise Cancelled if the text was replaced or cut since: a generator cannot continue then."""
         if self.n_texts != n_texts:
-            raise CancelledError(
+            raise Cancelled(
                 f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
             )
 

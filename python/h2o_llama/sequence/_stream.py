@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from h2o_llama._internal.lock import Lock
-from h2o_llama.errors import CancelledError, H2OError
+from h2o_llama.errors import Cancelled, H2OError
 
 
 class HasStream(Protocol):
@@ -66,7 +66,7 @@ class Stream(Generic[T]):
         except Exception as error:
             self._error, self.has_ended = error, True
         except BaseException as error:  # Ctrl-C is for this thread
-            self._error, self.has_ended = CancelledError(f"the answer was ended by {type(error).__name__}"), True
+            self._error, self.has_ended = Cancelled(f"the answer was ended by {type(error).__name__}"), True
             raise
         finally:
             self._is_computing = False

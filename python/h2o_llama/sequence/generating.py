@@ -41,23 +41,22 @@ def generate(
     r"""Append tokens to the sequence, then generate more, one at a time.
 
     A token comes out when it is drawn, and is computed when the next one is asked for or the sequence is looked at:
-    so every token that came out is in the sequence, and none else. It ends when the model ends its text (the token
+    so the sequence has exactly the tokens that came out. It ends when the model ends its text (the token
     that says so does not come out), or when the sequence has n_ctx tokens.
 
     Parameters
     ----------
     tokens : sequence of int, or integer ndarray [n]
-        Token ids; empty to go on after the last eval.
+        Token ids; empty to continue after the last eval.
     progress, dense_tail
         As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
     draft : int, default 0
-        Prompt lookup decoding, for answers that quote or edit what is in the sequence: where the text's end was
-        there before, up to so many tokens that followed are computed together with the next token, and kept as
-        far as they are what is drawn. 15 is a good value, and with decode="memory" the most where
-        attention is scored; 0 is off. The same tokens come out, for every kind of
-        sampling and with the same seed, but for rounding: logits of tokens computed together differ a little, most
-        with quantised weights, which can decide near ties. Needs a model that can take tokens back: no recurrent
-        one. `kv.stats` counts; looking at `kv` takes back what is drafted.
+        Prompt lookup decoding, for answers that quote or edit the sequence. If the last tokens occurred earlier, up
+        to `draft` tokens are guessed to follow as they did there, and computed together with the next token; right
+        guesses are kept. 15 is a good value, and with decode="memory" the most where attention is scored; 0 is off.
+        The same tokens come out, for every kind of sampling and with the same seed, but for rounding: logits of tokens
+        computed together differ a little, most with quantised weights, which can decide near ties. Needs a model
+        that can take tokens back: no recurrent one. `kv.stats` counts; looking at `kv` takes back drafted tokens.
     stopping_criteria : callable, or sequence of callables, optional
         Each is called as criterion(input_ids, logits) before a token is drawn, int32 [n_tokens] and float32 [n_vocab],
         and ends the text by returning True. It must not call back into the `Llama`.
@@ -69,8 +68,8 @@ def generate(
     Raises
     ------
     ValueError, H2OError
-        As `eval`. H2OError too if there are no tokens and no logits to go on from.
-    CancelledError
+        As `eval`. H2OError too if there are neither tokens nor logits to continue from.
+    Cancelled
         If the sequence was reset, rewound, restored or reused between two tokens.
 
     Examples

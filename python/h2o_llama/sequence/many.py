@@ -38,13 +38,13 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
     def __init__(self, engine: Engine, starts: list[Start], max_tokens: int | None) -> None:
         self._engine = engine
         self._starts = starts  # prompts that are not in their sequences yet
-        self._samplers: dict[Sequence, Sampler] = {}  # of those that generate
+        self._samplers: dict[Sequence, Sampler] = {}  # of generating sequences
         self._n_texts: dict[Sequence, int] = {}
         self._drawn: dict[Sequence, int] = {}  # tokens that a step which failed has drawn: their samplers have them
         self._n_left = max_tokens
 
     def stop(self, sequence: Sequence) -> None:
-        """End a sequence: it gets no more tokens. The others go on."""
+        """End a sequence: it gets no more tokens. The others continue."""
         self._starts = [start for start in self._starts if start.sequence is not sequence]
         self._samplers.pop(sequence, None)
         self._drawn.pop(sequence, None)
@@ -74,7 +74,7 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
         return tokens
 
     def _draw(self) -> None:
-        """The next token of each sequence. Those that have none have ended."""
+        """The next token of each sequence that has not ended."""
         for sequence, sampler in list(self._samplers.items()):
             sequence._state.check_text("Llama.generate_many", self._n_texts[sequence])
             if sequence in self._drawn:
@@ -106,13 +106,13 @@ def generate_many(
 ) -> ManyGenerations:
     r"""Append tokens to each of several sequences, then generate more in all of them at once.
 
-    That is faster than one after another: the weights are read once for a token of each. Texts are those that
-    `Sequence.generate` makes of each sequence alone, but for rounding.
+    That is faster than one after another: the weights are read once for a token of each. Texts are the same as by
+    `Sequence.generate` of each sequence alone, but for rounding.
 
     Parameters
     ----------
     prompts : mapping from Sequence to token ids
-        Sequences of this `Llama`, itself perhaps among them, and the tokens to append to each; empty to go on after
+        Sequences of this `Llama`, itself included, and the tokens to append to each; empty to continue after
         its last eval.
     max_tokens : int or None, default None
         The most tokens to generate in each; None: until it ends.

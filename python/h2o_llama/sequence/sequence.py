@@ -1,4 +1,4 @@
-"""One text, and what is generated after it."""
+"""A text, read and continued."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Sequence:
     # --- life
 
     def close(self) -> None:
-        """Forget the sequence and free its place. Closing twice is fine, using what is closed raises ValueError."""
+        """Forget the sequence and free its place. Closing twice is fine, using it then raises ValueError."""
         if not _core.is_forked():  # the end of the process frees the memory
             self._state.close()
 
@@ -86,7 +86,7 @@ class Sequence:
         self._state.reset()
 
     def fork(self) -> Sequence:
-        """A new sequence that goes on where this one is: it copies its tokens, K and V, scores and memory sets.
+        """A copy of the sequence: its tokens, K and V, scores and memory sets.
 
         Raises
         ------
@@ -187,9 +187,9 @@ class Sequence:
     ) -> None:
         """Append tokens to the sequence, or rows of embeddings in their place, and compute their logits.
 
-        They are a prompt, of which any split into calls gives the same result, unless they are said to be generated.
-        More than n_batch tokens take several calls into llama.cpp. With a `library`, an empty sequence takes from it
-        what the tokens begin with, and what was read is added to it.
+        They are a prompt, unless `decode` is True: any split of it into calls gives the same result.
+        More than n_batch tokens take several calls into llama.cpp. With a `library`, an empty sequence loads
+        the beginning of the tokens from it, and the text is added to it.
 
         Parameters
         ----------
@@ -201,10 +201,10 @@ class Sequence:
         logits : {"last", "all"}
             Whether `logits` is [1, n_vocab] afterwards, or [n, n_vocab].
         progress : callable, optional
-            Called as progress(n_done, n) after every chunk. What it raises ends the eval and is raised again.
+            Called as progress(n_done, n) after every chunk. An exception that it raises ends the eval.
         dense_tail : int, default 0
-            The last so many of these tokens attend to everything in the sequence, as with h2o=None: for the question at
-            the end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
+            How many of the last tokens attend to everything in the sequence, as with h2o=None: for the question at the
+            end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
         decode : bool, default False
             The tokens were generated: they attend to what `H2OConfig.decode` says.
             `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
@@ -212,8 +212,8 @@ class Sequence:
         Raises
         ------
         ValueError
-            If a token is no token id, embeddings have the wrong shape or are not finite, the sequence would get longer
-            than n_ctx, or all logits together do not fit into memory. Nothing has changed then.
+            If a token is not a token id, embeddings have the wrong shape or are not finite, the sequence would exceed
+            n_ctx, or all logits together do not fit into memory. Nothing has changed then.
         H2OError
             If the computation fails. As after an exception from `progress`, or Ctrl-C, the unfinished call into
             llama.cpp is undone: the sequence is as it was before, plus the calls that were finished; `n_tokens` tells.
@@ -266,7 +266,7 @@ class Sequence:
     # --- its past
 
     def snapshot(self) -> Snapshot:
-        """The sequence as it is now, to go back to or to go on from elsewhere.
+        """The present sequence, to return to, or to continue elsewhere.
 
         Raises
         ------
@@ -291,7 +291,7 @@ class Sequence:
         """Put a snapshot in the place of the sequence: all that follows is as if its tokens had just been evaluated.
 
         Bit for bit, on the same machine; `kv.stats` begins anew. `n_ctx`, `n_batch` and threads may be others. With
-        `record`, `kv.history` is there if it was recorded for the snapshot, too.
+        `keep_history`, `kv.history` is there if it was recorded for the snapshot, too.
 
         Raises
         ------
@@ -310,16 +310,16 @@ class Sequence:
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        With heavy_budget=0, and neither `record` nor `evict`, every place is possible; with retrieval="index" every
-        `tile` tokens of a chunk. Otherwise scores cannot be undone: places are possible down to the last prompt token,
-        further back only the end of the last closed chunk, with `record` of every closed chunk, and 0.
-        Where layers have sliding windows or recurrent states, `record` keeps the first end and the latest seven.
+        With heavy_budget=0, without `keep_history` and `evict`, every position is possible; with retrieval="index"
+        every `tile` tokens of a chunk. Otherwise scores cannot be undone: back to the last prompt token all positions
+        are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
+        Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
         Without H2O everywhere, but for recurrent models.
 
         Parameters
         ----------
         n_tokens : int
-            How many to keep. There are no logits then, unless it is all of them.
+            How many to keep. Logits are then unknown, unless it is all of them.
 
         Raises
         ------
@@ -338,7 +338,7 @@ class Sequence:
         state = self._state
         with state.changed() as context:
             n_before = context.n_tokens
-            rewind(context, n_tokens, bool(state.engine.params.record))
+            rewind(context, n_tokens, bool(state.engine.params.keep_history))
             state.n_texts += context.n_tokens < n_before
             state.n_kept = min(state.n_kept, context.n_tokens)
             if not context.has_logits:
@@ -347,10 +347,9 @@ class Sequence:
     def reuse(self, tokens: Tokens) -> int:
         """Keep what the sequence shares with a text that is to be evaluated: `n_cached = llm.reuse(tokens)`.
 
-        Or take it from the `library`, where a text has more in common with it. The sequence goes back to where the two
-        part, or as little before as `rewind` can. What is kept stays as it was computed, generated tokens as generated.
-        Then `llm.eval(tokens[n_cached:])`, or `generate`, computes the rest: a
-        turn of a chat costs what is new in it.
+        Or take it from the `library`, where a text shares more with it. The sequence is rewound to where the two part,
+        or as little before as `rewind` can. Kept tokens stay as they were computed, generated tokens as generated.
+        Then `llm.eval(tokens[n_cached:])`, or `generate`, computes the rest: a turn of a chat costs its new tokens.
 
         Parameters
         ----------
@@ -389,5 +388,5 @@ class Sequence:
         self.snapshot().save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file that `save` has written: `restore(Snapshot.load(path))`. See there."""
+        """Continue from a file that `save` has written: `restore(Snapshot.load(path))`. See there."""
         self.restore(Snapshot.load(path))

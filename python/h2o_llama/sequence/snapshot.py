@@ -1,4 +1,4 @@
-"""A sequence taken out of its context: what it holds, and where it fits."""
+"""The saved state of a sequence, and the contexts that it fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWNER = "Llama.restore"
 SECTIONS = ("tokens", "logits", "state")
 
 _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-"""Of numbers of K and V; blocks of quantised ones are no numbers."""
+"""Of numbers of K and V; quantised ones are in blocks."""
 
 
 def _with_any_cold_store(h2o: H2OConfig) -> H2OConfig:
@@ -93,8 +93,8 @@ class SnapshotOrigin:
 class Snapshot:
     """A sequence as it was: its tokens, K and V, scores, memory sets, lookups, index of keys, and the last logits.
 
-    `Llama.snapshot` makes one, `Llama.restore` goes on from it, in any `Llama` of the same model and configuration. It
-    uses neither of them: they may be closed.
+    `Llama.snapshot` makes one, `Llama.restore` continues from it, in any `Llama` of the same model and configuration.
+    It uses neither of them: they may be closed.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Snapshot:
     tokens : ndarray of int32 [n_tokens]
         The text, as token ids; numbers below -1 are rows of embeddings.
     logits : ndarray of float32 [n_vocab], or None
-        Of the last token; None if they were not known, as after `Llama.rewind`.
+        The last token's; None if they were not known, as after `Llama.rewind`.
     state : bytes
         The rest, as llama.cpp keeps it.
 
@@ -158,7 +158,7 @@ class Snapshot:
         FileNotFoundError, PermissionError
             If it cannot be opened.
         DamagedFileError
-            If it is no snapshot, damaged, or of a version that is not known here. The message says which.
+            If it is not a snapshot, damaged, or of an unknown version. The message says which.
         """
         values, (tokens, logits, state) = _snapshot_file.read(path, SECTIONS)
         try:

@@ -1,4 +1,4 @@
-// CUDA in software: kernels compiled for the CPU, so that tests run them where there is no GPU.
+// CUDA in software: kernels compiled for the CPU, so that tests run them without a GPU.
 //
 // Blocks run one after the other, the threads of a block as fibres: each runs until it waits for others, and a warp
 // until it waits for the block. In which order they run is chosen, and results must not depend on it: what threads that race read
@@ -55,11 +55,11 @@ void launch(dim3 grid, dim3 block, size_t shared, const std::function<void()> & 
 void sync_block();
 void give_up();
 
-// Copies are made when their thread waits for them, so that a kernel which forgets to finds what was there before.
+// Copies are made when their thread waits for them, so that a kernel which forgets to wait finds the old contents.
 void copy_async(void * dst, const void * src, size_t size, bool is_read);
 void wait_for_copies();
 
-// Every thread gives a value to its warp, or to the block, and sees those of all others until the next call. What: the operation,
+// Every thread gives a value to its warp, or to the block, and sees all others' until the next call. `what` is the operation,
 // which must be the same for all.
 const void * exchange_warp(const char * what, const void * value, size_t size);
 const void * exchange_block(const char * what, const void * value, size_t size);

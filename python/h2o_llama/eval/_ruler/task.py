@@ -12,11 +12,9 @@ from random import Random
 import numpy as np
 
 from h2o_llama._internal import check
-from h2o_llama.eval._answering import answer
 from h2o_llama.eval._ruler.drafts import DRAFTS, Sources
 from h2o_llama.eval._settings import DENSE, Setting
-from h2o_llama.eval._subject import Subject
-from h2o_llama.eval._task import Progress, Row
+from h2o_llama.eval._subject import Progress, Row, Subject, answer
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.sequence.generating import DENSE_TAIL
@@ -110,7 +108,7 @@ class RulerMean:
 
 
 def ruler_mean(rows: Sequence[Row]) -> RulerMean:
-    """The mean over the rows of one setting: one row for each task."""
+    """The mean over a setting's rows, one for each task."""
     variances = []
     for row in rows:
         added = np.subtract(row["scores"], row["scores_dense"])

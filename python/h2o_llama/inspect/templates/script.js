@@ -55,7 +55,7 @@ function tellMark(mark) {
 // --- the membership picture
 
 const cells = [...document.querySelectorAll("#cells rect")];
-// Cells are in order: the bins of one memory set, then those of the next.
+// Cells are in order: the bins of a memory set, then the next set's.
 const places = cells.map(cell => ({ column: Number(cell.getAttribute("x")), bin: 0 }));
 places.forEach((place, i) => { if (i && places[i - 1].column === place.column) place.bin = places[i - 1].bin + 1; });
 let selectedCell = -1;
@@ -117,7 +117,7 @@ function paint() {
   const n = paintText(selected);
   if (membership) paintCells(selected);
   if (byId("extra-rows")) paintExtra(extra[`${byId("layer").value} ${byId("head").value}`] || []);
-  say(selected.length === 0 ? "There is no such head: choose another." :
+  say(selected.length === 0 ? "This head does not exist: choose another." :
     `${number(n)} tokens are heavy hitters of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
 }
 

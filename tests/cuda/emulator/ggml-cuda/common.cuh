@@ -24,7 +24,7 @@ struct ggml_cuda_device_info {
     struct { int cc, nsm; size_t smpbo; } devices[1];
 };
 
-// as an RTX 5090: the least shared memory of those that are supported
+// as an RTX 5090, which has the least shared memory of supported GPUs
 inline const ggml_cuda_device_info & ggml_cuda_info() {
     static const ggml_cuda_device_info info = { { { 1200, 170, 99*1024 } } };
     return info;

@@ -1,4 +1,4 @@
-"""The task "perplexity": the losses of a text, read as a prompt."""
+"""The tasks "perplexity" and "continuation": the losses of a text read as a prompt, and of the text after a prompt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from h2o_llama._internal import check
 from h2o_llama.eval._lockstep import Reader, Reading, read_windows
 from h2o_llama.eval._losses import Losses
 from h2o_llama.eval._settings import DENSE, Setting
-from h2o_llama.eval._subject import Subject
-from h2o_llama.eval._task import Progress, Row
+from h2o_llama.eval._subject import Progress, Row, Subject
 from h2o_llama.llama import Llama
 
 
@@ -23,13 +22,13 @@ class Perplexity:
     Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
     positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
     all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
-    alike, and so has "first_chunk", where H2O is dense attention: what is there is rounding. "tokens_per_s" is that of
+    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs. "tokens_per_s" is that of
     the calls to `Llama.eval`, which all compute the logits of every token.
 
     Parameters
     ----------
     windows : int, default 4
-        At most so many windows.
+        The most windows.
     only : int, optional
         Read one of them, so that a long measurement can be cut off between them. The first is 0.
     """
@@ -61,14 +60,14 @@ class Perplexity:
             return {
                 name: [
                     {"text": subject.text.name}
-                    | _row(readings[name], subject.chunk_size)
+                    | _perplexity_row(readings[name], subject.chunk_size)
                     | _costs(readings[name], windows.size, llm, dense)
                 ]
                 for name, llm in llms.items()
             }
 
 
-def _row(reading: Reading, chunk_size: int) -> Row:
+def _perplexity_row(reading: Reading, chunk_size: int) -> Row:
     losses = reading.losses
     n_tokens = losses.nats.shape[1] + 1
     scored = losses[:, n_tokens // 2 :]
@@ -108,3 +107,58 @@ def _bytes_held(llm: Llama) -> int:
     """Of K and V, scores, memory sets, and what a first phase leaves."""
     stats = llm.kv.stats
     return stats.kv_bytes + stats.state_bytes
+
+
+# Whether the continuation attends to all K and V of the prompt, or to its chunk's memory set.
+_OVER = ("full", "memory")
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How well the text after a prompt of N tokens is predicted, from what the prompt's prefill left in the cache.
+
+    The continuation is given, not generated. Its tokens attend to everything kept ("over": "full"), as generated tokens
+    do, or to a memory set and their own chunk ("memory"), as the prompt's. Its first token is not scored: the prompt
+    predicts it.
+
+    Parameters
+    ----------
+    length : int, default 256
+        Tokens of the continuation, at least 2.
+    windows : int, default 4
+        The most prompts, evenly from the whole text.
+    """
+
+    length: int = 256
+    windows: int = 4
+    name = "continuation"
+    contexts_each = len(_OVER)
+
+    def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
+        """A row for each "over"."""
+        size = n_tokens + check.integer("eval", "length", self.length, 2)
+        common = subject.text.identity(size, self.windows)
+        return [{**common, "over": over, "prompt_tokens": n_tokens, "length": self.length} for over in _OVER]
+
+    def measure(
+        self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
+    ) -> Mapping[str, Sequence[Row]]:
+        """Results by the settings' names, for each "over"."""
+        size = n_tokens + self.length
+        windows = subject.text.windows(size, self.windows)
+        with ExitStack() as stack:
+            dense = stack.enter_context(subject.open(DENSE, size))
+            readers = {
+                f"{s.name}, {over}": Reader(stack.enter_context(subject.open(s, size)), dense_tail=over == "full")
+                for s in settings
+                for over in _OVER
+            }
+            readings = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
+        return {
+            s.name: [_continuation_row(subject, readings[f"{s.name}, {over}"].losses) for over in _OVER]
+            for s in settings
+        }
+
+
+def _continuation_row(subject: Subject, losses: Losses) -> Row:
+    return {"text": subject.text.name, **losses.summary(), "over_windows": losses.over_windows()}
