@@ -119,6 +119,9 @@ endif()
 if(TARGET ggml-cuda)
     h2o_add_sources(ggml-cuda ggml/*/cuda/*.cu)
 endif()
+if(TARGET ggml-hip OR TARGET ggml-musa) # they compile upstream's CUDA files, which call these operators
+    message(FATAL_ERROR "H2O's operators are for CUDA and CPUs: use GGML_CUDA, GGML_VULKAN or a build for CPUs")
+endif()
 
 # What stands around the model is to compile fast, what it computes is short: -O1, and several files at once.
 foreach(target llama-common mtmd server-context llama-server-impl cpp-httplib)

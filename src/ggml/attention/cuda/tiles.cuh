@@ -154,6 +154,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         if (is_masked) {
             change([&](float x, int r, int key) { return sees(r, key) ? x : -INFINITY; });
         }
+        float f[2]; // what l and o so far are multiplied by
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float max = m[r];
@@ -165,10 +166,10 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
             max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, 2, WARP_SIZE));
 
             const float shift = max == -INFINITY ? 0.0f : max;
-            const float f     = expf(m[r] - shift);
 
+            f[r]  = expf(m[r] - shift);
             m[r]  = max;
-            l[r] *= f;
+            l[r] *= f[r];
 #pragma unroll
             for (int n = 0; n < n_keys/8; ++n) {
 #pragma unroll
@@ -178,10 +179,14 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
                     l[r] += x;
                 }
             }
+        }
+        if (__ballot_sync(0xffffffff, f[0] != 1.0f || f[1] != 1.0f)) { // seldom, once the largest logits were seen
 #pragma unroll
             for (int n = 0; n < d_out/8; ++n) {
-                o[n][2*r]     *= f;
-                o[n][2*r + 1] *= f;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    o[n][i] *= f[i/2];
+                }
             }
         }
 
