@@ -222,8 +222,8 @@ struct llama_h2o_lossless_stats {
     double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
 };
 
-// progress of a prefill call on a sequence: called after every ubatch with the sequence's tokens finished so far in
-// this call. phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0
+// progress of a prefill call on a sequence: called after every ubatch, which a GPU may still compute, with the call's
+// tokens so far. phase is 1 or 2, or 0 in single_pass, 4 in a dense tail; in a call with a second phase n_done stays 0
 // during phase 1. Return false to cancel: llama_decode returns 2 and the context is as it was before the call.
 typedef bool (*llama_h2o_progress_callback)(int32_t phase, uint32_t n_done, uint32_t n_tokens, void * user_data);
 

@@ -224,24 +224,18 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
     }
 }
 
-static void read_choices(const std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step,
+static void read_choices(std::vector<h2o_step_graph::choice_t> & choices, const h2o_step & step,
         const h2o_config & config, h2o_sequence & sequence) {
     const auto     tiles = h2o_tile_grid_of(step, config);
     const uint32_t end   = step.pos + step.n_tokens;
 
-    std::vector<int32_t> keys;
-    for (const auto & c : choices) {
-        const size_t n = c.t->ne[0];
-
-        for (int64_t l = 0; l < c.t->ne[1]; ++l) {
-            const uint32_t start = step.pos - tiles.offset + l*tiles.size;
-
-            keys.clear();
-            for (int64_t h = 0; h < c.t->ne[2]; ++h) {
-                const auto list = c.data.begin() + (h*c.t->ne[1] + l)*n;
-                keys.insert(keys.end(), list, list + n);
-            }
-            sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end), keys);
+    for (auto & c : choices) {
+        const auto     all     = std::make_shared<const std::vector<int32_t>>(std::move(c.data));
+        const uint32_t n_tiles = c.t->ne[1];
+        for (uint32_t i = 0; i < n_tiles; ++i) {
+            const uint32_t start = step.pos - tiles.offset + i*tiles.size;
+            sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end),
+                    { all, i, n_tiles });
         }
     }
 }
@@ -266,7 +260,7 @@ void h2o_attention_input::read_results(ggml_backend_sched_t sched, bool keeps_ch
     if (has_some) {
         ggml_backend_sched_synchronize(sched);
     }
-    for (const auto & s : steps) {
+    for (auto & s : steps) {
         read_sums(s.graph.sums, s.graph.step, memory.config.chunk_size, s.kv->sequence);
         if (keeps_choices) {
             read_choices(s.graph.choices, s.graph.step, memory.config, s.kv->sequence);

@@ -80,7 +80,7 @@ void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, 
     st.layers[i_layer].generated.append(sums, stride, columns.n_memory + columns.n);
 }
 
-void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const std::vector<int32_t> & keys) {
+void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const h2o_tile_choice & keys) {
     auto & extra = st.layers[i_layer].extra_keys;
     if (!keep_extra_keys) {
         extra.erase(extra.begin(), extra.lower_bound(config.tile_of(config.chunk_start(q0))));

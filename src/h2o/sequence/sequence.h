@@ -49,8 +49,8 @@ public:
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
-    // Sets the extra keys of the queries [q0, q1) of one chunk: [n_head_kv, n] positions, see h2o_layer.
-    void set_extra_keys(uint32_t layer, uint32_t q0, uint32_t q1, const std::vector<int32_t> & keys);
+    // sets the extra keys of the queries [q0, q1) of one chunk
+    void set_extra_keys(uint32_t layer, uint32_t q0, uint32_t q1, const h2o_tile_choice & keys);
 
     // The layer's memory set is of the chunk before, or of the beginning of the one that ends at chunk_end: no gap.
     bool can_build_memory_set(uint32_t layer, uint32_t chunk_end) const;

@@ -78,8 +78,9 @@ std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_con
     if (it == layer.extra_keys.end()) {
         return {};
     }
-    const size_t n     = it->second.size()/layer.n_head_kv;
-    const auto   begin = it->second.begin() + head*n;
+    const auto & [all, i, n_tiles] = it->second;
+    const size_t n     = all->size()/layer.n_head_kv/n_tiles;
+    const auto   begin = all->begin() + (head*n_tiles + i)*n;
 
     return std::vector<int32_t>(begin, std::find(begin, begin + n, -1));
 }

@@ -7,8 +7,15 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
+
+// What a tile has chosen by the index of keys.
+struct h2o_tile_choice {
+    std::shared_ptr<const std::vector<int32_t>> all; // the step's: [n_head_kv, n_tiles, n] positions, ascending, -1 padded
+    uint32_t i, n_tiles; // it is the ith tile
+};
 
 // Scores and memory set of one layer.
 struct h2o_layer {
@@ -29,9 +36,7 @@ struct h2o_layer {
 
     h2o_generated generated;
 
-    // What tiles have chosen by the index of keys, by tile: [n_head_kv, n] positions, ascending, -1 padded. Of a chunk
-    // at least, unless tokens were removed.
-    std::map<uint32_t, std::vector<int32_t>> extra_keys;
+    std::map<uint32_t, h2o_tile_choice> extra_keys; // by tile; of a chunk at least, unless tokens were removed
 
     // from this tile on
     void forget_extra_keys(uint32_t tile) { extra_keys.erase(extra_keys.lower_bound(tile), extra_keys.end()); }
