@@ -248,9 +248,8 @@ class Llama(Sequence):
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
-        dense = replace(params, h2o=None, keep_history=False, profile=False)
         if h2o == "auto" and not (keep_history or profile) and _is_faster_dense(params, model):
-            params = dense
+            params = replace(params, h2o=None)
             warn(
                 f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
                 'Pass h2o="balanced" for H2O, h2o=None to say that you know'
@@ -260,7 +259,8 @@ class Llama(Sequence):
         except UnsupportedModelError as error:
             if h2o != "auto":
                 raise
-            engine = _open_engine(model, dense, seed, claim, texts)
+            params = replace(params, h2o=None, keep_history=False, profile=False)
+            engine = _open_engine(model, params, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be")
         super().__init__(engine, _OWNER)
 
