@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def test_whole_model(options: dict[str, Any]) -> None:
     else:  # F16 and TF32 are off by 6e-4 to 1e-3 (rms, see tolerances.py), near ties of the index by more in a few rows
         assert np.linalg.norm(logits_there - logits) < 5e-3 * np.linalg.norm(logits)
     assert np.mean([len(a & b) / len(a) for a, b in zip(sets, sets_there, strict=True)]) > 0.97
+
+
+def test_auto_is_the_faster_attention() -> None:
+    for n_ctx, h2o in ((16384, None), (16385, H2OConfig(chunk_size=2048))):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            with Llama(demo_model_path(), n_ctx=n_ctx, n_gpu_layers=99) as llm:
+                assert llm.h2o == h2o
+        assert len(warned) == (h2o is None)
 
 
 @pytest.mark.skipif(IS_SOFTWARE, reason="the emulator's memory is the host's, which moves the rows itself")

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _OWNER = "Llama"
-_DENSE_ON_A_GPU = 16_384  # tokens: on an H200 H2O reads longer contexts faster than dense attention (docs/gpu.md)
+# Tokens. On an H200 H2O reads longer contexts faster than dense attention, and most with such chunks (docs/gpu.md).
+_DENSE_ON_A_GPU = 16_384
+_CHUNK_ON_A_GPU = 2048
 _LOG = logging.getLogger("h2o_llama")
 
 
@@ -76,8 +78,9 @@ class Llama(Sequence):
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
     h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
         How much of the text before its chunk a token attends to: "faithful" loses least, "fast" reads fastest; an
-        H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced"; and dense attention, with a
-        warning, for a model that H2O cannot work with, and on a GPU for a context in which that is faster.
+        H2OConfig says all of it. None is llama.cpp's dense attention. "auto" is "balanced", on a GPU with chunks of
+        2,048; and dense attention, with a warning, for a model that H2O cannot work with, and on a GPU for contexts of
+        up to 16,384 tokens, where that is faster.
     keep_history : bool, default False
         Keep the memory sets of all chunks for `kv.history`, and scores for `kv.scores` also with heavy_budget=0.
     profile : bool, default False
@@ -195,6 +198,9 @@ class Llama(Sequence):
         if n_gpu_layers is None:
             n_gpu_layers = shared.n_gpu_layers if isinstance(shared, Model) else -1 if rpc_servers else 0
         config = H2OConfig.named(_OWNER, h2o) if isinstance(h2o, str) else h2o
+        is_auto_on_gpu = h2o == "auto" and n_gpu_layers != 0 and bool(_core.layer_devices([]))
+        if is_auto_on_gpu:
+            config = H2OConfig(chunk_size=_CHUNK_ON_A_GPU)
         if n_ubatch is None:
             n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
             if n_batch is not None:
@@ -248,7 +254,8 @@ class Llama(Sequence):
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
-        if h2o == "auto" and not (keep_history or profile) and _is_faster_dense(params, model):
+        n_ctx = int(params.n_ctx) or params.default_n_ctx(model._handle, model.n_ctx_train)
+        if is_auto_on_gpu and n_ctx <= _DENSE_ON_A_GPU and not (keep_history or profile):
             params = replace(params, h2o=None)
             warn(
                 f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
@@ -417,12 +424,6 @@ class Llama(Sequence):
     def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
-
-
-def _is_faster_dense(params: ContextParams, model: Model) -> bool:
-    """Whether a GPU computes the layers, and no prompt is so long that H2O reads it faster there."""
-    n_ctx = int(params.n_ctx) or params.default_n_ctx(model._handle, model.n_ctx_train)
-    return params.n_gpu_layers != 0 and n_ctx <= _DENSE_ON_A_GPU and bool(_core.layer_devices([]))
 
 
 def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: Lock, library: Library | None) -> Engine:

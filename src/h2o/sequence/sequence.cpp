@@ -3,8 +3,11 @@
 #include "h2o/select/select.h"
 
 #include <algorithm>
+#include <atomic>
+#include <future>
 #include <iterator>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers)
@@ -130,8 +133,22 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
     settle();
 
     h2o_selection res = { (uint32_t) st.layers[0].n_memory(), config.n_memory(pos), {} };
-    for (const auto & layer : st.layers) {
-        res.from.push_back(build_memory_set(layer.index, pos));
+    res.from.resize(st.layers.size());
+
+    // a GPU waits for it: layers are independent, and threads take one after the other
+    std::atomic<uint32_t> next { 0 };
+    const auto build = [&]() {
+        for (uint32_t i = next++; i < st.layers.size(); i = next++) {
+            res.from[i] = build_memory_set(i, pos);
+        }
+    };
+    std::vector<std::future<void>> others;
+    for (size_t n = std::min<size_t>({ st.layers.size(), std::thread::hardware_concurrency(), 8 }); n > 1; --n) {
+        others.push_back(std::async(std::launch::async, build));
+    }
+    build();
+    for (auto & other : others) {
+        other.get();
     }
 
     h2o_checkpoint r = record(pos, pos);
