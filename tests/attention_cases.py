@@ -250,7 +250,7 @@ class Problem:
 
     def rounded_q(self, kernel: str) -> Array:
         """As products take it: CUDA's in F16 have q in F16, scaled so that a row's largest number is in [2^7, 2^8)."""
-        if kernel != CUDA or self.type not in ("f16", "q8_0"):
+        if kernel != CUDA or self.type not in ("f16", "bf16", "q8_0"):
             return self.q.astype(np.float64)
         peak = np.abs(self.q).max(axis=-1, keepdims=True, where=np.isfinite(self.q), initial=0)
         scale = 2.0 ** (np.frexp(peak)[1] - 8.0)

@@ -98,9 +98,8 @@ FUSION = 1e-5
 
 
 # Errors of a logit and of an output whose size is 1, by kernels of attention's operator, two to three times the largest
-# that were measured. float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. In CUDA, products
-# in 16 bits: F16 has 11 bits, and the reference rounds q likewise; BF16 8, and q two parts. Weights have 11 bits with F16, two times 8 with BF16;
-# keys and values in Q8_0 are rounded to F16.
+# that were measured. float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. CUDA multiplies in
+# F16, with 11 bits: the reference rounds q likewise; weights are rounded, too, and keys and values in Q8_0.
 ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
     "portable": {"any": (2.0**-18, 0.0)},
     "avx2": {"any": (2.0**-18, 0.0)},
@@ -109,7 +108,7 @@ ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
     "cuda": {
         "f32": (2.0**-18, 2.0**-18),
         "f16": (2.0**-18, 2.0**-11),
-        "bf16": (2.0**-14, 2.0**-14),
+        "bf16": (2.0**-18, 2.0**-11),
         "q8_0": (2.0**-10, 2.0**-9),
     },
 }
@@ -119,8 +118,7 @@ def attention_tolerance(kernel: str, type: str, d_k: int) -> tuple[float, float]
     """Of a logit and of an output.
 
     Tensor cores cut off the 17 numbers that they add (a step's and the sum so far), each at 2^-23 of the largest, and
-    the sum. There are d/16 steps, and d/8 in BF16, where q has two parts. All cut off the same way would be d*2^-22;
-    they are not.
+    the sum. There are d/16 steps. All cut off the same way would be d*2^-22; they are not.
     """
     bounds = ATTENTION[kernel]
     logit, output = bounds.get(type) or bounds["any"]

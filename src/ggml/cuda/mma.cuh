@@ -1,6 +1,6 @@
 #pragma once
 
-// Products by tensor cores, for F16, BF16 and bytes. A warp's thread has of C (16 x 8) rows lane/4 and lane/4 + 8, columns lane%4*2 and one
+// Products by tensor cores, for F16 and bytes. A warp's thread has of C (16 x 8) rows lane/4 and lane/4 + 8, columns lane%4*2 and one
 // more; A is 16 x 16, B 16 x 8.
 
 #include "ggml/cuda/launch.cuh"
@@ -54,10 +54,6 @@ template <> struct h2o_number<half> {
     static constexpr ggml_type type  = GGML_TYPE_F16;
     static constexpr bool      is_16 = true;
 
-    // parts that make up a number of q and a weight: of 11 bits, rounding is small next to that of K and V
-    static constexpr int n_query_parts  = 1;
-    static constexpr int n_weight_parts = 1;
-
     static __device__ __forceinline__ half from(float x) { return __float2half(x); }
 
     static __device__ __forceinline__ uint32_t pair(float x, float y) {
@@ -77,37 +73,9 @@ template <> struct h2o_number<half> {
     }
 };
 
-template <> struct h2o_number<nv_bfloat16> {
-    static constexpr ggml_type type  = GGML_TYPE_BF16;
-    static constexpr bool      is_16 = true;
-
-    static constexpr int n_query_parts  = 2; // of 8 bits
-    static constexpr int n_weight_parts = 2;
-
-    static __device__ __forceinline__ nv_bfloat16 from(float x) { return __float2bfloat16(x); }
-
-    static __device__ __forceinline__ uint32_t pair(float x, float y) {
-        const nv_bfloat162 xy = __floats2bfloat162_rn(x, y);
-        return *(const uint32_t *) &xy;
-    }
-
-    static __device__ __forceinline__ void mma(float (& c)[4], const uint32_t (& a)[4], uint32_t b0, uint32_t b1) {
-#ifdef H2O_CUDA_EMULATED
-        emulated_mma<nv_bfloat16>(c, a, b0, b1);
-#elif __CUDA_ARCH__ >= GGML_CUDA_CC_AMPERE
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-        NO_DEVICE_CODE;
-#endif
-    }
-};
-
 template <> struct h2o_number<float> {
     static constexpr ggml_type type  = GGML_TYPE_F32;
     static constexpr bool      is_16 = false;
-
-    static constexpr int n_query_parts = 1;
 
     static __device__ __forceinline__ float from(float x) { return x; }
 };

@@ -149,14 +149,11 @@ struct nv_bfloat16 {
     operator float() const { return ggml_bf16_to_fp32({ bits }); }
 };
 
-struct alignas(4) half2        { half x, y; };
-struct alignas(4) nv_bfloat162 { nv_bfloat16 x, y; };
+struct alignas(4) half2 { half x, y; };
 
-inline half         __float2half(float x)     { return { ggml_fp32_to_fp16(x) }; }
-inline nv_bfloat16  __float2bfloat16(float x) { return { ggml_fp32_to_bf16(x).bits }; }
+inline half __float2half(float x) { return { ggml_fp32_to_fp16(x) }; }
 
-inline half2        __floats2half2_rn    (float x, float y) { return { __float2half(x),     __float2half(y) }; }
-inline nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return { __float2bfloat16(x), __float2bfloat16(y) }; }
+inline half2 __floats2half2_rn(float x, float y) { return { __float2half(x),     __float2half(y) }; }
 
 // Products by a warp, as the PTX manual defines the fragments of each thread.
 

@@ -11,7 +11,7 @@ struct h2o_cuda_rows {
     int64_t      head_stride;
     int          type;        // ggml_type
     int          d;
-    bool         is_aligned;  // 8 numbers of F32, F16 or BF16 can be read at once
+    bool         is_aligned;  // 16 bytes can be copied at once
 
     __device__ __forceinline__ const char * row(int i, int h) const { return data + i*stride + h*head_stride; }
 };
@@ -26,7 +26,7 @@ struct h2o_cuda_attn {
 
     const char  * q; // strides in bytes
     int64_t       q_stride, q_head_stride, q_block_stride;
-    char        * rounded; // q in the type of products: [n_block][n_head_kv][rows][parts][d_q]
+    char        * rounded; // q in the type of products: [n_block][n_head_kv][rows][d_q]
     int           d_q;     // d of K, a multiple of 16: then zeros
     float       * factors; // [n_block][n_head_kv][rows]: of their products
     h2o_cuda_rows k;

@@ -27,13 +27,10 @@ static ggml_type product_type(ggml_type k, ggml_type v) {
     const auto has = [](ggml_type type) {
         return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0;
     };
-    const auto fits_f16 = [](ggml_type type) { return type == GGML_TYPE_F16 || type == GGML_TYPE_Q8_0; };
-
     if (!has(k) || !has(v)) {
         return GGML_TYPE_COUNT;
     }
-    return fits_f16(k) && fits_f16(v) ? GGML_TYPE_F16 : k == GGML_TYPE_BF16 && v == GGML_TYPE_BF16 ? GGML_TYPE_BF16 :
-            GGML_TYPE_F32;
+    return k == GGML_TYPE_F32 || v == GGML_TYPE_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16; // as upstream's flash attention
 }
 
 static h2o_cuda_rows rows_of(const ggml_tensor * t, const void * data) {
@@ -160,10 +157,10 @@ static void with_kernel(const h2o_cuda_attn & a, int n_rows, const F & f) {
     const int d       = std::max(a.k.d, a.v.d);
     const int n_warps = n_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
 
-    switch (product_type((ggml_type) a.k.type, (ggml_type) a.v.type)) {
-        case GGML_TYPE_F16:  with_head_size<half>       (d, n_warps, f); break;
-        case GGML_TYPE_BF16: with_head_size<nv_bfloat16>(d, n_warps, f); break;
-        default:             with_head_size<float>      (d, n_warps, f); break;
+    if (product_type((ggml_type) a.k.type, (ggml_type) a.v.type) == GGML_TYPE_F16) {
+        with_head_size<half>(d, n_warps, f);
+    } else {
+        with_head_size<float>(d, n_warps, f);
     }
 }
 
@@ -254,9 +251,7 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
     if (type == GGML_TYPE_COUNT || d > MAX_HEAD_SIZE) {
         return false;
     }
-    // of float the largest, as of BF16
-    if (std::max(h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1),
-            h2o_tile_sizes<nv_bfloat16, MAX_HEAD_SIZE>::shared(1)) + STATIC_SHARED > info.smpbo) {
+    if (h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1) + STATIC_SHARED > info.smpbo) { // the largest
         return false;
     }
     return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX/2 && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;
@@ -267,7 +262,7 @@ void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
 
     const int64_t n_rows = (int64_t) a.n_block*a.n_q*a.n_head;
 
-    ggml_cuda_pool_alloc<char>  rounded(ctx.pool(), n_rows*a.d_q*sizeof(float)); // F32, or two parts in BF16, at most
+    ggml_cuda_pool_alloc<char>  rounded(ctx.pool(), n_rows*a.d_q*sizeof(float)); // at most
     ggml_cuda_pool_alloc<float> factors(ctx.pool(), n_rows);
     ggml_cuda_pool_alloc<float> parts  (ctx.pool());
     ggml_cuda_pool_alloc<float> splits (ctx.pool());

@@ -12,18 +12,16 @@ constexpr int H2O_ATTN_WARP_ROWS = 16; // as a product of tensor cores has
 // banks.
 template <typename T, int D>
 struct h2o_tile_sizes {
-    static constexpr bool is_f16 = h2o_number<T>::type == GGML_TYPE_F16;
     static constexpr int piece   = 16/(int) sizeof(T); // numbers
-    static constexpr int n_keys  = D > 128 && !is_f16 ? 16 : D > 128 || sizeof(T) > 2 ? 32 : 64;
+    static constexpr int n_keys  = D > 128 && sizeof(T) > 2 ? 16 : D > 128 || sizeof(T) > 2 ? 32 : 64;
     static constexpr int d_out   = D > 256 ? 256 : D; // numbers of output of a block: registers hold no more
     static constexpr int ld      = D + piece;
     static constexpr int ld_v    = d_out + piece;
-    static constexpr int q_parts = h2o_number<T>::n_query_parts;
 
     // blocks of a multiprocessor, at least
-    static constexpr int min_blocks = D > 256 ? 1 : D > 128 || h2o_number<T>::n_query_parts > 1 ? 2 : 3;
+    static constexpr int min_blocks = D > 256 ? 1 : D > 128 ? 2 : 3;
 
-    static constexpr __host__ __device__ int q_size(int n_warps) { return n_warps*H2O_ATTN_WARP_ROWS*q_parts*ld; }
+    static constexpr __host__ __device__ int q_size(int n_warps) { return n_warps*H2O_ATTN_WARP_ROWS*ld; }
 
     // tiles of q that sums have at a time: the next one comes while one is multiplied, if there is room
     static constexpr int sum_stages = D > 256 ? 1 : 2;
@@ -37,7 +35,7 @@ struct h2o_tile_sizes {
     }
 };
 
-// Numbers [i, i + n) of a row, 0 beyond its end. A number of Q8_0 that F16 does not have is infinite, as in an F16 cache.
+// Numbers [i, i + n) of a row, 0 beyond its end. A number that F16 does not have is infinite, as in an F16 cache.
 template <typename T, int N>
 static __device__ __forceinline__ void h2o_convert(const h2o_cuda_rows & t, const char * row, int i, T (& x)[N]) {
     if (t.type == GGML_TYPE_Q8_0) { // blocks of a scale in F16 and 32 numbers
@@ -108,7 +106,7 @@ static __device__ __forceinline__ void h2o_load_tile(const h2o_cuda_rows & t, co
     }
 }
 
-// Rounded rows of q from row on, 0 from end on: [q_parts][n_rows][ld], to be waited for likewise.
+// Rounded rows of q from row on, 0 from end on, to be waited for likewise.
 template <typename T, int D, int N_ROWS>
 static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a, int h, int block, int row, int end,
         T * q) {
@@ -117,18 +115,14 @@ static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a,
     constexpr int n_threads = N_ROWS/H2O_ATTN_WARP_ROWS*WARP_SIZE;
     constexpr int n_pieces  = D/sizes::piece;
 
-    const T * src = (const T *) a.rounded + a.place_of(row, h, block)*sizes::q_parts*a.d_q;
+    const T * src = (const T *) a.rounded + a.place_of(row, h, block)*a.d_q;
 #pragma unroll 4
     for (int turn = 0; turn < N_ROWS*n_pieces/n_threads; ++turn) {
         const int  c       = turn*n_threads + threadIdx.x;
         const int  r       = c/n_pieces;
         const int  i       = c%n_pieces*sizes::piece;
         const bool is_read = row + r < end && i < a.d_q;
-#pragma unroll
-        for (int part = 0; part < sizes::q_parts; ++part) {
-            h2o_copy_async(q + (part*N_ROWS + r)*sizes::ld + i,
-                    src + (is_read ? (r*sizes::q_parts + part)*a.d_q + i : 0), is_read);
-        }
+        h2o_copy_async(q + r*sizes::ld + i, src + (is_read ? r*a.d_q + i : 0), is_read);
     }
 }
 

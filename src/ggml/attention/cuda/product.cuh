@@ -6,10 +6,9 @@
 #include "ggml/attention/cuda/load.cuh"
 
 // Logits of a tile of keys, not yet scaled.
-//   by_hand: one after the other, as the parts of a number cannot be multiplied by infinity or NaN
 template <typename T, int D, int N_ROWS>
 static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, D>::n_keys/8][4], const T * q,
-        const T * k, int d, bool by_hand) {
+        const T * k, int d) {
     using sizes = h2o_tile_sizes<T, D>;
 
     const int lane = threadIdx.x%WARP_SIZE;
@@ -21,52 +20,34 @@ static __device__ __forceinline__ void h2o_logits(float (& s)[h2o_tile_sizes<T, 
     }
 
     if constexpr (h2o_number<T>::is_16) {
-        if (!by_hand) {
-            const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane%16)*sizes::ld + lane/16*8;
-            const T * k_row = k + (lane%8 + lane/16*8)*sizes::ld + lane/8%2*8;
+        const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane%16)*sizes::ld + lane/16*8;
+        const T * k_row = k + (lane%8 + lane/16*8)*sizes::ld + lane/8%2*8;
 
 #pragma unroll 8
-            for (int i = 0; i < D; i += 16) { // from d on all is 0
-                uint32_t x[sizes::q_parts][4];
+        for (int i = 0; i < D; i += 16) { // from d on all is 0
+            uint32_t x[4];
+            h2o_ldmatrix(x, q_row + i);
 #pragma unroll
-                for (int part = 0; part < sizes::q_parts; ++part) {
-                    h2o_ldmatrix(x[part], q_row + part*N_ROWS*sizes::ld + i);
-                }
-#pragma unroll
-                for (int n = 0; n < sizes::n_keys/8; n += 2) {
-                    uint32_t b[4];
-                    h2o_ldmatrix(b, k_row + n*8*sizes::ld + i);
-#pragma unroll
-                    for (int part = sizes::q_parts - 1; part >= 0; --part) {
-                        h2o_number<T>::mma(s[n],     x[part], b[0], b[1]);
-                        h2o_number<T>::mma(s[n + 1], x[part], b[2], b[3]);
-                    }
-                }
+            for (int n = 0; n < sizes::n_keys/8; n += 2) {
+                uint32_t b[4];
+                h2o_ldmatrix(b, k_row + n*8*sizes::ld + i);
+                h2o_number<T>::mma(s[n],     x, b[0], b[1]);
+                h2o_number<T>::mma(s[n + 1], x, b[2], b[3]);
             }
-            return;
         }
-    }
-
-    const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane/4)*sizes::ld;
-    const T * k_row = k + lane%4*2*sizes::ld;
+    } else {
+        const T * q_row = q + (warp*H2O_ATTN_WARP_ROWS + lane/4)*sizes::ld;
+        const T * k_row = k + lane%4*2*sizes::ld;
 
 #pragma unroll 1
-    for (int i = 0; i < d; ++i) {
-        float x[2];
+        for (int i = 0; i < d; ++i) {
+            const float x[2] = { (float) q_row[i], (float) q_row[8*sizes::ld + i] };
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            x[r] = (float) q_row[r*8*sizes::ld + i];
-            if (sizes::q_parts > 1) {
-                x[r] += (float) q_row[(N_ROWS + r*8)*sizes::ld + i];
-            }
-        }
+            for (int n = 0; n < sizes::n_keys/8; ++n) {
 #pragma unroll
-        for (int n = 0; n < sizes::n_keys/8; ++n) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const float y = (float) k_row[(n*8 + e)*sizes::ld + i];
-                s[n][e]     += x[0]*y;
-                s[n][2 + e] += x[1]*y;
+                for (int j = 0; j < 4; ++j) {
+                    s[n][j] += x[j/2]*(float) k_row[(n*8 + j%2)*sizes::ld + i];
+                }
             }
         }
     }
@@ -89,28 +70,16 @@ static __device__ __forceinline__ void h2o_add_values(float (& o)[h2o_tile_sizes
                 const float (& x)[4] = s[2*j];
                 const float (& y)[4] = s[2*j + 1];
 
-                const uint32_t high[4] = {
+                const uint32_t weights[4] = {
                     h2o_number<T>::pair(x[0], x[1]), h2o_number<T>::pair(x[2], x[3]),
                     h2o_number<T>::pair(y[0], y[1]), h2o_number<T>::pair(y[2], y[3]),
                 };
-                uint32_t low[4] = {};
-                if constexpr (h2o_number<T>::n_weight_parts > 1) {
-                    const auto rest = [](float x) { return x - (float) h2o_number<T>::from(x); };
-                    low[0] = h2o_number<T>::pair(rest(x[0]), rest(x[1]));
-                    low[1] = h2o_number<T>::pair(rest(x[2]), rest(x[3]));
-                    low[2] = h2o_number<T>::pair(rest(y[0]), rest(y[1]));
-                    low[3] = h2o_number<T>::pair(rest(y[2]), rest(y[3]));
-                }
 #pragma unroll
                 for (int n = 0; n < sizes::d_out/8; n += 2) {
                     uint32_t b[4];
                     h2o_ldmatrix_trans(b, v_row + j*16*sizes::ld_v + n*8);
-                    if constexpr (h2o_number<T>::n_weight_parts > 1) {
-                        h2o_number<T>::mma(o[n],     low, b[0], b[1]);
-                        h2o_number<T>::mma(o[n + 1], low, b[2], b[3]);
-                    }
-                    h2o_number<T>::mma(o[n],     high, b[0], b[1]);
-                    h2o_number<T>::mma(o[n + 1], high, b[2], b[3]);
+                    h2o_number<T>::mma(o[n],     weights, b[0], b[1]);
+                    h2o_number<T>::mma(o[n + 1], weights, b[2], b[3]);
                 }
             }
             return;

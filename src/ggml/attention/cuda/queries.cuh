@@ -1,7 +1,7 @@
 #pragma once
 
-// q in the type in which products are computed. In 16 bits a row is scaled by a power of two, so that its largest
-// number is near 2^8: F16 has it with 11 bits; BF16 has it in two parts.
+// q in the type in which products are computed. In F16 a row is scaled by a power of two, so that its largest number is
+// near 2^8.
 
 #include "ggml/attention/cuda/args.cuh"
 #include "ggml/cuda/mma.cuh"
@@ -11,8 +11,6 @@ constexpr int H2O_ATTN_QUERY_WARPS = 4;
 // blockIdx: rows, KV head and block of queries; a warp has a row
 template <typename T>
 static __global__ void __launch_bounds__(H2O_ATTN_QUERY_WARPS*WARP_SIZE) h2o_attn_queries(const h2o_cuda_attn a) {
-    constexpr int n_parts = h2o_number<T>::n_query_parts;
-
     const int lane  = threadIdx.x%WARP_SIZE;
     const int row   = blockIdx.x*H2O_ATTN_QUERY_WARPS + threadIdx.x/WARP_SIZE;
     const int h     = blockIdx.y%a.n_head_kv;
@@ -41,14 +39,9 @@ static __global__ void __launch_bounds__(H2O_ATTN_QUERY_WARPS*WARP_SIZE) h2o_att
         down = ldexpf(1.0f, -shift);
     }
 
-    T * dst = (T *) a.rounded + place*n_parts*a.d_q;
+    T * dst = (T *) a.rounded + place*a.d_q;
     for (int i = lane; i < a.d_q; i += WARP_SIZE) {
-        const float x    = i < a.k.d ? src[i]*up : 0.0f;
-        const T     high = h2o_number<T>::from(x);
-        dst[i] = high;
-        if (n_parts > 1) {
-            dst[a.d_q + i] = h2o_number<T>::from(h2o_is_finite(x) ? x - (float) high : 0.0f);
-        }
+        dst[i] = h2o_number<T>::from(i < a.k.d ? src[i]*up : 0.0f);
     }
     if (lane == 0) {
         a.factors[place] = a.scale*down;

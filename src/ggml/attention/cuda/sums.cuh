@@ -65,19 +65,13 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         h2o_load_tile<T, D, n_keys, N_WARPS*WARP_SIZE>(a.k, rows_of_keys, h, k, 0, a.k.d);
         h2o_load_queries<T, D, n_rows>(a, h, block, row, end, q);
     }
-    bool by_hand  = false;
-    bool is_first = true;
-    T *  q_row    = q;
+    T * q_row = q;
     for (; row < end; row += n_rows) {
         h2o_wait_for_copies();
         __syncthreads(); // these rows are there, the last ones were read
         T * q_next = sizes::sum_stages == 1 || q_row > q ? q : q + sizes::q_size(N_WARPS);
         if (sizes::sum_stages > 1 && row + n_rows < end) {
             h2o_load_queries<T, D, n_rows>(a, h, block, row + n_rows, end, q_next);
-        }
-        if (sizes::q_parts > 1 && is_first) {
-            by_hand  = __syncthreads_or(!h2o_tile_is_finite<T, D, n_keys>(k, a.k.d));
-            is_first = false;
         }
 
         // the thread's two rows; weight: 1/l, 0 where there is nothing to add
@@ -97,7 +91,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         }
 
         float s[n_keys/8][4];
-        h2o_logits<T, D, n_rows>(s, q_row, k, a.k.d, by_hand);
+        h2o_logits<T, D, n_rows>(s, q_row, k, a.k.d);
 
         const auto add = [&](const auto & logit) {
 #pragma unroll

@@ -129,12 +129,8 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         h2o_load_tile<T, d_out, n_keys, n_threads>(t < n_head ? a.v : a.list_v, rows_of_keys[t%2], h, v, first_out,
                 end_out);
 
-        bool by_hand = false;
-        if (sizes::q_parts > 1) {
-            by_hand = __syncthreads_or(!h2o_tile_is_finite<T, D, n_keys>(k, a.k.d));
-        }
         float s[n_keys/8][4];
-        h2o_logits<T, D, n_rows>(s, q, k, a.k.d, by_hand);
+        h2o_logits<T, D, n_rows>(s, q, k, a.k.d);
 
         const bool is_hidden = set_keys(t + 1);
         const auto sees      = [&](int r, int key) { return firsts[t%2][key] <= query[r]; };
@@ -195,9 +191,9 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         if (t + 1 < n_head + n_list) {
             load_k(t + 1);
         }
-        if (is_masked) { // a weight of 0 does not hide what is not finite
-            by_hand = __syncthreads_or(!h2o_tile_is_finite<T, d_out, n_keys>(v, end_out - first_out));
-        }
+        // a weight of 0 does not hide what is not finite
+        const bool by_hand = is_masked &&
+                __syncthreads_or(!h2o_tile_is_finite<T, d_out, n_keys>(v, end_out - first_out));
         h2o_add_values<T, D>(o, s, v, end_out - first_out, by_hand, sees);
         is_masked = is_next_masked;
     }
