@@ -41,7 +41,6 @@ __all__: list[str] = [
     "ops_attention_seconds",
     "ops_column_sums",
     "ops_experts",
-    "ops_experts_seconds",
     "ops_fuse",
     "ops_get_rows",
     "ops_isas",
@@ -580,14 +579,6 @@ def ops_experts(
     Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.
     """
 
-def ops_experts_seconds(
-    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
-    type: str,
-    x: numpy.ndarray,
-    ids: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
-    by_h2o: bool,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> float: ...
 def ops_fuse(
     a: collections.abc.Sequence[numpy.ndarray],
     b: collections.abc.Sequence[numpy.ndarray],

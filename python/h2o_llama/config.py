@@ -296,11 +296,6 @@ class H2OConfig:
         return self.retrieval == "index" and self.lookup_budget > 0
 
     @property
-    def has_lookups(self) -> bool:
-        """Whether lookups follow from the text, the same for all layers and heads."""
-        return self.retrieval == "ngrams" and self.lookup_budget > 0
-
-    @property
     def memory_size(self) -> int:
         """M, the number of positions in a full memory set.
 

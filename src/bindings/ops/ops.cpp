@@ -223,29 +223,16 @@ static ggml_tensor * product_build(ops_graph & graph, const py::array_t<uint8_t>
 }
 
 // of experts: weights [n_experts, n_rows, n_bytes], x [n_tokens, 1 or n_used, n], ids [n_tokens, n_used]
-static ggml_tensor * experts_build(ops_graph & graph, const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o) {
+static py::array experts(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o, int n_threads) {
+    ops_graph graph("experts", "cpu", n_threads);
+
     ggml_tensor * t = ggml_mul_mat_id(graph.ctx(), graph.input_rows(weights, find_type(type)), graph.input(x, GGML_TYPE_F32), graph.input(ids, GGML_TYPE_I32));
     if (by_h2o) {
         ggml_h2o_product_hint(t);
     }
-    return t;
-}
-
-static py::array experts(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o, int n_threads) {
-    ops_graph graph("experts", "cpu", n_threads);
-
-    ggml_tensor * t = experts_build(graph, weights, type, x, ids, by_h2o);
     graph.compute({ t });
 
     return graph.output(t, { ids.shape(0), ids.shape(1), weights.shape(1) });
-}
-
-static double experts_seconds(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o, int n_threads) {
-    ops_graph graph("experts", "cpu", n_threads);
-
-    graph.compute({ experts_build(graph, weights, type, x, ids, by_h2o) });
-
-    return graph.compute_seconds();
 }
 
 static py::array product(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o, int n_threads) {
@@ -315,6 +302,5 @@ void init_ops(py::module_ & m) {
     m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_experts", &experts, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"),
         "Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.");
-    m.def("ops_experts_seconds", &experts_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"));
     m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
 }

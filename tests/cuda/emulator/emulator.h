@@ -32,7 +32,6 @@ struct dim3 {
 struct alignas(16) uint4  { uint32_t x, y, z, w; };
 struct alignas(16) int4   { int      x, y, z, w; };
 struct alignas(16) float4 { float    x, y, z, w; };
-struct alignas(8)  float2 { float    x, y; };
 
 namespace emulator {
 
@@ -116,8 +115,6 @@ T atomicAdd(T * p, T x) { // threads take turns
     *p = old + x;
     return old;
 }
-
-inline void atomicMax(uint32_t * p, uint32_t x) { *p = *p < x ? x : *p; }
 
 inline float __fmul_rn(float a, float b) { return a*b; }
 inline float __fdiv_rn(float a, float b) { return a/b; }
