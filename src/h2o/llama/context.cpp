@@ -57,7 +57,7 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
 
         auto & kind = env.kinds[layer.il];
         kind = attention_kind(layer, cparams.flash_attn);
-        // of a GPU, upstream's kernel for few queries is the faster one
+        // upstream's kernel is faster on a GPU
         env.upstream_decodes[layer.il] = kind != H2O_ATTENTION_FUSED ||
                 (ggml_backend_dev_type(layer.device) != GGML_BACKEND_DEVICE_TYPE_CPU && has_flash_attention(layer));
     }

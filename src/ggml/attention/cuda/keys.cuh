@@ -10,11 +10,11 @@ struct h2o_cuda_key {
     int first;
 };
 
-// Keys of a head, or of a list of extra keys: those that a query of a block sees come first.
+// Keys of a head, or of a list of extra keys. The first n are visible to some query of the block.
 struct h2o_cuda_list {
     const int32_t * rows;  // NULL: consecutive rows
     const int32_t * first; // NULL: all queries see a key
-    int             n;     // keys that a query of the block sees
+    int             n;
     bool            excludes_head_keys;
 
     __device__ __forceinline__ h2o_cuda_key key(int i) const {

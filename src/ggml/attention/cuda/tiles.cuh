@@ -191,13 +191,13 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         if (t + 1 < n_head + n_list) {
             load_k(t + 1);
         }
-        // a weight of 0 does not hide what is not finite
+        // a weight of 0 does not hide infinity or NaN
         const bool by_hand = is_masked &&
                 __syncthreads_or(!h2o_tile_is_finite<T, d_out, n_keys>(v, end_out - first_out));
         h2o_add_values<T, D>(o, s, v, end_out - first_out, by_hand, sees);
         is_masked = is_next_masked;
     }
-    h2o_wait_for_copies(); // of q, if there are no keys
+    h2o_wait_for_copies(); // of q, without keys
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
