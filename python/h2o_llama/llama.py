@@ -254,8 +254,8 @@ class Llama(Sequence):
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
-        n_ctx = int(params.n_ctx) or params.default_n_ctx(model._handle, model.n_ctx_train)
-        if is_auto_on_gpu and n_ctx <= _DENSE_ON_A_GPU and not (keep_history or profile):
+        is_short = (int(params.n_ctx) or model.n_ctx_train) <= _DENSE_ON_A_GPU
+        if is_auto_on_gpu and is_short and not (keep_history or profile):
             params = replace(params, h2o=None)
             warn(
                 f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
