@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 static std::vector<h2o_layer> sequence_layers(const h2o_kv_store & store) {
@@ -51,15 +52,14 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
     env.index = index.get();
     env.intra = intra.get();
     for (const auto & layer : store.layers()) {
-        const size_t n = std::max<size_t>(env.kinds.size(), layer.il + 1);
-        env.kinds.resize(n);
-        env.upstream_decodes.resize(n);
+        env.kinds.resize(std::max<size_t>(env.kinds.size(), layer.il + 1));
+        env.upstream_decodes.resize(env.kinds.size());
 
-        auto & kind = env.kinds[layer.il];
-        kind = attention_kind(layer, cparams.flash_attn);
-        // upstream's kernel is faster on a GPU
+        const auto kind = env.kinds[layer.il] = attention_kind(layer, cparams.flash_attn);
+        // upstream's kernel is faster on a GPU; a device behind RPC may be a CPU
         env.upstream_decodes[layer.il] = kind != H2O_ATTENTION_FUSED ||
-                (ggml_backend_dev_type(layer.device) != GGML_BACKEND_DEVICE_TYPE_CPU && has_flash_attention(layer));
+                (std::string_view(ggml_backend_reg_name(ggml_backend_dev_backend_reg(layer.device))) == "CUDA" &&
+                        has_flash_attention(layer));
     }
     if (config.has_key_index() || config.has_cold_store()) {
         check_retrieval();
