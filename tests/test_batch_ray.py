@@ -202,7 +202,8 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
                 assert job.poll() is None
                 time.sleep(0.01)
             if kills_worker:
-                os.kill(session_of(job.pid)[-1], signal.SIGKILL)
+                command = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in session_of(job.pid)}
+                os.kill(next(pid for pid in command if b"spawn_main" in command[pid]), signal.SIGKILL)
             else:
                 os.kill(job.pid, signal.SIGINT)
             _, errors = job.communicate(timeout=60)

@@ -149,8 +149,7 @@ struct nv_bfloat16 {
 struct alignas(4) half2 { half x, y; };
 
 inline half __float2half(float x) { return { ggml_fp32_to_fp16(x) }; }
-
-inline half2 __floats2half2_rn(float x, float y) { return { __float2half(x),     __float2half(y) }; }
+inline half2 __floats2half2_rn(float x, float y) { return { __float2half(x), __float2half(y) }; }
 
 // Products by a warp, as the PTX manual defines the fragments of each thread.
 
