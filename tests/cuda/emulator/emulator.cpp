@@ -23,7 +23,7 @@ order in_order = ASCENDING;
 
 namespace {
 
-constexpr size_t STACK_SIZE = (SWAPS_CONTEXTS ? 512 : 128)*1024; // AddressSanitizer needs more
+constexpr size_t STACK_SIZE = 128*1024;
 constexpr size_t MAX_VALUE  = 32; // bytes that a thread exchanges
 
 // Threads that wait for each other.
