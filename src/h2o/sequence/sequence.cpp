@@ -135,7 +135,7 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
     h2o_selection res = { (uint32_t) st.layers[0].n_memory(), config.n_memory(pos), {} };
     res.from.resize(st.layers.size());
 
-    // a GPU waits for it: layers are independent, and threads take one after the other
+    // Layers are independent. Threads share them, as a GPU waits for the memory sets.
     std::atomic<uint32_t> next { 0 };
     const auto build = [&]() {
         for (uint32_t i = next++; i < st.layers.size(); i = next++) {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ggml/cuda/launch.cuh"
+#include "ggml/cuda/numbers.cuh"
 
 #include <climits>
 
@@ -100,11 +100,6 @@ struct h2o_cuda_attn {
             int64_t state) const { return (int64_t) part*n_head*n_q + state; }
 };
 
-// x if it is the larger one or NaN: unlike fmaxf, NaN is kept
-static __device__ __forceinline__ float h2o_max_or_nan(float max, float x) {
-    return x > max || isnan(x) ? x : max;
-}
-
 // How many of n numbers come before the first for which is_before is false. A warp calls it.
 template <typename F>
 static __device__ __forceinline__ int h2o_count_before(const int32_t * list, int n, const F & is_before) {
@@ -140,5 +135,3 @@ static __device__ __forceinline__ bool h2o_has(const int32_t * list, int n, int 
     }
     return false;
 }
-
-static __device__ __forceinline__ bool h2o_is_finite(float x) { return x*0.0f == 0.0f; }

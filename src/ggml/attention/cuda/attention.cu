@@ -110,14 +110,13 @@ static h2o_cuda_attn args_of(const ggml_tensor * dst) {
     a.n_parts    = 1;
     a.n_splits   = 1;
 
-    const int64_t n_block = q->ne[3];
-    const int     sums    = ggml_get_op_params_i32(dst, 2);
-    const int64_t n_each  = sums == GGML_H2O_ATTN_QUERY_SUMS ? a.n_q : n_block;
+    const int     sums   = ggml_get_op_params_i32(dst, 2);
+    const int64_t n_each = sums == GGML_H2O_ATTN_QUERY_SUMS ? a.n_q : a.n_block;
 
     a.o    = (float *) dst->data;
-    a.sums = a.o + v->ne[0]*a.n_head*a.n_q*n_block;
+    a.sums = a.o + v->ne[0]*a.n_head*a.n_q*a.n_block;
     a.m    = a.sums + (sums ? (int64_t) a.n_k*a.n_head_kv*n_each : 0);
-    a.l    = a.m + (int64_t) a.n_q*a.n_head*n_block;
+    a.l    = a.m + (int64_t) a.n_q*a.n_head*a.n_block;
     return a;
 }
 

@@ -23,7 +23,7 @@ struct h2o_tile_sizes {
 
     static constexpr __host__ __device__ int q_size(int n_warps) { return n_warps*H2O_ATTN_WARP_ROWS*ld; }
 
-    // tiles of q in shared memory for sums: with two, copies run beside products
+    // tiles of q in shared memory for sums: with two, copies and products overlap
     static constexpr int sum_stages = D > 256 ? 1 : 2;
 
     // bytes: q, K and V; or K, and q of these stages

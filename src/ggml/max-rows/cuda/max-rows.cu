@@ -1,16 +1,11 @@
 #include "ggml/max-rows/cuda/max-rows.cuh"
 
-#include "ggml/cuda/launch.cuh"
-
-// x if it is the larger one or NaN: unlike fmaxf, NaN is kept
-static __device__ __forceinline__ float max_or_nan(const float max, const float x) {
-    return x > max || isnan(x) ? x : max;
-}
+#include "ggml/cuda/numbers.cuh"
 
 static __device__ __forceinline__ float warp_reduce_max_or_nan(float x) {
 #pragma unroll
     for (int offset = WARP_SIZE/2; offset > 0; offset >>= 1) {
-        x = max_or_nan(x, __shfl_xor_sync(0xffffffff, x, offset, WARP_SIZE));
+        x = h2o_max_or_nan(x, __shfl_xor_sync(0xffffffff, x, offset, WARP_SIZE));
     }
     return x;
 }
@@ -29,7 +24,7 @@ static __global__ void k_max_rows(const char * __restrict__ src, T * __restrict_
 
     float max = -INFINITY;
     for (int64_t i = threadIdx.x; i < ne00; i += blockDim.x) {
-        max = max_or_nan(max, (float) x[i]);
+        max = h2o_max_or_nan(max, (float) x[i]);
     }
     max = warp_reduce_max_or_nan(max);
 

@@ -2,6 +2,7 @@
 
 #include "ggml/cuda/copy.cuh"
 #include "ggml/cuda/mma.cuh"
+#include "ggml/cuda/numbers.cuh"
 #include "ggml/top-keys/cuda/select.cuh"
 
 #include <algorithm>
@@ -75,7 +76,7 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     for (int j = lane; j < a.d; j += WARP_SIZE) {
         const float x = sum_of(j);
         peak      = fmaxf(peak, fabsf(x));
-        is_finite = is_finite && x*0.0f == 0.0f;
+        is_finite = is_finite && h2o_is_finite(x);
     }
 #pragma unroll
     for (int offset = WARP_SIZE/2; offset > 0; offset /= 2) {
