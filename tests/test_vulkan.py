@@ -97,7 +97,7 @@ def test_what_needs_our_operators_is_refused(tiny_model: Path) -> None:
     for h2o in (H2OConfig(retrieval="index"), H2OConfig(evict=True, cold_store="memory")):
         with pytest.raises(H2OError, match="needs attention as one operator, which layer 0 does not have"):
             Llama(tiny_model, n_ctx=256, n_gpu_layers=-1, h2o=h2o)
-    with Llama(tiny_model, n_ctx=256, n_gpu_layers=-1) as llm:
+    with Llama(tiny_model, n_ctx=256, n_gpu_layers=-1, h2o="balanced") as llm:
         assert llm.h2o is not None
         assert llm.h2o.retrieval == "ngrams"
 
