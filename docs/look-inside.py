@@ -1,0 +1,123 @@
+# %% [markdown]
+# # Look inside
+#
+# Which tokens of a text does a model keep? This notebook reads a text with H2O and looks. It uses the small model that
+# comes with the package: 2 million parameters, one token per byte. It needs `pip install matplotlib`. Jupyter opens the
+# file with [jupytext](https://jupytext.readthedocs.io), VS Code without.
+#
+# ## Read a text
+#
+# The text is a file of Python's own library. Chunks have 512 tokens here, and a memory set 128 positions.
+# `keep_history=True` keeps the memory sets of all chunks.
+
+# %%
+import json.decoder
+from pathlib import Path
+
+import numpy as np
+from IPython.display import display
+from matplotlib.figure import Figure
+
+from h2o_llama import H2OConfig, Llama, demo_model_path
+
+# %matplotlib inline
+text = Path(json.decoder.__file__).read_bytes()[:6000]
+h2o = H2OConfig(chunk_size=512, sink_tokens=4, local_window=60, heavy_budget=64)
+llm = Llama(demo_model_path(), h2o=h2o, keep_history=True)
+llm.eval(llm.tokenize(text))
+print(llm.kv.n_tokens, "tokens in", llm.kv.chunk_index, "chunks; layers", llm.kv.layers)
+
+# %% [markdown]
+# ## A memory set
+#
+# Every layer has a memory set for each KV head: positions in the text, ascending. The first positions are the sinks,
+# the last the local window; between them are the heavy hitters.
+
+# %%
+sets = llm.kv.memory_indices(layer=3)
+print(sets.dtype, sets.shape)
+print(sets[:, :12])
+
+# %% [markdown]
+# The heavy hitters of head 0 of layer 3 are positions in the text, so they can be read. Here is a part of the text,
+# with dots for all other characters.
+
+# %%
+heavy = llm.kv.heavy_hitters(layer=3, head=0)
+first = heavy[0]
+shown = "".join(chr(text[p]) if p in heavy else "·" for p in range(first, first + 800))
+for i in range(0, len(shown), 80):
+    print(shown[i : i + 80])
+
+# %% [markdown]
+# ## Scores
+#
+# A score is the attention that a position has received so far, from tokens further away than the local window. Heavy
+# hitters have the highest mean over these tokens, so a position is not kept for its age alone. A position outside the
+# memory set receives nothing, so its score stays the same.
+
+# %%
+scores = llm.kv.scores(layer=3)[0]
+figure = Figure(figsize=(8, 3), layout="constrained")
+axes = figure.subplots()
+axes.plot(scores, color="0.7", linewidth=0.6)
+axes.plot(heavy, scores[heavy], "o", markersize=3, label="kept at the end")
+axes.set(xlabel="position", ylabel="score", yscale="log", ylim=(1e-4, None))
+axes.legend()
+display(figure)
+
+# %% [markdown]
+# ## From chunk to chunk
+#
+# A kept position may be dropped later. The plot has a line for each chunk, with the positions of its memory set. A
+# dropped position never returns, but tiles may still read it.
+
+# %%
+figure = Figure(figsize=(8, 3), layout="constrained")
+axes = figure.subplots()
+for chunk, memory in enumerate(llm.kv.history):
+    kept = memory[3][0]
+    axes.plot(kept[kept >= 0], [chunk] * (kept >= 0).sum(), "|", color="C0")
+axes.set(xlabel="position", ylabel="memory set after chunk")
+axes.invert_yaxis()
+display(figure)
+
+# %% [markdown]
+# ## Extra keys
+#
+# The queries of a tile choose more positions together, anywhere in the text before their chunk. Here is a line for each
+# of three tiles of the last chunk, in head 0 of layer 3.
+
+# %%
+figure = Figure(figsize=(8, 2), layout="constrained")
+axes = figure.subplots()
+first = (llm.kv.chunk_index - 1) * (h2o.chunk_size // h2o.tile)
+for tile in range(first, first + 3):
+    keys = llm.kv.extra_keys(layer=3, head=0, tile=tile)
+    axes.plot(keys, [tile] * len(keys), "|", color="C1")
+axes.set(xlabel="position", ylabel="tile", yticks=range(first, first + 3))
+axes.invert_yaxis()
+display(figure)
+
+# %% [markdown]
+# ## Its cost
+#
+# Dense attention reads the same text. How far apart are their predictions of the next token?
+
+
+# %%
+def log_probabilities(model: Llama) -> np.ndarray:
+    shifted = model.logits[-1] - model.logits[-1].max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+with Llama(llm, h2o=None) as dense:
+    dense.eval(dense.tokenize(text))
+    expected = log_probabilities(dense)
+found = log_probabilities(llm)
+print("KL divergence:", round(float(np.sum(np.exp(expected) * (expected - found))), 4), "nats")
+print("K and V:", llm.kv.stats.kv_bytes, "bytes; scores and memory sets:", llm.kv.stats.state_bytes)
+llm.close()
+
+# %% [markdown]
+# `h2o-llama eval` measures this over whole texts, and `h2o-llama inspect` makes a page of every head's kept tokens.
