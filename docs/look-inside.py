@@ -39,15 +39,13 @@ print(sets.dtype, sets.shape)
 print(sets[:, :12])
 
 # %% [markdown]
-# The heavy hitters of head 0 of layer 3 are positions in the text, so they can be read. Here is a part of the text,
-# with dots for all other characters.
+# The heavy hitters of head 0 of layer 3 are positions in the text, so they can be read. In each of these lines it is the
+# last character.
 
 # %%
 heavy = llm.kv.heavy_hitters(layer=3, head=0)
-first = heavy[0]
-shown = "".join(chr(text[p]) if p in heavy else "·" for p in range(first, first + 800))
-for i in range(0, len(shown), 80):
-    print(shown[i : i + 80])
+for position in heavy[:12]:
+    print(position, text[max(position - 40, 0) : position + 1])
 
 # %% [markdown]
 # ## Scores
