@@ -39,8 +39,7 @@ print(sets.dtype, sets.shape)
 print(sets[:, :12])
 
 # %% [markdown]
-# The heavy hitters of head 0 of layer 3 are positions in the text, so they can be read. In each of these lines it is the
-# last character.
+# The heavy hitters of head 0 of layer 3 are positions in the text, so they can be read: each line ends with one.
 
 # %%
 heavy = llm.kv.heavy_hitters(layer=3, head=0)
