@@ -64,13 +64,13 @@ MatmulKernels = _machine(
 
 Library = Annotated[
     bool,
-    typer.Option("--library/--no-library", help="Keep the text in the library, and reuse one that begins alike."),
+    typer.Option("--library/--no-library", help="Keep the text in the library; reuse one with the same beginning."),
 ]
 
 
 def max_tokens(least: int = 1) -> Any:
     """The option for a parameter of this name."""
-    return typer.Option("--max-tokens", "-n", min=least, help="Tokens to generate at most.")
+    return typer.Option("--max-tokens", "-n", min=least, help="Maximum number of tokens to generate.")
 
 
 Options = Mapping[str, tuple[Any, Any]]

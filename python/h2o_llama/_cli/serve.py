@@ -108,7 +108,7 @@ def serve(
         str | None,
         typer.Option(
             envvar="LLAMA_API_KEY",
-            help="Key that requests must have. Other users see it here, but not in the variable.",
+            help="Key that requests must have. Other users can see the option, but not the variable.",
         ),
     ] = None,
     slot_save_path: Annotated[
@@ -122,7 +122,7 @@ def serve(
         typer.Option(
             metavar="FOLDER|off",
             show_default="the user's library",
-            help="Keep texts there, and reuse one that begins alike.",
+            help="Keep texts there, and reuse a text with the same beginning.",
         ),
     ] = None,
     embeddings: Annotated[
