@@ -69,7 +69,7 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
     if report.memory_end == 0:
         console.print(
             f"The text has {report.n_tokens:,} tokens and fits into one chunk of {chunk:,}: every token reads all "
-            "before it, without a memory set. A smaller one, --h2o-set chunk_size=N, cuts it up."
+            "before it, without a memory set. With smaller chunks it has some: --h2o-set chunk_size=N."
         )
         return
     brackets = console.color_system is None

@@ -70,7 +70,7 @@ class ChatTemplate:
         if tools and tool_choice != "none" and not self._core.supports_tools:
             raise ValueError(
                 f"[{owner}] this model's chat template has no place for tools: use a model that was trained for them, "
-                "or pass a chat_template that tells it about them to Llama"
+                "or pass Llama a chat_template that has one"
             )
         core = self._core.apply(
             messages=check.json_text(owner, "messages", list(messages)),
