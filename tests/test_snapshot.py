@@ -120,30 +120,6 @@ def test_a_state_is_read_off_its_device_once(model: str, model_by_name: ModelByN
     assert 0 < n_read <= n_state
 
 
-def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
-    """Without H2O: sliding windows, recurrent states."""
-    with open_llama(unsupported_memory_model, None) as llm:
-        llm.eval(random_tokens(40))
-        snapshot = llm.snapshot()
-        llm.eval(random_tokens(20, seed=1))
-        expected = llm.logits
-        llm.restore(snapshot)
-        llm.eval(random_tokens(20, seed=1))
-        np.testing.assert_array_equal(llm.logits, expected)
-
-
-def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
-    """Drafted tokens are not in it."""
-    prompt = random_tokens(10) * 6
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as other:
-        drawn = list(islice(llm.generate(prompt, temperature=0, draft=8), 5))
-        snapshot = llm.snapshot()
-        assert snapshot.tokens.tolist() == prompt + drawn
-        other.restore(snapshot)
-        follows = [list(islice(x.generate([], temperature=0), 20)) for x in (llm, other)]
-        assert follows[0] == follows[1]
-
-
 def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
     """An unrecorded history cannot be restored; a recorded one is dropped where nothing is recorded."""
     with open_llama(tiny_model, CONFIG, keep_history=False) as plain, open_llama(tiny_model, CONFIG) as recording:
@@ -542,21 +518,3 @@ def test_bad_lookups_are_refused(tiny_model: Path) -> None:
 
 def _with_int(state: bytes, offset: int, value: int) -> bytes:
     return state[:offset] + value.to_bytes(4, "little") + state[offset + 4 :]
-
-
-@pytest.mark.parametrize("mutate", ["cut", "flip"])
-def test_no_damaged_state_ends_the_process(tiny_model: Path, mutate: str, rng: np.random.Generator) -> None:
-    """Restored or refused, and the context can be used."""
-    change: Callable[[bytes, int], bytes] = {
-        "cut": lambda state, i: state[:i],
-        "flip": lambda state, i: state[:i] + bytes([state[i] ^ (1 << int(rng.integers(8)))]) + state[i + 1 :],
-    }[mutate]
-    with open_llama(tiny_model, SMALL) as llm:
-        llm.eval(random_tokens(40))
-        state = state_of(llm)
-        for i in [*range(0, 400, 3), *rng.integers(0, len(state), 150).tolist()]:
-            try:
-                restore(llm, change(state, i))
-            except H2OError:
-                llm.reset()
-            llm.eval([1, 2, 3])
