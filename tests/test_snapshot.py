@@ -21,10 +21,11 @@ import pytest
 from gguf import GGUFReader, GGUFWriter
 
 import h2o_llama
+from adapters import random_adapter
 from cases import SMALL, Case
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
-from h2o_llama import H2OError, Llama, Snapshot
+from h2o_llama import H2OConfig, H2OError, Llama, Snapshot
 from h2o_llama.models._fingerprint import model_fingerprint
 from h2o_llama.models._gguf_file import tensor_starts
 from h2o_llama.sequence import _snapshot_file
@@ -182,6 +183,42 @@ def test_another_model_of_the_same_sizes(tiny_model: Path, tmp_path: Path) -> No
         llm.restore(snapshot)
         with pytest.raises(ValueError, match="it is of another model"):
             other.restore(snapshot)
+
+
+YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
+
+
+@pytest.mark.parametrize("what", ["adapters", "RoPE", "metadata"])
+def test_what_changes_a_model_is_known(what: str, tiny_model: Path, tmp_path: Path) -> None:
+    """Adapters by their content, not by their paths; no order counts. All but the first two are other models."""
+    first, second = (random_adapter(tiny_model, seed=i).write(tmp_path / f"{i}.gguf") for i in range(2))
+    copied = Path(shutil.copy(first, tmp_path / "copy.gguf"))
+    base, length = {"qwen3.rope.freq_base": 500.0}, {"qwen3.context_length": 99}
+    lora: list[Any] = [[(first, 0.5), second], [second, (copied, 0.5)]]
+    lora += [None, second, [second, (first, 0.25)], [second, (second, 0.5)]]
+    options, refusal = {
+        "adapters": ([{"lora": x} for x in lora], "other adapters"),
+        "RoPE": (
+            [YARN, YARN | {"yarn_beta_fast": None}, {}, YARN | {"yarn_orig_ctx": 49}, YARN | {"rope_freq_base": 1e6}],
+            "RoPE options",
+        ),
+        "metadata": ([{"kv_overrides": x} for x in (base | length, length | base, None, length)], "of another model"),
+    }[what]
+    for h2o in (H2OConfig(chunk_size=S), None):
+
+        def open_(changes: dict[str, Any], h2o: H2OConfig | None = h2o) -> Llama:
+            return Llama(tiny_model, n_ctx=64, n_threads=1, h2o=h2o, **changes)
+
+        with open_(options[0]) as llm:
+            llm.eval(random_tokens(40))
+            llm.save(tmp_path / "snapshot")
+            expected = llm.logits
+        with open_(options[1]) as llm:
+            llm.load(tmp_path / "snapshot")
+            np.testing.assert_array_equal(llm.logits, expected)
+        for other in options[2:]:
+            with open_(other) as llm, pytest.raises(ValueError, match=refusal):
+                llm.load(tmp_path / "snapshot")
 
 
 # --- damage
