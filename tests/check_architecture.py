@@ -208,7 +208,7 @@ class Checks:
             yield "keys", min(errors)
 
     def check_past(self, h2o: H2OConfig) -> Iterator[tuple[str, float]]:
-        """What follows after going back, in a copy and from a snapshot. In any order: test_h2o_past.py."""
+        """Reading on after going back, in a fork and from a snapshot. In any order: test_h2o_past.py."""
         with self.open(h2o, n_seq_max=2, keep_history=True) as llm:
             expected = read(llm, self.text)
             llm.reset()
