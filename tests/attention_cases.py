@@ -172,16 +172,6 @@ class Problem:
                 other.list_first = (self.list_first[tiles] - start).clip(0, end - start)
         return other
 
-    def of_head(self, h: int) -> Problem:
-        """The same for one KV head alone."""
-        heads = slice(h * self.case.group, (h + 1) * self.case.group)
-        other = self.changed(q=self.q[:, heads], k=self.k[[h]], v=self.v[[h]], rows=self.rows[:, [h]])
-        if self.sinks is not None:
-            other.sinks = self.sinks[heads]
-        if self.list_rows is not None:
-            other.list_rows = self.list_rows[[h % len(self.list_rows)]]
-        return other
-
     def stored(self) -> Problem:
         """K and V as the operator takes them, if they are numbers."""
         if self.k.dtype != np.float32:

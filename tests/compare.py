@@ -28,12 +28,6 @@ def assert_all_equal(actual: Iterable[Any], expected: Iterable[Any]) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-def assert_all_close(actual: Iterable[Any], expected: Iterable[Any], bound: float) -> None:
-    """The same arrays, but for relative or absolute differences up to this bound."""
-    for got, want in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
-
-
 def assert_same_history(actual: Iterable[Any], expected: Iterable[Any]) -> None:
     """The same memory sets of every layer after every chunk."""
     for got, want in zip(actual, expected, strict=True):

@@ -97,8 +97,6 @@ GEMMA3 = ModelSpec("gemma3-windows", "gemma3", 64, 32, (4,) * 4, (1,) * 4, rope_
 # The first layer and the third have a short convolution in place of attention.
 LFM2 = ModelSpec("lfm2-conv", "lfm2", 128, 32, (4,) * 4, (0, 2, 0, 2), rope_base=1e6)
 DEEPSEEK2 = ModelSpec("deepseek2-mla", "deepseek2", 64, 32, (4,) * 3, (1,) * 3, n_rot=64, rank=128, n_expert=4)
-# Rows are long enough for K-quants.
-WIDE = ModelSpec("wide", "llama", 256, 64, (4, 4), (2, 2), n_ff=256)
 # Its K and V do not depend on what attention computes.
 ONE_LAYER = ModelSpec("one-layer", "qwen3", 64, 64, (8,), (2,))
 
@@ -115,7 +113,6 @@ FIXTURE_MODELS = {
         GEMMA3,
         LFM2,
         DEEPSEEK2,
-        WIDE,
     )
 }
 
@@ -176,27 +173,8 @@ def write_sliding_window(path: Path) -> None:
     """A gemma3 model: complete, but its memory is the sliding-window cache, not the plain one."""
     spec = ModelSpec("gemma3", "gemma3", 64, 32, (2, 2), (1, 1), tied=True)
     writer = open_writer(spec, path)
-    writer.add_sliding_window(64)
-    weights = Weights(spec, writer)
-    weights.add_matrix("token_embd", weights.normal(N_VOCAB, spec.n_embd))
-    weights.add_norm("output_norm", spec.n_embd)
-    for il in range(spec.n_layer):
-        prefix = f"blk.{il}."
-        for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):
-            weights.add_norm(prefix + norm, spec.n_embd)
-        weights.add_norm(prefix + "attn_q_norm", spec.head_dim)
-        weights.add_norm(prefix + "attn_k_norm", spec.head_dim)
-        n_out = {
-            "attn_q": 64,
-            "attn_k": 32,
-            "attn_v": 32,
-            "attn_output": 64,
-            "ffn_gate": spec.n_ff,
-            "ffn_up": spec.n_ff,
-        }
-        for name, n in n_out.items():
-            weights.add_projection(prefix + name, n, 64, 1.0)
-        weights.add_projection(prefix + "ffn_down", 64, spec.n_ff, 1.0)
+    writer.add_sliding_window(64)  # in all layers, without a pattern
+    add_weights(spec, writer)
     finish(writer)
 
 

@@ -24,7 +24,6 @@ from attention_cases import (
 )
 from compare import assert_all_equal, case
 from cuda_in_software import IS_SOFTWARE, running
-from h2o_llama import _core
 from kernels import CUDA, ISAS, on
 from pairwise import all_pairs
 
@@ -195,15 +194,6 @@ class TestSameBits:
         for n_threads in (2, 3):
             assert_all_equal(problem.attend(isa, n_threads=n_threads), want)
 
-    def test_without_limits(self, kernel: str, way: Case) -> None:
-        """And of sums, with limits that exclude nothing."""
-        problem = Problem(replace(way, has_limits=True))
-        want = problem.changed(limits=None).attend(kernel)
-        assert_same_output(problem.attend(kernel), want)
-        assert problem.limits is not None
-        for limit in (problem.k.shape[1] - 1, 2**31 - 1):
-            assert_all_equal(problem.changed(limits=np.full_like(problem.limits, limit)).attend(kernel), want)
-
     @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads", "in place, sums of queries"])
     def test_without_sums(self, isa: str, name: str) -> None:
         """By plain code, too, which an infinite query asks for."""
@@ -211,14 +201,6 @@ class TestSameBits:
             problem = Problem(WAYS[name])
             problem.q[0, 1, 3, 0] = value
             assert_same_output(problem.attend(isa, NO_SUMS), problem.attend(isa))
-
-    @pytest.mark.parametrize("sizes", [WAYS["packed, lists"], WAYS["packed, lists of heads"], *IN_ROUNDS.values()])
-    def test_for_a_head_alone(self, isa: str, sizes: Case) -> None:
-        problem = Problem(sizes)
-        want = problem.attend(isa)
-        for h in range(sizes.n_head_kv):
-            got, heads = problem.of_head(h).attend(isa), slice(h * sizes.group, (h + 1) * sizes.group)
-            assert_all_equal(got, (want.o[:, :, heads], want.sums[:, [h]], want.m[:, heads], want.l[:, heads]))
 
     @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads"])
     def test_for_queries_alone(self, kernel: str, name: str) -> None:
@@ -261,37 +243,6 @@ class TestSameBits:
                 }
                 rows = np.concatenate([problem.rows, problem.rows], -1).astype(np.int32)[..., : problem.rows.shape[-1]]
                 assert_all_equal(problem.changed(rows=rows, **odd).attend(kernel), want)
-
-    def test_of_own_keys_in_order(self, kernel: str, way: Case) -> None:
-        """Without rows, own keys are 0 to n_k - 1."""
-        for type in ("f32", "f16", "q4_0") if kernel != CUDA else ("f16",):
-            with case(type=type):
-                problem = Problem(replace(way, type=type, rows="in order"))
-                listed = problem.changed(case=replace(problem.case, rows="ascending"))
-                assert_all_equal(problem.attend(kernel), listed.attend(kernel))
-
-    @pytest.mark.parametrize("name", ["in place, lists", "packed, lists", "packed, lists of heads"])
-    def test_of_lists_that_add_nothing(self, kernel: str, name: str) -> None:
-        """Padding, and what a head has anyway, seen or not. Sums are added up in other runs."""
-        problem = Problem(replace(WAYS[name], rows="in order", sees="sorted"))
-        assert problem.list_rows is not None
-        own = np.broadcast_to(np.arange(problem.list_rows.shape[-1]) % problem.case.n_k, problem.list_rows.shape)
-        nothing = (
-            [np.full_like(own, -1)]
-            if problem.list_first is None
-            else [np.full_like(own, -1), own[..., : problem.case.n_k]]
-        )
-        for rows in nothing:
-            first = None
-            if problem.list_first is not None:
-                first = np.full(rows.shape[1:], problem.case.n_q if rows[0, 0, 0] < 0 else 0)
-            got = problem.changed(list_rows=rows, list_first=first).attend(kernel)
-            want = problem.changed(list_rows=None).attend(kernel)
-            if kernel == CUDA:
-                problem.assert_close(got, want, kernel)
-            else:
-                assert_same_output(got, want)
-                np.testing.assert_allclose(got.sums, want.sums, rtol=2.0**-15)
 
 
 class TestNotFinite:
@@ -436,8 +387,3 @@ class TestExtremes:
                 problem.q *= np.float32(size)
                 got = problem.check(kernel)
                 assert np.abs(got.m[np.isfinite(got.m)]).max() <= np.float32(softcap)
-
-
-def test_an_unknown_instruction_set() -> None:
-    with pytest.raises(ValueError, match="this CPU has no 'abacus'"):
-        _core.ops_set_isa("abacus")

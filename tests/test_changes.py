@@ -11,7 +11,8 @@ import pytest
 
 from adapters import random_adapter
 from changes import CHANGES, KINDS, LORA
-from check_architecture import OPEN, Checks, random_text, read, relative_error
+from check_architecture import OPEN, Checks, random_text, read
+from compare import relative_error
 from h2o_llama import Llama
 from inputs import ModelByName
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import case
 from h2o_llama import H2OError
 from h2o_llama._core import EncodedRows
 
@@ -54,22 +53,6 @@ def test_all_half_values() -> None:
     values = np.arange(65536, dtype=np.uint16)
     for type_, order in itertools.product(("f16", "bf16"), (values, RNG.permutation(values))):
         assert_exact(as_bytes(order.reshape(256, 256)), type_, 3)
-
-
-@pytest.mark.parametrize("type_", BLOCK_BYTES)
-def test_every_type_and_unit(type_: str) -> None:
-    """Bytes of few values, of few rows, noise, and rows that are a step or some flags from those before."""
-    n_bytes = 6 * BLOCK_BYTES[type_]
-    kinds = {
-        "few": RNG.integers(0, 4, (40, n_bytes)),
-        "repeated": np.tile(RNG.integers(0, 256, (5, n_bytes)), (8, 1)) + (np.arange(40)[:, None] == 20),
-        "noise": RNG.integers(0, 256, (40, n_bytes)),
-        "steps": RNG.integers(0, 256, n_bytes) + 3 * np.arange(40)[:, None],
-        "flags": np.bitwise_xor.accumulate((RNG.random((40, n_bytes)) < 0.1) * 0x5A, axis=0),
-    }
-    for (kind, data), unit_rows in itertools.product(kinds.items(), (1, 2, 7, 40, 1000)):
-        with case(kind=kind, unit_rows=unit_rows):
-            assert_exact(data.astype(np.uint8), type_, unit_rows)
 
 
 def test_empty_and_odd_sizes() -> None:
@@ -146,17 +129,6 @@ def test_noise_in_place_of_frames_gives_an_error_or_rows() -> None:
         damaged = encoded.frames[:n] + RNG.bytes(len(encoded.frames) - n)
         with pytest.raises(H2OError, match="zstd"):
             encoded.decode(0, 40, frames=damaged)
-
-
-def test_bad_arguments() -> None:
-    rows = np.zeros((4, 8), np.uint8)
-    for type_, unit_rows in (("q3", 1), ("q8_0", 1), ("f16", 0)):
-        with pytest.raises(ValueError, match=r"\[codec\] expected a type"):
-            EncodedRows(rows, type=type_, unit_rows=unit_rows)
-    encoded = EncodedRows(rows, type="f16", unit_rows=1)
-    for start, stop, frames in ((0, 5, None), (3, 2, None), (0, 4, b"")):
-        with pytest.raises(ValueError, match=r"\[codec\] expected rows"):
-            encoded.decode(start, stop, frames=frames)
 
 
 def test_the_python_package_zstandard_works_beside_our_copy() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from compare import assert_all_close, case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama.sequence._drafting import DraftLength
 from inputs import random_tokens
-from llamas import arrays
 from spies import record_calls
 
 S = 16
@@ -101,46 +98,6 @@ def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
             assert context.find_draft(text[-1], 1, 1).tolist() == draft_of(text, 1, 1) == [7]
 
 
-def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
-    first, second = [1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14, 15, 16, 17, 18]
-    dense.reset()
-    with dense._state.used() as context:
-        logits = np.empty((0, dense.n_vocab), dtype=np.float32)
-        for n_kept, tokens in ((0, first + second), (10, [*first, *second[:4], 20, *first[:4]])):
-            context.remove(n_kept)
-            context.decode(np.array(tokens, dtype=np.int32), logits, 0, False, None)
-        # The removed tokens from position 10 on would be the newest match.
-        assert context.find_draft(5, 1, 2).tolist() == [6, 7]
-        state = context.get_state(False)
-        context.set_state(state, False)
-        assert context.find_draft(5, 1, 2).tolist() == []  # a state has no text
-        context.decode(np.array(first * 2, dtype=np.int32), logits, 0, False, None)
-        assert context.find_draft(1, 1, 3).tolist() == [2, 3, 4]
-        context.clear()
-        context.decode(np.array(first[:1], dtype=np.int32), logits, 0, False, None)
-        assert context.find_draft(2, 1, 3).tolist() == []
-
-
-def test_no_draft_begins_a_chunk(tiny_model: Path) -> None:
-    """Its memory set could not be undone."""
-    for n_tokens in range(S, 2 * S + 1):
-        with (
-            case(n_tokens=n_tokens),
-            open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, chunk_size=S)) as llm,
-        ):
-            llm.eval([7] * n_tokens)
-            with llm._state.used() as context:
-                n_room = S - 1 - n_tokens % S
-                assert len(context.find_draft(7, 1, 12)) == min(12, n_tokens // 2, n_room)
-                for n in (n_room, n_room + 1):
-                    tokens = np.full(1 + n, 7, dtype=np.int32)
-                    logits = np.empty((1 + n, llm.n_vocab), dtype=np.float32)
-                    with nullcontext() if n == n_room else pytest.raises(ValueError, match="can be taken back"):
-                        context.decode_draft(tokens, logits)
-                        assert context.n_tokens == n_tokens + 1
-                    assert context.remove(n_tokens)
-
-
 def test_the_end_of_a_text_is_not_drafted(dense: Llama) -> None:
     dense.reset()
     dense.eval([*range(1, 13), models.EOS, 1, 2, *range(1, 9)])
@@ -196,73 +153,6 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 
 
 # --- who looks, and who stops
-
-
-@pytest.mark.parametrize("name", ["h2o", "memory"])
-@pytest.mark.parametrize("every", [1, 7, 20])
-def test_the_sequence_is_the_same_after_every_token(tiny_model: Path, name: str, every: int) -> None:
-    with open_tiny(tiny_model, CONFIGS[name]) as llm, open_tiny(tiny_model, CONFIGS[name]) as plain:
-        generators = llm.generate(PROMPT, **REPEAT, draft=15), plain.generate(PROMPT, **REPEAT)
-        for i, (token, expected) in enumerate(itertools.islice(zip(*generators, strict=True), 60)):
-            assert token == expected
-            assert llm.n_tokens == plain.n_tokens == len(PROMPT) + i + 1
-            np.testing.assert_allclose(llm.logits, plain.logits, rtol=1e-4, atol=1e-4)
-            if i % every == every - 1:  # removes the drafted tokens
-                assert_all_close(arrays(llm), arrays(plain), 1e-4)
-        assert llm.kv.stats.drafted_tokens > 0
-        assert (llm.kv.stats.accepted_tokens > 0) == (every > 1)
-
-
-def test_scored_drafts_are_as_long_as_can_be_taken_back(tiny_model: Path) -> None:
-    """Where no chunk begins. Longer ones would be there."""
-    with open_tiny(
-        tiny_model, H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, decode="memory", chunk_size=64)
-    ) as llm:
-        llm.eval([7] * 40)
-        with llm._state.used() as context:
-            assert context.find_draft(7, 1, 50).size == 15
-        expected = generate(llm, 200, **REPEAT)
-        llm.reset()
-        assert generate(llm, 200, draft=50, **REPEAT) == expected
-        assert llm.kv.stats.accepted_tokens > 100
-
-
-def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig | None) -> None:
-    """Evaluate, remove, generate: as without drafts."""
-    with open_tiny(tiny_model, h2o) as llm:
-
-        def run(draft: int) -> list[int]:
-            llm.reset()
-            first = llm.generate(PROMPT, **REPEAT, draft=draft)
-            out = list(itertools.islice(first, 20))
-            llm.eval([3, 4, 5], decode=True)
-            out += [next(first)]
-            second = llm.generate([], **REPEAT, draft=draft)
-            out += [next(g) for g in (first, second) * 10]
-            return [*out, llm.n_tokens]
-
-        expected = run(0)
-        assert run(15) == expected
-        assert expected[-1] == len(PROMPT) + 20 + 3 + 1 + 20
-        assert llm.kv.stats.drafted_tokens > 0
-
-
-def test_a_generator_that_was_left_behind(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, chunk_size=S)) as llm:
-        for leave in (lambda g: g.close(), lambda g: llm.reset()):
-            llm.reset()
-            generator = llm.generate(PROMPT, **REPEAT, draft=15)
-            tokens = list(itertools.islice(generator, 13))
-            assert llm.n_tokens == len(PROMPT) + 13
-            leave(generator)
-            if llm.n_tokens > 0:
-                rest = list(itertools.islice(llm.generate([], temperature=0), 4))
-                assert tokens + rest == generate(llm, 13, **REPEAT) + list(
-                    itertools.islice(llm.generate([], temperature=0), 4)
-                )
-            llm.reset()
-            llm.eval(PROMPT)
-            assert llm.n_tokens == len(PROMPT)
 
 
 def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: H2OConfig | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ import pytest
 
 import h2o_llama
 import models
-from cases import CACHE_POSITIONS, COLD, EVICT, EVICTING, INDEX, SMALL, Case, S
+from cases import CACHE_POSITIONS, COLD, EVICT, EVICTING, FOLDER, INDEX, SMALL, Case, S
 from compare import assert_all_equal, assert_logits_close, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, Model, UnsupportedModelError, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import ModelByName, random_tokens, split
-from llamas import arrays, decode_calls, eval_calls, lookups_of, open_llama, restore, state_of
+from llamas import arrays, eval_calls, lookups_of, open_llama, restore, state_of
 from oracle import layers, read_model
 from oracle.rope import rotated
 from tolerances import SELF_LOGITS_F32
@@ -37,25 +37,31 @@ def config(request: pytest.FixtureRequest) -> Case:
     return (EVICTING | moved)[request.param]
 
 
-@pytest.mark.parametrize("name", [name for name in EVICTING if name != "evict, composed, dense layer"])
+COLD_INDEX = INDEX.but(evict=True, cold_store="memory", kv_type="f16")
+KEPT_ALIKE = {name: case for name, case in EVICTING.items() if name != "evict, composed, dense layer"} | {
+    "index": COLD_INDEX,
+    "index, file": COLD_INDEX.but(cold_store=FOLDER, kv_type="q8_0"),
+    "index, compressed": COLD_INDEX.but(cold_store_compression=LosslessConfig()),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_ALIKE)
 def test_is_as_if_everything_were_kept(tiny_model: Path, name: str) -> None:
     """Bit for bit, over the ends of chunks, in prompts and in generated text.
 
     Where all is kept, generated tokens attend to composed dense layers by upstream's attention, which rounds otherwise.
     """
-    config = EVICTING[name]
+    config = KEPT_ALIKE[name]
     tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
     calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
-    with (
-        open_llama(tiny_model, config) as llm,
-        open_llama(tiny_model, config.but(evict=False, cold_store=None, decode="memory")) as kept,
-    ):
+    everything = config.but(evict=False, cold_store=None, cold_store_compression=None, decode="memory")
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, everything) as kept:
         for call in calls:
             (got,), (want,) = (eval_calls(x, [call]) for x in (llm, kept))
             np.testing.assert_array_equal(got, want)
         assert_same_memory(llm, kept, is_stored=config.h2o.cold_store is not None)
         assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
-        if config.h2o.lookup_budget:
+        if config.h2o.lookup_budget and not config.h2o.has_key_index:
             assert sum(map(len, lookups_of(llm))) > 100
 
 
@@ -91,30 +97,6 @@ def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path
     for n_threads in (3, 5):
         with open_llama(tiny_model, EVICTING[name], n_threads=n_threads) as llm:
             np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
-
-
-@pytest.mark.parametrize(("model_name", "kv_type"), [("qwen3-gqa4-f32", "f16"), ("deci-mixed-f32", "q8_0")])
-def test_what_an_index_chooses_is_brought_back(
-    model_by_name: ModelByName, tmp_path: Path, model_name: str, kv_type: str
-) -> None:
-    """Prompts, generated tokens and the tokens of a copy, while another sequence reads another text."""
-    kept = INDEX.but(kv_type=kv_type)
-    cold = kept.but(evict=True, cold_store="memory")
-    lossless = LosslessConfig()
-    configs = (kept, cold, cold.but(cold_store=str(tmp_path)), cold.but(cold_store_compression=lossless))
-    tokens, others = random_tokens(150, seed=15), random_tokens(90, seed=16)
-    results = []
-    for config in configs:
-        with open_llama(model_by_name(model_name), config, n_seq_max=3, n_threads=3) as llm:
-            other = llm.sequence()
-            got = eval_calls(llm, split(tokens[:100], [70, 30]))
-            got += eval_calls(other, split(others, [50, 40]))
-            copy = llm.fork()
-            got.append(decode_calls(llm, [[token] for token in tokens[100:]]))
-            got.append(decode_calls(copy, [[token] for token in others[:40]]))
-            results.append(got)
-    for result in results[1:]:
-        assert_all_equal(result, results[0])
 
 
 def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
@@ -159,41 +141,32 @@ def test_rows_take_memory_while_something_is_in_them(monkeypatch: pytest.MonkeyP
     assert empty > 0.75
 
 
-def test_a_state_without_rows_takes_back_what_is_in_the_open_chunk(tiny_model: Path, config: Case) -> None:
-    """A small part of a state: K and V are in the cache until the chunk closes."""
-    tokens = random_tokens(3 * config.h2o.chunk_size + 5)
+def test_a_state_without_rows(tiny_model: Path, config: Case) -> None:
+    """A small part of a state. K and V stay in the cache until the chunk closes; then they are taken from there."""
+    size = config.h2o.chunk_size
+    tokens = random_tokens(3 * size + 5)
     with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
         for x in (llm, fresh):
             x.eval(tokens)
-        state = state_of(llm, partial=True, rows=False)
-        assert len(state) < 0.5 * len(state_of(llm, partial=True))
-        llm.eval(random_tokens(config.h2o.chunk_size - 5, seed=1))
+        whole, state = state_of(llm, partial=True), state_of(llm, partial=True, rows=False)
+        assert len(state) < 0.5 * len(whole)
+        llm.eval(random_tokens(size - 5, seed=1))
+        rows = state_of(llm, partial=True, end=len(tokens))  # not of the chunk's other tokens
+        assert len(rows) == pytest.approx(len(whole), rel=0.02)
+        assert len(rows) < 0.9 * len(state_of(llm, partial=True))
         restore(llm, state, partial=True, rows=False)
         for x in (llm, fresh):
-            x.eval(random_tokens(config.h2o.chunk_size, seed=2))
+            x.eval(random_tokens(2 * size, seed=2))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
         before = arrays(llm)
         with pytest.raises(H2OError, match="the rows of this partial state have moved"):
             restore(llm, state, partial=True, rows=False)
-        for x, y in zip(arrays(llm), before, strict=True):
-            np.testing.assert_array_equal(x, y)
-
-
-def test_rows_for_a_state_without_rows_are_taken_when_the_chunk_closes(tiny_model: Path, config: Case) -> None:
-    """Only its own tokens' rows, not the others of the chunk."""
-    tokens = random_tokens(3 * config.h2o.chunk_size + 5)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
-        for x in (llm, fresh):
-            x.eval(tokens)
-        state, small = state_of(llm, partial=True, rows=False), len(state_of(llm, partial=True))
-        llm.eval(random_tokens(config.h2o.chunk_size - 5, seed=1))
-        rows = state_of(llm, partial=True, end=len(tokens))
-        assert len(rows) == pytest.approx(small, rel=0.02)
-        assert len(rows) < 0.9 * len(state_of(llm, partial=True))
-        llm.eval(random_tokens(2 * config.h2o.chunk_size, seed=2))
+        assert_all_equal(arrays(llm), before)
         restore(llm, rows, partial=True)
         restore(llm, state, partial=True, rows=False)
-        for more in (random_tokens(2 * config.h2o.chunk_size, seed=3), [3]):
+        fresh.reset()
+        fresh.eval(tokens)
+        for more in (random_tokens(2 * size, seed=3), [3]):
             assert_all_equal(arrays(llm), arrays(fresh))
             for x in (llm, fresh):
                 x.eval(more)
@@ -275,33 +248,6 @@ def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Pat
 
 
 # --- positions="cache": no key counts as further away than what the model was trained for
-
-
-def test_within_the_trained_length_nothing_changes(tiny_model: Path) -> None:
-    """Bit for bit. The first chunk that ends beyond it differs."""
-    with (
-        open_llama(tiny_model, CACHE_POSITIONS) as llm,
-        open_llama(tiny_model, CACHE_POSITIONS.but(positions="text")) as text,
-    ):
-        got, want = (eval_calls(x, [random_tokens(TRAINED)])[0] for x in (llm, text))
-    n_same = TRAINED // S * S
-    np.testing.assert_array_equal(got[:n_same], want[:n_same])
-    assert relative_error(got[n_same:], want[n_same:]) > 1e-3
-
-
-def test_is_dense_attention_to_what_is_kept(one_layer_model: Path) -> None:
-    """As llama.cpp computes a text of the window and the chunk, and nothing else.
-
-    Where K and V do not depend on what attention computes, so in a model of one layer.
-    """
-    config = CACHE_POSITIONS.but(sink_tokens=0, local_window=12, heavy_budget=0)
-    tokens = random_tokens(40 * S)
-    with open_llama(one_layer_model, config, n_ctx=0, n_batch=256) as llm, open_llama(one_layer_model, None) as dense:
-        (logits,) = eval_calls(llm, [tokens])
-        for start in (4 * S, 39 * S):
-            dense.reset()
-            dense.eval(tokens[start - 12 : start + S], logits="all")
-            assert_logits_close(logits[start : start + S], dense.logits[-S:], SELF_LOGITS_F32)
 
 
 @pytest.mark.parametrize(("kv_type", "bound"), [("f16", 1.2e-3), ("q8_0", 1.2e-2)])
@@ -481,16 +427,6 @@ def test_models_without_positions_of_the_cache_are_refused(model_by_name: ModelB
     assert caught.value.option == "positions"
     with pytest.raises(UnsupportedModelError, match=f"at most the {trained} tokens which this model"):
         Llama(plain, kv_overrides={"qwen3.context_length": trained}, **options)
-
-
-def test_attention_must_be_one_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    h2o = H2OConfig(retrieval="index")
-    with pytest.raises(ValueError, match=r"flash_attn='off' rules out: pass flash_attn='auto' or retrieval='ngrams'"):
-        Llama(tiny_model, n_ctx=1024, h2o=h2o, flash_attn="off")
-    monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1")
-    with pytest.raises(H2OError, match=r"needs attention as one operator, which layer 0 does not have\. Leave flash"):
-        Llama(tiny_model, n_ctx=1024, h2o=h2o)
-    Llama(tiny_model, n_ctx=1024, h2o=H2OConfig(retrieval="index", lookup_budget=0)).close()
 
 
 def test_heads_must_be_blocks(tmp_path: Path) -> None:

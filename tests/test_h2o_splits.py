@@ -24,7 +24,6 @@ from cases import (
     INDEX,
     KEPT,
     LOOKUP,
-    POSITION_SCORERS,
     SMALL,
     UNSCORED,
     Case,
@@ -39,110 +38,79 @@ from compare import (
     case,
 )
 from inputs import ModelByName, limited, random_tokens, repetitive_tokens, small, split
-from llamas import arrays, assert_agrees_with_oracle, decode_calls, eval_calls, lookups_of, open_llama
+from llamas import assert_agrees_with_oracle, decode_calls, eval_calls, lookups_of, open_llama
 from oracle import DenseOracle, GGUFModel, read_model
 from oracle.dense import dense_forward
 from oracle.kv_cache import OracleKVCache
 from oracle.layers import output_logits
 from pairwise import pairwise
-from test_threads_cancel import Stop, stop_at
-from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
+from tolerances import SELF_LOGITS_F32
 
 # More than any text here has positions.
 EVERYTHING = 300
 T = INDEX.h2o.tile
 
-# --- P1: what fits in one chunk is ordinary causal attention
-
-
-@pairwise("schedule", "flash_attn", "model_path")
-def test_p1_prompt_within_one_chunk_is_dense(
-    schedule: str, flash_attn: str, model_path: Path, oracle_model: GGUFModel
-) -> None:
-    n = limited(100, model_path)
-    tokens = random_tokens(n, oracle_model.hparams.n_vocab)
-    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
-    configs = [
-        SMALL.but(chunk_size=S, heavy_budget=4, flash_attn=flash_attn, schedule=schedule, sink_tokens=0)
-        for S in (n, n + 1, 256)
-    ]
-    bound = configs[0].tolerance(oracle_model).logits
-    for config in configs:
-        with open_llama(model_path, config) as llm:
-            (logits,) = eval_calls(llm, [tokens])
-            assert_logits_close(logits, expected, bound)
-            assert not llm.kv.memory_initialized
-    with open_llama(model_path, None) as llm:
-        (dense,) = eval_calls(llm, [tokens])
-    assert_logits_close(dense, expected, bound)
-
-
-# --- P2: with everything in memory it is dense
+# --- P1 and P2: within one chunk, and with everything in memory, it is dense
 
 
 @pairwise(
     "flash_attn",
     "model_path",
-    sizes=[(0, EVERYTHING, 0), (S, 100_000, 0), (0, 1, EVERYTHING)],
+    sizes=[
+        *({"chunk_size": n, "heavy_budget": 4} for n in (100, 101, 256)),
+        {"local_window": 0, "heavy_budget": EVERYTHING, "sink_tokens": 0},
+        {"local_window": S, "heavy_budget": 100_000, "sink_tokens": 0},
+        {"local_window": 0, "heavy_budget": 1, "sink_tokens": EVERYTHING},
+    ],
     first_calls=[[], [10, 25, 2], [S, S]],
+    generated=[[], [1] * 20, [3, 1, S + 3, 1]],
+    decode=["full", "memory"],
     kv_type=["f32", "f16", "bf16", "q8_0"],
     B=[0, 6],
 )
-def test_p2_everything_in_memory_is_dense(
+def test_p1_and_p2(
     flash_attn: str,
     model_path: Path,
     oracle_model: GGUFModel,
-    sizes: tuple[int, int, int],
+    sizes: dict[str, Any],
     first_calls: list[int],
+    generated: list[int],
+    decode: str,
     kv_type: str,
     B: int,
 ) -> None:
     """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too.
 
-    One memory set is larger than the context. Lookups are in a memory set anyway, and count once.
+    One memory set is larger than the context. Lookups are in a memory set anyway, and count once. Tokens are generated
+    singly or several at once, over the ends of chunks; with decode="full" scores do not change.
     """
-    L, H, A = sizes
-    config = SMALL.but(
-        local_window=L, heavy_budget=H, sink_tokens=A, lookup_budget=B, kv_type=kv_type, flash_attn=flash_attn
-    )
+    config = SMALL.but(**sizes, decode=decode, lookup_budget=B, kv_type=kv_type, flash_attn=flash_attn)
     n = limited(100, model_path)
+    n_prompt = n - sum(generated)
     tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
-    calls = split(tokens, [*first_calls, n - sum(first_calls)])
+    calls = split(tokens[:n_prompt], [*first_calls, n_prompt - sum(first_calls)])
     cache = OracleKVCache(oracle_model.hparams, kv_type)
     expected = output_logits(oracle_model, dense_forward(oracle_model, cache, np.array(tokens), np.float32))
-    bound = config.tolerance(oracle_model).logits
+    bound = config.tolerance(oracle_model, [[0]] if generated else []).logits
     with open_llama(model_path, None) as llm:
         (dense,) = eval_calls(llm, [tokens])
     with open_llama(model_path, config) as llm:
-        logits = np.concatenate(eval_calls(llm, calls))
-        if B > 0 and A == 0:
-            assert len(np.concatenate(lookups_of(llm))) > n // 5
+        parts = eval_calls(llm, calls)
+        scores = [llm.kv.scores(il) for il in llm.kv.layers]
+        parts += [decode_calls(llm, [call]) for call in split(tokens[n_prompt:], generated)]
+        logits = np.concatenate(parts)
+        assert llm.kv.memory_initialized == (n > config.h2o.chunk_size)
+        if B > 0 and llm.kv.memory_initialized and config.h2o.sink_tokens == 0:
+            assert len(np.concatenate(lookups_of(llm))) > n_prompt // 5
         assert_logits_close(logits, expected, bound)
         if kv_type == "f32":
             assert_logits_close(logits, dense, bound)
-        for il in llm.kv.layers:
+        for il, before in zip(llm.kv.layers, scores, strict=True):
             for got, want in zip((llm.kv.keys(il), llm.kv.values(il)), cache.read(il, slice(n)), strict=True):
                 assert_logits_close(got, want, bound)
-
-
-@pairwise("flash_attn", "model_path", decode=["full", "memory"], sizes=[[1] * 30, [3, 1, 5, S + 3, 1]])
-def test_p2_generated_tokens_are_dense(
-    flash_attn: str, model_path: Path, oracle_model: GGUFModel, decode: str, sizes: list[int]
-) -> None:
-    """One token or several, over the ends of chunks. With decode="full" scores do not change."""
-    config = SMALL.but(heavy_budget=1024, lookup_budget=8, decode=decode, flash_attn=flash_attn)
-    n = limited(60, model_path)
-    tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=4)
-    n_prompt = n - sum(sizes)
-    expected = DenseOracle(oracle_model, "f32").logits(np.array(tokens))
-    with open_llama(model_path, config) as llm:
-        llm.eval(tokens[:n_prompt])
-        scores = [llm.kv.scores(il) for il in llm.kv.layers]
-        got = decode_calls(llm, split(tokens[n_prompt:], sizes))
-        assert_logits_close(got, expected[n_prompt:], config.tolerance(oracle_model, [[0]]).logits)
-        for il, before in zip(llm.kv.layers, scores, strict=True) if decode == "full" else ():
-            np.testing.assert_array_equal(llm.kv.scores(il)[:, :n_prompt], before)
-            assert not llm.kv.scores(il)[:, n_prompt:].any()
+            if decode == "full":
+                np.testing.assert_array_equal(llm.kv.scores(il)[:, :n_prompt], before)
+                assert not llm.kv.scores(il)[:, n_prompt:].any()
 
 
 @pytest.mark.parametrize(("H", "B"), [(6, EVERYTHING), (EVERYTHING, 8), (1, 10_000)])
@@ -217,102 +185,39 @@ def assert_same_to_rounding(llm: h2o_llama.Llama, got: Any, other: h2o_llama.Lla
 @given(
     config=configurations(),
     sizes=st.lists(st.one_of(st.integers(1, 30), st.just(1)), min_size=1, max_size=8),
+    n_batch=st.sampled_from([32, 37, 53, 1024]),
     n_ubatch=st.integers(1, 40),
+    n_threads=st.integers(1, 3),
+    tail=st.sampled_from([0, 0, 5, 40]),
     seed=st.integers(0, 10_000),
 )
 def test_p3_any_split(
-    flash_attn: str, tiny_model: Path, config: Case, sizes: list[int], n_ubatch: int, seed: int
+    flash_attn: str,
+    tiny_model: Path,
+    config: Case,
+    sizes: list[int],
+    n_batch: int,
+    n_ubatch: int,
+    n_threads: int,
+    tail: int,
+    seed: int,
 ) -> None:
-    """Nor does it matter how many tokens are computed at once."""
+    """Nor does it matter how many tokens are computed at once and by how many threads. The end may be dense.
+
+    A call longer than n_batch takes several.
+    """
     config = config.but(flash_attn=flash_attn)
     tokens = repetitive_tokens(sum(sizes), seed=seed)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_ubatch=n_ubatch) as parts:
-        (expected,) = eval_calls(whole, [tokens], decode=False)
-        for calls in (split(tokens, sizes), [[token] for token in tokens]):
+    options: dict[str, Any] = {"n_batch": n_batch, "n_ubatch": min(n_ubatch, n_batch), "n_threads": n_threads}
+    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, **options) as parts:
+        (expected,) = eval_calls(whole, [tokens], dense_tail=tail, decode=False)
+        for calls in ([tokens], split(tokens, sizes), [[token] for token in tokens]):
             parts.reset()
-            got = np.concatenate(eval_calls(parts, calls, decode=False))
-            assert_same_to_rounding(parts, got, whole, expected)
-
-
-@pairwise(
-    "schedule", "flash_attn", n_ubatch=[64, 100, 512, 2048], decode=["full", "memory"], kind=["plain", "evict", "index"]
-)
-def test_n_ubatch_changes_no_result(
-    schedule: str, flash_attn: str, tiny_model: Path, n_ubatch: int, decode: Any, kind: str
-) -> None:
-    """A chunk is as many steps as it takes: memory sets, logits, lookups, a dense tail and generated tokens."""
-    config = SMALL.but(
-        chunk_size=256,
-        local_window=20,
-        heavy_budget=40,
-        sink_tokens=2,
-        lookup_budget=16,
-        schedule=schedule,
-        flash_attn=flash_attn,
-        decode=decode,
-    )
-    if kind == "evict" and schedule == "single_pass":
-        config = config.but(lookup_budget=0, decode="memory", evict=True, dense_layers=(1,))
-    elif kind == "index" and flash_attn == "on" and os.environ.get("H2O_NO_FUSED_ATTENTION") != "1":
-        config = config.but(retrieval="index")
-    tokens = repetitive_tokens(900, seed=3)
-    found = []
-    for size in (None, n_ubatch):
-        with open_llama(tiny_model, config, n_batch=2048, n_ubatch=size) as llm:
-            logits = eval_calls(llm, [tokens[:700], tokens[700:701], tokens[701:]], dense_tail=90)
-            found.append((np.concatenate(logits), llm.kv.history, lookups_of(llm)))
-            assert llm.kv.chunk_size == 256
-    (expected, history, lookups), (actual, other_history, other_lookups) = found
-    assert_logits_close(actual, expected, SELF_LOGITS_F32)
-    assert_same_history(other_history, history)
-    assert_all_equal(other_lookups, lookups)
-
-
-@pairwise("schedule", n=[64, 65, 97, 160], n_batch=[16, 21, 32, 37])
-def test_p3_prompt_longer_than_n_batch(schedule: str, tiny_model: Path, n: int, n_batch: int) -> None:
-    """`eval` makes several calls of it, some of a single token, with the same lookups."""
-    config = SMALL.but(lookup_budget=6, schedule=schedule, sink_tokens=0)
-    tokens = repetitive_tokens(n, seed=2)
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, n_batch=n_batch) as parts:
-        (expected,) = eval_calls(whole, [tokens])
-        (actual,) = eval_calls(parts, [tokens])
-        assert actual.shape == expected.shape == (n, whole.n_vocab)
-        assert_logits_close(actual, expected, SELF_LOGITS_F32)
-        assert len(np.concatenate(lookups_of(whole))) > n // 4
-        assert_all_equal(lookups_of(parts), lookups_of(whole))
-        parts.reset()
-        parts.eval(tokens)
-        assert parts.logits.shape == (1, whole.n_vocab)
-        assert_logits_close(parts.logits, expected[-1:], SELF_LOGITS_F32)
-
-
-def test_p3_a_dense_tail_in_one_call_or_two(schedule: str, tiny_model: Path) -> None:
-    """The tail may come in a call of its own, or several; a call longer than n_batch takes several too."""
-    tokens = random_tokens(150, seed=3)
-    config = SMALL.but(schedule=schedule)
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config, n_batch=32) as parts:
-        (expected,) = eval_calls(llm, [tokens], dense_tail=50)
-        scores = {il: llm.kv.scores(il) for il in llm.kv.layers}
-        (actual,) = eval_calls(parts, [tokens], dense_tail=50)
-        assert_logits_close(actual, expected, SELF_LOGITS_F32)
-        llm.reset()
-        llm.eval(tokens[:100])
-        actual = np.concatenate(eval_calls(llm, [tokens[100:103], tokens[103:]], dense_tail=100))
-        assert_logits_close(actual, expected[100:], SELF_LOGITS_F32)
-        for il in llm.kv.layers:
-            np.testing.assert_allclose(llm.kv.scores(il), scores[il], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", [*KEPT, *EVICTING])
-def test_a_cancelled_call_leaves_nothing(tiny_model: Path, name: str) -> None:
-    """Over the ends of chunks, where rows move. A dense tail scores every position, not only memory set and chunk."""
-    with open_llama(tiny_model, (KEPT | EVICTING)[name]) as llm:
-        llm.eval(random_tokens(50))
-        before = arrays(llm)
-        for tail in (0, 90):
-            with pytest.raises(Stop):
-                llm.eval(random_tokens(90, seed=1), dense_tail=tail, progress=stop_at(60))
-            assert_all_equal(arrays(llm), before)
+            got, n_after = [], len(tokens)
+            for call in calls:
+                n_after -= len(call)
+                got += eval_calls(parts, [call], dense_tail=max(0, tail - n_after), decode=False)
+            assert_same_to_rounding(parts, np.concatenate(got), whole, expected)
 
 
 # --- P3 with an index, whose tiles choose together: near ties let few rows differ
@@ -330,7 +235,10 @@ def test_p3_index_splits_on_the_grid(one_layer_model: Path, schedule: str) -> No
     """Tile by tile too, and of prompts longer than n_batch."""
     config = INDEX.but(schedule=schedule)
     tokens = random_tokens(150, seed=5)
-    with open_llama(one_layer_model, config) as whole, open_llama(one_layer_model, config, n_batch=S + T) as parts:
+    with (
+        open_llama(one_layer_model, config) as whole,
+        open_llama(one_layer_model, config, n_batch=S + T, n_ubatch=2 * T) as parts,
+    ):
         (expected,) = eval_calls(whole, [tokens])
         for sizes in ([150], [*[T] * 37, 2], [20, 4, 8, S, 52, 50]):
             parts.reset()
@@ -382,16 +290,6 @@ def test_the_last_chunk_may_have_less_room_in_an_index(tiny_model: Path) -> None
         np.testing.assert_array_equal(*(eval_calls(x, [tokens])[0] for x in (llm, larger)))
 
 
-@pairwise("schedule", scorer=POSITION_SCORERS, n_threads=[2, 3])
-def test_threads_change_nothing(schedule: str, scorer: str, n_threads: int, tiny_model: Path) -> None:
-    """They compute, and build the memory sets, one layer each."""
-    config = SMALL.but(chunk_size=32, heavy_budget=8, sink_tokens=0, scorer=scorer, schedule=schedule)
-    tokens = random_tokens(300, seed=10)
-    with open_llama(tiny_model, config) as one, open_llama(tiny_model, config, n_threads=n_threads) as many:
-        (expected,), (got,) = (eval_calls(llm, [tokens]) for llm in (one, many))
-        assert_same_to_rounding(many, got, one, expected)
-
-
 # --- graphs
 
 
@@ -402,6 +300,13 @@ LARGE = LOOKUP.but(chunk_size=300, local_window=20, heavy_budget=30, sink_tokens
 REUSED: dict[str, tuple[str, Case, list[int], int, int]] = {
     # All but the first step, and the first that needs more than 256 rows, to which a step's rows are padded.
     "decode full": ("llama-gqa2-f32", SMALL.but(heavy_budget=1024, kv_type="f16"), random_tokens(300, seed=4), 200, 2),
+    "two_phase": (
+        "llama-gqa2-f32",
+        SMALL.but(schedule="two_phase", kv_type="f16", decode="memory"),
+        random_tokens(300, seed=4),
+        200,
+        1,
+    ),
     # While memory set and chunk need no more than 256 rows. A dense layer's grow to 1,024.
     "lookups": ("llama-gqa2-f32", LARGE, repetitive_tokens(790, seed=7), 690, 1),
     "dense layer": ("llama-gqa2-f32", LARGE.but(dense_layers=(1,)), repetitive_tokens(790, seed=7), 690, 2),
@@ -423,61 +328,19 @@ REUSED: dict[str, tuple[str, Case, list[int], int, int]] = {
 def test_graphs_are_used_again(
     model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch, name: str, is_fused: bool
 ) -> None:
-    """Tokens generated singly need this many new graphs, and have the same bits as with a graph for each."""
+    """Tokens generated singly need this many new graphs. They and a prompt have the bits of a graph for each step."""
     model, config, tokens, n_prompt, n_built = REUSED[name]
     monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "0" if is_fused else "1")
     logits = []
     for disabled in ("1", "0"):
         monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
         with open_llama(model_by_name(model), config) as llm:
-            eval_calls(llm, [tokens[:n_prompt]])
+            prompt = eval_calls(llm, [tokens[:n_prompt]])
             before = llm.kv.stats.graphs_reused
-            logits.append(decode_calls(llm, [[token] for token in tokens[n_prompt:]]))
+            logits.append(np.concatenate([*prompt, decode_calls(llm, [[token] for token in tokens[n_prompt:]])]))
             n_reused = llm.kv.stats.graphs_reused - before
             assert n_reused == (0 if disabled == "1" else len(tokens) - n_prompt - n_built)
     np.testing.assert_array_equal(logits[0], logits[1])
-
-
-@pairwise("schedule", "flash_attn")
-def test_a_reused_graph_gives_what_a_new_one_gives(
-    schedule: str, flash_attn: str, model_by_name: ModelByName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole chunks one after another, pieces at the same place of their chunks, decode steps in between, and again."""
-    config = SMALL.but(heavy_budget=8, flash_attn=flash_attn, kv_type="f16", sink_tokens=0, schedule=schedule)
-    sizes = [10 * S, 8, 8, S, 8, 8, 1, 1, 6, 8, S, 1, 7, 8, S]
-    calls = split(random_tokens(sum(sizes), seed=5), sizes)
-    results = {}
-    for disabled in ("1", "0"):
-        monkeypatch.setenv("LLAMA_GRAPH_REUSE_DISABLE", disabled)
-        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
-            logits = eval_calls(llm, calls)
-            reused = llm.kv.stats.graphs_reused
-            llm.reset()
-            results[disabled] = [*logits, *eval_calls(llm, calls), *arrays(llm)]
-        # At least the whole chunks with a full memory set, but for the first of them.
-        assert reused == 0 if disabled == "1" else reused >= 8 or schedule == "two_phase"
-    assert_all_equal(results["1"], results["0"])
-
-
-def test_on_a_device_without_h2os_operator(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It uses ggml's flash attention on contiguous rows, with sums computed apart; graphs are reused."""
-    n = 190
-    tokens = repetitive_tokens(n, seed=1)
-    sums = EVICT.but(chunk_size=40, local_window=6, heavy_budget=12, sink_tokens=2, kv_type="f16")
-    for config in (sums, sums.but(scorer="distant"), sums.but(dense_layers=(0,))):
-        with case(config=config), open_llama(tiny_model, config) as llm:
-            (expected,) = eval_calls(llm, [tokens])
-            history, scores = llm.kv.history, [llm.kv.scores(il) for il in llm.kv.layers]
-        with case(config=config), monkeypatch.context() as patch:
-            patch.setenv("H2O_NO_FUSED_ATTENTION", "1")
-            with open_llama(tiny_model, config) as llm:
-                got = decode_calls(llm, split(tokens, [3, 16, 20, *[1] * (n - 39)]))
-                assert_logits_close(got, expected, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
-                assert llm.kv.stats.graphs_reused > n / 2
-                assert_same_history(llm.kv.history, history)
-                for il, want in zip(llm.kv.layers, scores, strict=True):
-                    kept = ~np.isnan(want)
-                    assert_scores_close(llm.kv.scores(il)[kept], want[kept], 1e-3 + FLASH_ATTN_DECODE.scores)
 
 
 # --- steps

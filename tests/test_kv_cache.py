@@ -287,23 +287,6 @@ def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
     np.testing.assert_array_equal(cache.values(first_layer(cache)), k)
 
 
-def test_layers_have_their_own_cache_and_scores(tiny_model: Path, rng: np.random.Generator) -> None:
-    cache = make_cache(tiny_model)
-    hp = read_model(tiny_model).hparams
-    values = rng.standard_normal((hp.n_layer, 2, hp.n_head_kv[0], S, hp.head_dim), dtype=np.float32)
-    scores = rng.random((hp.n_layer, hp.n_head_kv[0], S), dtype=np.float32)
-    for il in cache.layers:
-        cache.set_kv(il, 0, *values[il])
-        cache.init_chunk_scores(il, 0, scores[il])
-        cache.build_memory_set(il, S)
-    cache.next_chunk(S)
-    for il in cache.layers:
-        np.testing.assert_array_equal(cache.scores(il), scores[il])
-        memory = cache.memory_indices(il)[..., None]
-        expected = np.take_along_axis(round_to(values[il][0], "f16"), memory, axis=1)
-        np.testing.assert_array_equal(cache.gather_k_memory(il), expected)
-
-
 # --- a model's cache
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from command_line import invoke, succeeded
-from h2o_llama import Llama, Model, Snapshot
+from h2o_llama import Llama, Model
 from h2o_llama._cli import prompt
 from spies import record_calls
 
@@ -37,25 +37,6 @@ def test_metadata_is_replaced(tiny_model: Path) -> None:
         assert other.tokenize("a") == [other.token_bos, *model.tokenize("a", add_special=False)]
         assert np.abs(logits(other) - logits(model)).max() > 1e-3
         np.testing.assert_array_equal(logits(other), logits(tiny_model, kv_overrides={BASE: 500.0}))
-
-
-def test_a_snapshot_knows_what_was_replaced(tiny_model: Path, tmp_path: Path) -> None:
-    """The order in which it is named does not count."""
-    path = tmp_path / "snapshot"
-
-    def open_(**overrides: Any) -> Llama:
-        return Llama(tiny_model, n_ctx=64, n_threads=1, kv_overrides=overrides or None)
-
-    with open_(**{BASE: 500.0, LENGTH: 99}) as llm:
-        llm.eval([1, 2, 3])
-        llm.save(path)
-        expected = llm.logits.copy()
-    with open_(**{LENGTH: 99, BASE: 500.0}) as llm:
-        llm.restore(Snapshot.load(path))
-        np.testing.assert_array_equal(llm.logits, expected)
-    for overrides in ({}, {BASE: 501.0, LENGTH: 99}, {LENGTH: 99}):
-        with open_(**overrides) as llm, pytest.raises(ValueError, match="it is of another model"):
-            llm.restore(Snapshot.load(path))
 
 
 @pytest.mark.parametrize(("n_threads_batch", "expected"), [(None, (3, 3)), (2, (3, 2))])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -264,35 +262,3 @@ def test_undo_gives_back_what_it_took() -> None:
         sizes.append(index.core.bytes)
         index.core.truncate(3)
     assert set(sizes[1:]) == {sizes[1]}
-
-
-# --- bad arguments
-
-GOOD: dict[str, Any] = {"chunk_size": 8, "tile": 4, "budget": 4, "sink_tokens": 0, "local_window": 0}
-
-
-def test_bad_parameters() -> None:
-    bad = {"chunk_size": [0, -8, 2**31, 2**32 + 8], "tile": [0], "budget": [-1, 2**31]}
-    bad |= {"sink_tokens": [-1, 2**31], "local_window": [-1, 2**40]}
-    for name, value in ((name, value) for name, values in bad.items() for value in values):
-        with case(name=name, value=value), pytest.raises((ValueError, TypeError)):
-            _core.Lookup(**{**GOOD, name: value})
-
-
-def test_bad_calls_change_nothing() -> None:
-    config = Lookup(S=4, T=4, B=3)
-    index = Index(config, ONCE)
-    for first, last in ((4, 4), (5, 4), (-1, 2), (4, 9), (8, 9), (9, 9), (2**40, 2**40 + 1)):
-        with pytest.raises((ValueError, TypeError)):
-            index.core.choose(first, last)
-    for log in ([1, 2], [[1, 2, 3]], [[[1, 2]]]):
-        with pytest.raises(ValueError, match=r"\[lookup\]"):
-            index.core.choose(4, 8, np.array(log, dtype=np.int32))
-    for call in (lambda: index.core.append(np.zeros((2, 2), dtype=np.int32)), lambda: index.core.truncate(-1)):
-        with pytest.raises((ValueError, TypeError)):
-            call()
-    for ids in (np.zeros(2), np.zeros(2, dtype=np.int64)):
-        with pytest.raises(TypeError):
-            index.core.append(ids)
-    assert index.core.n_tokens == 8
-    assert index.choose(0, 8) == config.choose(ONCE, 0, 8)

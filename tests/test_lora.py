@@ -125,29 +125,6 @@ def test_a_scale_of_zero_adds_nothing(tiny_model: Path, adapter: Path) -> None:
 # --- snapshots and sequences
 
 
-def test_a_snapshot_knows_its_adapters(tiny_model: Path, adapter: Path, tmp_path: Path) -> None:
-    """By their content, not by their paths or order."""
-    other = random_adapter(tiny_model, seed=1).write(tmp_path / "other.gguf")
-    copied = Path(shutil.copy(adapter, tmp_path / "copy.gguf"))
-    for h2o in (H2OConfig(chunk_size=S), None):
-
-        def open_(lora: Any, h2o: H2OConfig | None = h2o) -> Llama:
-            return Llama(tiny_model, n_ctx=64, n_threads=1, h2o=h2o, lora=lora)
-
-        with open_([(adapter, 0.5), other]) as llm:
-            llm.eval(random_tokens(40))
-            llm.save(tmp_path / "snapshot")
-            expected = llm.logits
-        with open_([other, (copied, 0.5)]) as llm:
-            llm.load(tmp_path / "snapshot")
-            np.testing.assert_array_equal(llm.logits, expected)
-            before = llm.tokens.tolist()
-        for lora in (None, other, [other, (adapter, 0.25)], [other, (other, 0.5)]):
-            with open_(lora) as llm, pytest.raises(ValueError, match="other adapters"):
-                llm.restore(Snapshot.load(tmp_path / "snapshot"))
-        assert before == random_tokens(40)
-
-
 def test_sequences_and_contexts_share_adapters(tiny_model: Path, adapter: Path) -> None:
     """Of one context, and of two on the same weights. They outlive the `Model`."""
     with Model(tiny_model, lora=adapter) as model:

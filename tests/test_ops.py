@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import gguf
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,11 +98,6 @@ class TestGetRows:
                 want = np.take_along_axis(a, indices[..., None], axis=-2)
                 np.testing.assert_array_equal(ops.get_rows(a, indices), want)
 
-    def test_views_of_indices(self, rng: np.random.Generator) -> None:
-        a = random(rng, (3, 11, 8))
-        indices = rng.integers(0, 11, (14, 6)).T[::2, ::-2]
-        np.testing.assert_array_equal(ops.get_rows(a, indices), np.take_along_axis(a, indices[..., None], axis=-2))
-
     def test_batch_of_indices_in_its_own_axis(self, rng: np.random.Generator) -> None:
         """[n_batch, 1, n_head, k] for a of [n_batch, n_head, n_rows, n], contiguous and not."""
         a = random(rng, (2, 3, 11, 8))
@@ -194,12 +186,6 @@ def test_empty_blocks_are_neutral(rng: np.random.Generator) -> None:
         assert_all_equal(empty, (np.full((2, 3), -np.inf), np.zeros((2, 3)), np.zeros((2, 3, 4))))
 
 
-def test_one_element(rng: np.random.Generator) -> None:
-    logits, v = random_block(rng, 2, 3, 1, 4)
-    want = (logits[..., 0], np.ones((2, 3)), np.broadcast_to(v, (2, 3, 4)))
-    assert_all_equal(ops.softmax_state(logits, v), want)
-
-
 class TestSoftmaxState:
     """Other arguments of the graph."""
 
@@ -230,14 +216,6 @@ class TestSoftmaxState:
         for got, want in zip(state, clean, strict=True):
             np.testing.assert_array_equal(np.delete(got, 1, axis=0), want)
 
-    def test_fuse_takes_views_and_plain_tuples(self, rng: np.random.Generator) -> None:
-        a, b = (ops.softmax_state(random(rng, (4, 6, 9)), random(rng, (4, 9, 10))) for _ in range(2))
-        want = ops.fuse(a, b)
-        m, l, o = (x.swapaxes(0, 1) for x in a)  # noqa: E741
-        got = ops.fuse((m, l, o), tuple(np.asfortranarray(x.swapaxes(0, 1)) for x in b))
-        for x, y in zip(got, want, strict=True):
-            np.testing.assert_array_equal(x.swapaxes(0, 1), y)
-
 
 class TestColumnSums:
     def test_equals_numpy(self, rng: np.random.Generator) -> None:
@@ -250,29 +228,3 @@ class TestColumnSums:
                     grouped.sum(axis=-2, dtype=np.float64),
                     rtol=1e-5,
                 )
-
-
-def test_an_unknown_backend() -> None:
-    with pytest.raises(ValueError, match=r"^\[max_rows\] there is no backend 'abacus', there are 'CPU'"):
-        ops.max_rows(np.zeros((2, 3), np.float32), backend="abacus")
-
-
-def test_other_threads_run_meanwhile() -> None:
-    """The GIL is free while ggml computes: this thread ticks often during the other's call."""
-    logits = np.zeros((8, 600, 600), dtype=np.float32)
-    v = np.zeros((8, 600, 600), dtype=np.float32)
-    span: list[float] = []
-
-    def compute() -> None:
-        span.append(time.perf_counter())
-        ops.softmax_state(logits, v)
-        span.append(time.perf_counter())
-
-    worker = threading.Thread(target=compute)
-    worker.start()
-    ticks = []
-    while worker.is_alive():
-        time.sleep(0.0005)
-        ticks.append(time.perf_counter())
-    start, end = span
-    assert sum(start < tick < end for tick in ticks) > 10

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-import models
-from compare import assert_logits_close, case
-from h2o_llama.models._quantize import quantize_model
-from inputs import ModelByName, random_tokens
-from llamas import eval_calls, open_llama
-from oracle import DenseOracle, GGUFModel, select_memory
+from compare import case
+from oracle import select_memory
 from oracle.key_index import choose_keys, index_budget
-from tolerances import tolerance
 
 F64 = np.float64
 
@@ -91,16 +84,3 @@ def test_the_budget_grows_with_the_text() -> None:
 
 
 # --- weights
-
-
-def test_products_with_every_type_of_weights_are_the_librarys(model_by_name: ModelByName, tmp_path: Path) -> None:
-    tokens = random_tokens(40, models.N_VOCAB)
-    for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K"):
-        with case(name=name):
-            path = tmp_path / f"{name}.gguf"
-            quantize_model(model_by_name("wide-f32"), path, name, n_threads=1)
-            model = GGUFModel(path)
-            expected = DenseOracle(model, "f32").logits(np.array(tokens))
-            with open_llama(path, None) as llm:
-                (logits,) = eval_calls(llm, [tokens])
-            assert_logits_close(logits, expected, tolerance(model.activation_type, "f32").logits)

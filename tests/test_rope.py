@@ -138,24 +138,6 @@ def test_a_text_beyond_the_trained_length(model_by_name: ModelByName) -> None:
         llm.eval(random_tokens(100))  # a warning is an error
 
 
-def test_a_snapshot_knows_them(tiny_model: Path, tmp_path: Path) -> None:
-    for h2o in (H2OConfig(chunk_size=S), None):
-
-        def open_(h2o: H2OConfig | None = h2o, **options: Any) -> Llama:
-            return Llama(tiny_model, n_ctx=64, n_threads=1, h2o=h2o, **options)
-
-        with open_(**YARN) as llm:
-            llm.eval(random_tokens(40))
-            llm.save(tmp_path / "snapshot")
-            expected = llm.logits
-        with open_(**YARN, yarn_beta_fast=None) as llm:
-            llm.load(tmp_path / "snapshot")
-            np.testing.assert_array_equal(llm.logits, expected)
-        for options in ({}, YARN | {"yarn_orig_ctx": 49}, YARN | {"rope_freq_base": 1e6}):
-            with open_(**options) as llm, pytest.raises(ValueError, match="RoPE options"):
-                llm.restore(Snapshot.load(tmp_path / "snapshot"))
-
-
 @pytest.mark.parametrize(
     ("name", "values"),
     [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 import h2o_llama
 from cases import SMALL, Case
 from compare import assert_all_equal
-from inputs import ModelByName, random_tokens
-from llamas import open_llama, view
+from inputs import ModelByName, random_tokens, split
+from llamas import eval_calls, open_llama, view
 from pairwise import pairwise
-from test_threads_cancel import Stop, stop_at
 
 S = 16
 # Attention is composed of ggml's operators in both ways.
@@ -49,42 +47,14 @@ def both_ways(path: Path, config: Case, **kwargs: Any) -> Iterator[list[h2o_llam
 def test_the_device_moves_rows_as_the_host_does(
     model_by_name: ModelByName, model: str, type_k: str, type_v: str, scorer: str, dense_layers: tuple[int, ...]
 ) -> None:
-    """Bit for bit: in prompts, generated text, forks, cancelled calls, after going back and restoring."""
+    """Bit for bit, in prompts and generated text. In any order of calls: test_h2o_past.py."""
     config = CONFIG.but(scorer=scorer, dense_layers=dense_layers)
-    with both_ways(model_by_name(model), config, n_seq_max=2, type_k=type_k, type_v=type_v) as llms:
-
-        def both(do: Callable[[h2o_llama.Llama], h2o_llama.Sequence | None]) -> None:
-            """Does it, and compares: with the logits of the sequence that it returns."""
-            found = []
-            for llm in llms:
-                sequence = do(llm)
-                found.append([*view(llm), *([*view(sequence), sequence.logits] if sequence else [])])
-            assert_all_equal(*found)
-
-        def read(sequence: h2o_llama.Sequence, n: int, seed: int) -> h2o_llama.Sequence:
-            sequence.eval(random_tokens(n, seed=seed))
-            return sequence
-
-        def generate(llm: h2o_llama.Llama, token: int) -> h2o_llama.Sequence:
-            llm.eval([token], decode=True)
-            return llm
-
-        def cancel(llm: h2o_llama.Llama) -> None:
-            with pytest.raises(Stop):
-                llm.eval(random_tokens(3 * S), progress=stop_at(S))
-
-        both(lambda llm: read(llm, S + 5, seed=1))
-        for token in random_tokens(S, seed=2):
-            both(partial(generate, token=token))
-        snapshots = {llm: llm.snapshot() for llm in llms}
-        forks = {llm: llm.fork() for llm in llms}
-        both(lambda llm: read(forks[llm], 2 * S + 3, seed=3))
-        both(lambda llm: read(llm, 2 * S, seed=4))
-        both(cancel)
-        both(lambda llm: llm.rewind(4 * S))  # the begin of the open chunk
-        both(lambda llm: read(llm, S + 1, seed=5))
-        both(lambda llm: llm.restore(snapshots[llm]))
-        both(lambda llm: read(llm, S, seed=6))
+    calls = split(random_tokens(8 * S), [S + 5, *[1] * S, 3 * S, 2 * S + 3, S - 8])
+    found = []
+    with both_ways(model_by_name(model), config, type_k=type_k, type_v=type_v) as llms:
+        for llm in llms:
+            found.append([x for call in calls for x in (*eval_calls(llm, [call]), *view(llm))])
+    assert_all_equal(*found)
 
 
 def check_layers_that_choose_alike(path: Path, n_chunks: int, **kwargs: Any) -> None:

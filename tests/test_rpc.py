@@ -179,14 +179,6 @@ def test_servers_are_asked_about_all_types(addresses: list[str]) -> None:
 
 
 @needs_rpc
-def test_the_layers_are_there(addresses: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    with load(None, rpc_servers=",".join(addresses), verbose=True):
-        log = capfd.readouterr().err
-    assert all(f"RPC{i}[" in log or f"RPC{i} " in log for i in range(2)), log
-    assert "offloaded 5/5 layers" in log, log
-
-
-@needs_rpc
 @pytest.mark.parametrize(
     ("options", "device"), [({"tensor_split": [1, 0]}, 0), ({"tensor_split": (0.0, 2)}, 1), ({"main_gpu": 1}, 1)]
 )

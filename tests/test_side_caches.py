@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import numpy as np
 import pytest
 
@@ -73,19 +71,3 @@ def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> N
                     assert llm.kv.stats.side_bytes == n_side
             restore(llm, state)
         llm.eval(random_tokens(S))
-
-
-@with_other_layers
-@pytest.mark.parametrize("order", [[2, 0, 3], [3, 2, 1, 0]])
-def test_sequences_that_do_not_follow_one_another(model: str, order: list[int], model_by_name: ModelByName) -> None:
-    """A cache of windows shows only such as do."""
-    prompts = [random_tokens(2 * S + i, seed=i) for i in range(4)]
-    with open_llama(model_by_name(model), CONFIG, n_seq_max=4) as llm:
-        sequences = [llm, *(llm.sequence() for _ in range(3))]
-        alone = []
-        for i in order:
-            alone.append(list(islice(sequences[i].generate(prompts[i], temperature=0), 6)))
-            sequences[i].reset()
-        together = llm.generate_many({sequences[i]: prompts[i] for i in order}, max_tokens=6, temperature=0)
-        steps = list(together)
-    assert [[step[sequences[i]] for step in steps if sequences[i] in step] for i in order] == alone

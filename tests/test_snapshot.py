@@ -21,10 +21,11 @@ import pytest
 from gguf import GGUFReader, GGUFWriter
 
 import h2o_llama
+from adapters import random_adapter
 from cases import SMALL, Case
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
-from h2o_llama import H2OError, Llama, Snapshot
+from h2o_llama import H2OConfig, H2OError, Llama, Snapshot
 from h2o_llama.models._fingerprint import model_fingerprint
 from h2o_llama.models._gguf_file import tensor_starts
 from h2o_llama.sequence import _snapshot_file
@@ -120,30 +121,6 @@ def test_a_state_is_read_off_its_device_once(model: str, model_by_name: ModelByN
     assert 0 < n_read <= n_state
 
 
-def test_models_with_other_memory(unsupported_memory_model: Path) -> None:
-    """Without H2O: sliding windows, recurrent states."""
-    with open_llama(unsupported_memory_model, None) as llm:
-        llm.eval(random_tokens(40))
-        snapshot = llm.snapshot()
-        llm.eval(random_tokens(20, seed=1))
-        expected = llm.logits
-        llm.restore(snapshot)
-        llm.eval(random_tokens(20, seed=1))
-        np.testing.assert_array_equal(llm.logits, expected)
-
-
-def test_a_snapshot_in_the_middle_of_generation(tiny_model: Path) -> None:
-    """Drafted tokens are not in it."""
-    prompt = random_tokens(10) * 6
-    with open_llama(tiny_model, CONFIG) as llm, open_llama(tiny_model, CONFIG) as other:
-        drawn = list(islice(llm.generate(prompt, temperature=0, draft=8), 5))
-        snapshot = llm.snapshot()
-        assert snapshot.tokens.tolist() == prompt + drawn
-        other.restore(snapshot)
-        follows = [list(islice(x.generate([], temperature=0), 20)) for x in (llm, other)]
-        assert follows[0] == follows[1]
-
-
 def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
     """An unrecorded history cannot be restored; a recorded one is dropped where nothing is recorded."""
     with open_llama(tiny_model, CONFIG, keep_history=False) as plain, open_llama(tiny_model, CONFIG) as recording:
@@ -206,6 +183,42 @@ def test_another_model_of_the_same_sizes(tiny_model: Path, tmp_path: Path) -> No
         llm.restore(snapshot)
         with pytest.raises(ValueError, match="it is of another model"):
             other.restore(snapshot)
+
+
+YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
+
+
+@pytest.mark.parametrize("what", ["adapters", "RoPE", "metadata"])
+def test_what_changes_a_model_is_known(what: str, tiny_model: Path, tmp_path: Path) -> None:
+    """Adapters by their content, not by their paths; no order counts. All but the first two are other models."""
+    first, second = (random_adapter(tiny_model, seed=i).write(tmp_path / f"{i}.gguf") for i in range(2))
+    copied = Path(shutil.copy(first, tmp_path / "copy.gguf"))
+    base, length = {"qwen3.rope.freq_base": 500.0}, {"qwen3.context_length": 99}
+    lora: list[Any] = [[(first, 0.5), second], [second, (copied, 0.5)]]
+    lora += [None, second, [second, (first, 0.25)], [second, (second, 0.5)]]
+    options, refusal = {
+        "adapters": ([{"lora": x} for x in lora], "other adapters"),
+        "RoPE": (
+            [YARN, YARN | {"yarn_beta_fast": None}, {}, YARN | {"yarn_orig_ctx": 49}, YARN | {"rope_freq_base": 1e6}],
+            "RoPE options",
+        ),
+        "metadata": ([{"kv_overrides": x} for x in (base | length, length | base, None, length)], "of another model"),
+    }[what]
+    for h2o in (H2OConfig(chunk_size=S), None):
+
+        def open_(changes: dict[str, Any], h2o: H2OConfig | None = h2o) -> Llama:
+            return Llama(tiny_model, n_ctx=64, n_threads=1, h2o=h2o, **changes)
+
+        with open_(options[0]) as llm:
+            llm.eval(random_tokens(40))
+            llm.save(tmp_path / "snapshot")
+            expected = llm.logits
+        with open_(options[1]) as llm:
+            llm.load(tmp_path / "snapshot")
+            np.testing.assert_array_equal(llm.logits, expected)
+        for other in options[2:]:
+            with open_(other) as llm, pytest.raises(ValueError, match=refusal):
+                llm.load(tmp_path / "snapshot")
 
 
 # --- damage
@@ -542,21 +555,3 @@ def test_bad_lookups_are_refused(tiny_model: Path) -> None:
 
 def _with_int(state: bytes, offset: int, value: int) -> bytes:
     return state[:offset] + value.to_bytes(4, "little") + state[offset + 4 :]
-
-
-@pytest.mark.parametrize("mutate", ["cut", "flip"])
-def test_no_damaged_state_ends_the_process(tiny_model: Path, mutate: str, rng: np.random.Generator) -> None:
-    """Restored or refused, and the context can be used."""
-    change: Callable[[bytes, int], bytes] = {
-        "cut": lambda state, i: state[:i],
-        "flip": lambda state, i: state[:i] + bytes([state[i] ^ (1 << int(rng.integers(8)))]) + state[i + 1 :],
-    }[mutate]
-    with open_llama(tiny_model, SMALL) as llm:
-        llm.eval(random_tokens(40))
-        state = state_of(llm)
-        for i in [*range(0, 400, 3), *rng.integers(0, len(state), 150).tolist()]:
-            try:
-                restore(llm, change(state, i))
-            except H2OError:
-                llm.reset()
-            llm.eval([1, 2, 3])
