@@ -13,7 +13,7 @@ from rich.console import Console
 
 from h2o_llama import demo_model_path
 from h2o_llama._demo import document as document_module
-from h2o_llama._demo.answers import DENSE, SPARSE, TAIL, Answers, answer_table, ask, html_facts
+from h2o_llama._demo.answers import DENSE, SPARSE, TAIL, Answers, answer_table, ask
 from h2o_llama._demo.document import SECRETS, Document, Needle, build_document
 from h2o_llama.inspect._memory import HeadMemory, MemoryReport
 
@@ -37,12 +37,6 @@ def source_of(module: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def test_document_has_the_length_asked_for() -> None:
-    for n_bytes in (600, 200_001):  # in the longer one the source begins again
-        text = build_document(n_bytes, DEPTHS).text
-        assert (len(text), text.isascii(), text[-1:]) == (n_bytes, True, b"\n")
-
-
 def test_document_is_the_library_source_but_for_the_needles(document: Document) -> None:
     text = document.text
     for needle in document.needles:
@@ -62,15 +56,6 @@ def test_needles_are_where_they_say(document: Document) -> None:
         assert abs(needle.start - depth * N_BYTES) < 100
         assert bytes(document.text[p] for p in needle.line_positions) + b"\n" == needle.definition
         assert document.text.count(b"k%d=" % needle.key) == 1
-
-
-def test_bad_documents() -> None:
-    with pytest.raises(ValueError, match="at most 5 keys"):
-        build_document(N_BYTES, [0.1] * 6)
-    with pytest.raises(ValueError, match="too short"):
-        build_document(120, [0.95, 0.96, 0.97])
-    with pytest.raises(OSError, match="no source of its module 'sys'"):
-        build_document(N_BYTES, DEPTHS, module="sys")
 
 
 def test_keys_this_near_are_found(answers: Answers, document: Document) -> None:
@@ -108,10 +93,3 @@ def test_answer_table_marks_wrong_answers() -> None:
     assert "56⏎8 wrong" in k22
     assert "1234 wrong" in k33
     assert "9999 right" in k33
-
-
-def test_html_facts_name_every_key() -> None:
-    facts = dict(html_facts(NEEDLES, ANSWERS))
-    assert facts["k11"].startswith("1234 at position 6")
-    assert facts["k22"].endswith("; H2O: 56⏎8 wrong; H2O, dense tail: 5678 right")
-    assert facts["Heavy hitters"] == "ranked by distant, schedule single_pass"
