@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import io
 from pathlib import Path
 
-import numpy as np
 import pytest
-from rich.console import Console
 
 from h2o_llama import demo_model_path
 from h2o_llama._demo import document as document_module
-from h2o_llama._demo.answers import DENSE, SPARSE, TAIL, Answers, answer_table, ask
-from h2o_llama._demo.document import SECRETS, Document, Needle, build_document
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport
+from h2o_llama._demo.answers import DENSE, SPARSE, TAIL, Answers, ask
+from h2o_llama._demo.document import SECRETS, Document, build_document
 
 DEPTHS = (0.0, 0.3, 0.55, 0.8, 0.97)
 N_BYTES = 1100
@@ -63,33 +59,3 @@ def test_keys_this_near_are_found(answers: Answers, document: Document) -> None:
     assert list(answers.said) == [DENSE, SPARSE, TAIL]
     for said in answers.said.values():
         assert sum(a == n.answer for a, n in zip(said, document.needles, strict=True)) >= 4
-
-
-def _report(heavy: list[list[int]]) -> MemoryReport:
-    heads = [HeadMemory(0, i, np.array(p, np.int32), np.ones(len(p), np.float32)) for i, p in enumerate(heavy)]
-    return MemoryReport("", (), 40, 8, 12, 32, range(2), range(28, 32), tuple(heads))
-
-
-NEEDLES = Document(b"." * 40, (Needle(11, 1234, 6), Needle(22, 5678, 18), Needle(33, 9999, 32)))
-ANSWERS = Answers(
-    _report([[10, 11, 12, 13], []]),
-    {
-        DENSE: [b"1234"] * 3,
-        SPARSE: [b"1234", b"56\n8", b"9999"],
-        TAIL: [b"1234", b"5678", b"9999"],
-    },
-)
-
-
-def test_answer_table_marks_wrong_answers() -> None:
-    console = Console(width=200, file=io.StringIO())
-    with console.capture() as capture:
-        console.print(answer_table(NEEDLES, ANSWERS))
-    lines = capture.get().splitlines()
-    k11, k22, k33 = (next(line for line in lines if f"k{key} " in line) for key in (11, 22, 33))
-    assert k11.count("right") == 3
-    assert k22.count("wrong") == 2
-    assert "5678 right" in k22
-    assert "56⏎8 wrong" in k22
-    assert "1234 wrong" in k33
-    assert "9999 right" in k33

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from chats import open_chat, write_chat_model
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
-from h2o_llama.eval._ruler import KINDS, RulerMean, ruler_mean
 from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
 from h2o_llama.eval._ruler.task import Item, make_item, score
 from h2o_llama.models import _named
@@ -51,19 +49,6 @@ def make(llm: Llama, kind: str, n_tokens: int | None = None, seed: int = 0) -> t
     return item, llm.detokenize(list(item.tokens)).decode()
 
 
-# --- every task
-
-
-def test_prompts_and_answers_are_as_long_as_units_allow(llm: Llama) -> None:
-    for kind in KINDS:
-        with case(kind=kind):
-            n = N_CWE if kind == "cwe" else N
-            item, _ = make(llm, kind, n)
-            # No sentence and no needle has 150 bytes. A word of a list is there three times, with its numbers.
-            assert n - 150 < len(item.tokens) + item.n_generate <= n
-            assert item == make(llm, kind, n)[0] != make(llm, kind, n, seed=1)[0]
-
-
 # --- needles
 
 
@@ -87,21 +72,6 @@ def test_needles(llm: Llama) -> None:
             assert sorted(asked) == sorted(item.answers)
             assert len(asked) == n_asked
             assert item.n_generate == 128
-
-
-def test_lines_of_other_needles(llm: Llama) -> None:
-    for kind, pattern in [
-        ("niah_multikey_2", r"One of the special magic numbers for a\w+-o\w+ is: \d{7}\."),
-        ("niah_multikey_3", r"One of the special magic uuids for ([0-9a-f]+-?){5} is: ([0-9a-f]+-?){5}\."),
-    ]:
-        with case(kind=kind):
-            item, text = make(llm, kind)
-            lines = text[text.index("\n") + 1 : text.rindex("\nWhat")].split("\n")
-            assert len(lines) > 20
-            assert all(re.fullmatch(pattern, line) for line in lines)
-            key = re.search(r"for (\S+) mentioned", text)
-            assert key is not None
-            assert [line for line in lines if item.answers[0] in line and key[1] in line]
 
 
 # --- the others
@@ -175,18 +145,6 @@ def test_scores() -> None:
     ]:
         with case(said=said, answers=answers):
             assert score(said, answers) == expected
-
-
-def test_the_mean_and_its_error() -> None:
-    rows: list[dict[str, Any]] = [
-        {"score": 0.5, "score_dense": 1.0, "scores": [0.0, 1.0], "scores_dense": [1.0, 1.0]},
-        {"score": 0.25, "score_dense": 0.25, "scores": [0.5, 0.0], "scores_dense": [0.5, 0.0]},
-    ]
-    mean = ruler_mean(rows)
-    assert mean == RulerMean(0.375, 0.625, pytest.approx(0.25))  # sqrt(0.5 / 2 + 0) / 2
-    assert mean.over_dense_text() == "0.600 ± 0.400"
-    assert RulerMean(0.0, 0.0, None).over_dense_text() == "–"
-    assert ruler_mean([{**rows[0], "scores": [0.0], "scores_dense": [1.0]}]).error is None
 
 
 # --- runs
