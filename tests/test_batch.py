@@ -12,12 +12,11 @@ import pytest
 from typer.testing import Result
 
 import models
-from chats import CHATML, IM_END, INSTRUCT, user, write_chat_model
+from chats import CHATML, INSTRUCT, user, write_chat_model
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.batch import (
-    Answerer,
     AnswersFile,
     Question,
     find_documents,
@@ -116,14 +115,6 @@ def test_answers_are_those_of_one_chat_each(
             expected[row["document"], question] = completion["choices"][0]["message"]["content"]
     assert answers_of(folder) == expected
     assert len(expected) == len(DOCUMENTS) * len(QUESTIONS)
-
-
-def test_special_names_in_a_document_are_text(chat_model: Path, folder: Path, evaluated: list[dict[str, Any]]) -> None:
-    (folder / "documents" / "a.txt").write_text("abc<|im_end|>def")
-    succeeded(run_batch(folder, chat_model))
-    read = [call["tokens"].tolist() for call in evaluated]
-    (ids,) = (ids for ids in read if bytes(id_ for id_ in ids if id_ < 256).endswith(b"abc<|im_end|>def\n"))
-    assert ids.count(IM_END) == 1
 
 
 def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
@@ -265,23 +256,6 @@ def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path)
     assert [row["document"] for row in rows_of(folder) if row["error"] is not None] == ["sub/long.RST"]
 
 
-def test_what_does_not_fit_into_memory_leaves_room_for_others(
-    chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_context = Answerer._open
-
-    def refuse(answerer: Answerer, n_ctx: int) -> Llama:
-        if n_ctx > 4096:
-            raise MemoryError
-        return open_context(answerer, n_ctx)
-
-    monkeypatch.setattr(Answerer, "_open", refuse)
-    (folder / "documents" / "z.txt").write_text("short")
-    result = run_batch(folder, chat_model)
-    assert "sub/long.RST: not enough memory" in result.stderr
-    assert result.stderr.splitlines()[-1] == f"9 answers added to {folder}/out.jsonl, 0 there before, 1 error"
-
-
 def test_a_library_saves_reading(chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are the same. Each setting has its own texts."""
     computed = record_calls(monkeypatch, State, "eval")  # of the documents: questions are read by forks
@@ -333,16 +307,6 @@ def test_folders_without_documents(chat_model: Path, folder: Path) -> None:
     result = run_batch(folder, chat_model, "--documents", folder, "-n", "1")  # the questions are not a document
     assert result.stderr.startswith(f"{len(DOCUMENTS) * len(QUESTIONS)} answers added")
     assert make_questions("Who?") == [Question("Who?", "Who?")]
-
-
-def test_draws_come_again_with_the_same_seed(chat_model: Path, folder: Path) -> None:
-    drawn = []
-    for seed in ("1", "1", "2"):
-        run_batch(folder, chat_model, "--temp", "2", "--seed", seed)
-        drawn.append(answers_of(folder))
-        (folder / "out.jsonl").unlink()
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
 
 
 def test_names_that_are_no_text_are_told_apart(tmp_path: Path) -> None:

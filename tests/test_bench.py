@@ -15,7 +15,7 @@ from typer.testing import Result
 import h2o_llama
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama._bench import DENSE, Bench, Mode, Sample, prompt_tokens
+from h2o_llama._bench import DENSE, Bench, Mode, Sample
 from h2o_llama._internal import apart
 
 SMALL = [*h2o_set(chunk_size=64, local_window=16, heavy_budget=16, lookup_budget=8), "--threads", "1"]
@@ -86,23 +86,6 @@ def test_a_process_imports_nothing_from_the_working_folder(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     assert apart.call_apart("test", os.getpid) != os.getpid()
-
-
-def test_tokens_are_a_texts_or_drawn_where_there_is_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_tokenizer(llm: Llama, text: bytes) -> list[int]:
-        raise H2OError("this model has no tokenizer")
-
-    with Llama(h2o_llama.demo_model_path(), n_ctx=64, h2o=None) as llm:
-        np.testing.assert_array_equal(prompt_tokens(llm, b"abcdef", 4), llm.tokenize("abcd"))
-        np.testing.assert_array_equal(prompt_tokens(llm, None, 500)[:100], prompt_tokens(llm, None, 100))
-        monkeypatch.setattr(Llama, "tokenize", no_tokenizer)
-        drawn = prompt_tokens(llm, None, 10_000)
-        np.testing.assert_array_equal(drawn[:100], prompt_tokens(llm, None, 100))
-        counts = np.bincount(drawn, minlength=llm.n_vocab)
-        assert counts.argmax() == 0
-        assert counts[0] / counts[9] == pytest.approx(10, rel=0.3)
-        with pytest.raises(H2OError, match="no tokenizer"):
-            prompt_tokens(llm, b"abcdef", 4)
 
 
 # --- the command

@@ -50,24 +50,18 @@ def configure_error(checkout: Path, *options: str, **environment: str) -> str:
     return " ".join(result.stderr.split())
 
 
-def test_missing_compiler(checkout: Path) -> None:
-    message = configure_error(checkout, CC="no-such-compiler")
-    assert "no working C and C++17 compiler found (CC='no-such-compiler', CXX='" in message
-
-
-def test_missing_cuda_compiler(checkout: Path) -> None:
-    message = configure_error(checkout, "-DGGML_CUDA=ON", CUDACXX="no-such-compiler")
-    assert "GGML_CUDA is on, and nvcc was not found" in message
-
-
-def test_missing_vulkan(checkout: Path) -> None:
-    message = configure_error(checkout, "-DGGML_VULKAN=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_Vulkan=ON")
-    assert "GGML_VULKAN is on, and Vulkan's headers, glslc or SPIRV-Headers were not found" in message
-
-
-def test_no_source(checkout: Path) -> None:
-    message = configure_error(checkout, H2O_LLAMA_SOURCE=str(checkout.parent))
-    assert f"H2O_LLAMA_SOURCE={checkout.parent} is not a llama.cpp source folder" in message
+@pytest.mark.parametrize(
+    ("options", "environment", "expected"),
+    [
+        ([], {"CC": "no-such-compiler"}, "no working C and C++17 compiler found (CC='no-such-compiler', CXX='"),
+        (["-DGGML_CUDA=ON"], {"CUDACXX": "no-such-compiler"}, "GGML_CUDA is on, and nvcc was not found"),
+        (["-DGGML_VULKAN=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_Vulkan=ON"], {}, "GGML_VULKAN is on, and Vulkan's headers"),
+    ],
+)
+def test_what_is_missing_is_named(
+    checkout: Path, options: list[str], environment: dict[str, str], expected: str
+) -> None:
+    assert expected in configure_error(checkout, *options, **environment)
 
 
 def test_the_cores_includes_go_in_one_direction() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import models
+from bad_requests import named
 from chats import (
     ADD,
     CHATML,
@@ -156,24 +157,6 @@ def test_an_answer(llm: Llama) -> None:
     }
 
 
-def test_an_answer_that_is_cut_off(llm: Llama) -> None:
-    answer = llm.create_chat_completion([user("Hi")], max_tokens=5, logits_processor=dictate("Hello you"))
-    assert answer["choices"][0]["message"]["content"] == "Hello"
-    assert answer["choices"][0]["finish_reason"] == "length"
-    answer = llm.create_chat_completion([user("Hi")], stop="END", logits_processor=dictate("one END two"))
-    assert answer["choices"][0]["message"]["content"] == "one "
-    assert answer["choices"][0]["finish_reason"] == "stop"
-
-
-def test_a_stream_comes_in_pieces(llm: Llama) -> None:
-    first, *chunks, last = llm.create_chat_completion([user("Hi")], temperature=0, max_tokens=40, stream=True)
-    assert first["choices"][0]["delta"] == {"role": "assistant"}
-    assert len(chunks) > 10
-    assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
-    assert last["choices"][0]["delta"] == {}
-    assert len({chunk["id"] for chunk in (first, *chunks, last)}) == 1
-
-
 def test_bad_calls_are_refused_before_the_stream_is_read(llm: Llama) -> None:
     with pytest.raises(ValueError, match="no valid GBNF"):
         llm.create_chat_completion([user("Hi")], stream=True, grammar="nonsense")
@@ -182,22 +165,54 @@ def test_bad_calls_are_refused_before_the_stream_is_read(llm: Llama) -> None:
 # --- tools
 
 
-@pytest.mark.parametrize("tool_choice", [None, "auto", "required", {"type": "function", "function": {"name": "add"}}])
-def test_a_tool_is_called(with_tools: Llama, tool_choice: Any) -> None:
-    answer = with_tools.create_chat_completion(
-        [user("3 + 5?")],
-        tools=[ADD, ROOT],
-        tool_choice=tool_choice,
-        logits_processor=dictate(call_text("add", a=3, b=5)),
-    )
-    choice = answer["choices"][0]
-    (call,) = choice["message"]["tool_calls"]
-    assert call["type"] == "function"
-    assert call["id"].startswith("call_")
-    assert call["function"]["name"] == "add"
-    assert json.loads(call["function"]["arguments"]) == {"a": 3, "b": 5}
-    assert choice["message"]["content"] is None
-    assert choice["finish_reason"] == "tool_calls"
+ADDED = call_text("add", a=3, b=5)
+CALLS = [("add", {"a": 3, "b": 5})]
+Said = tuple[str | None, list[tuple[str, Any]], str]
+"""Text, calls, and the reason of the end."""
+
+TOLD: list[tuple[Any, str, Said | None]] = [
+    *((choice, ADDED, (None, CALLS, "tool_calls")) for choice in (None, "auto", "required", named("add"))),
+    *((choice, "Eight.", ("Eight.", [], "stop")) for choice in ("auto", "none")),
+    ("required", "Hello", None),
+    ("required", "Let me see. " + call_text("root", x=3), None),
+    ("required", call_text("root", x=3)[:-30] + '"y"', None),
+    ("auto", "<tool_call>\n{5", None),
+    (named("add"), call_text("root", x=3), None),
+]
+"""A tool_choice, what the model would say, and the answer; None: the grammar forbids it."""
+
+
+def told(answer: Any) -> Said:
+    (choice,) = answer["choices"]
+    calls = [call["function"] for call in choice["message"].get("tool_calls", [])]
+    assert all(call["id"].startswith("call_") for call in choice["message"].get("tool_calls", []))
+    called = [(call["name"], json.loads(call["arguments"])) for call in calls]
+    return choice["message"]["content"], called, choice["finish_reason"]
+
+
+def told_by(chunks: Any) -> Said:
+    """The same of a stream."""
+    choices = [chunk["choices"][0] for chunk in chunks]
+    parts = [call for choice in choices for call in choice["delta"].get("tool_calls", [])]
+    assert {part["index"] for part in parts} <= {0}
+    assert len({part["id"] for part in parts if "id" in part}) <= 1
+    name, arguments = ("".join(part["function"].get(key, "") for part in parts) for key in ("name", "arguments"))
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    return text or None, [(name, json.loads(arguments))] if parts else [], choices[-1]["finish_reason"]
+
+
+def test_tools_are_called_or_not(with_tools: Llama) -> None:
+    """At once, and as a stream."""
+    for choice, text, expected in TOLD:
+        for stream in (False, True):
+            asked: Any = {"messages": [user("3 + 5?")], "tools": [ADD, ROOT], "tool_choice": choice, "stream": stream}
+            with case(choice=choice, text=text, stream=stream):
+                if expected is not None:
+                    answer = with_tools.create_chat_completion(**asked, logits_processor=dictate(text))
+                    assert (told_by(answer) if stream else told(answer)) == expected
+                    continue
+                with pytest.raises(H2OError, match="no token fits the grammar"):
+                    list(with_tools.create_chat_completion(**asked, logits_processor=dictate(text)))
 
 
 def test_tools_with_similar_names_can_all_be_called(with_tools: Llama) -> None:
@@ -235,51 +250,6 @@ def test_parameters_with_similar_names_can_all_be_given(tiny_model: Path) -> Non
             llm.create_chat_completion(
                 [user("x")], tools=[tool], tool_choice="required", logits_processor=dictate("I see. " + text)
             )
-
-
-def test_a_stream_calls_a_tool(with_tools: Llama) -> None:
-    chunks = list(
-        with_tools.create_chat_completion(
-            [user("3 + 5?")], tools=[ADD], stream=True, logits_processor=dictate(call_text("add", a=3, b=5))
-        )
-    )
-    parts = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
-    assert {part["index"] for part in parts} == {0}
-    assert len({part["id"] for part in parts if "id" in part}) == 1
-    assert "".join(part["function"].get("name", "") for part in parts) == "add"
-    assert json.loads("".join(part["function"]["arguments"] for part in parts)) == {"a": 3, "b": 5}
-    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-@pytest.mark.parametrize(
-    ("tool_choice", "text"),
-    [
-        ("required", "Hello"),
-        ("required", "Let me see. " + call_text("root", x=3)),
-        ("auto", "<tool_call>\n{5"),
-        ("required", call_text("root", x=3)[:-30] + '"y"'),
-        ({"type": "function", "function": {"name": "add"}}, call_text("root", x=3)),
-    ],
-    ids=["no call", "text before a call", "lazy", "wrong argument", "wrong function"],
-)
-def test_what_is_no_call_of_these_tools_cannot_be_said(with_tools: Llama, tool_choice: Any, text: str) -> None:
-    with pytest.raises(H2OError, match="no token fits the grammar"):
-        with_tools.create_chat_completion(
-            [user("x")], tools=[ADD, ROOT], tool_choice=tool_choice, logits_processor=dictate(text)
-        )
-
-
-def test_a_model_need_not_call_a_tool(with_tools: Llama) -> None:
-    """Or not to the end."""
-    text = call_text("add", a=3, b=5)
-    answer = with_tools.create_chat_completion([user("x")], tools=[ADD], max_tokens=30, logits_processor=dictate(text))
-    assert answer["choices"][0]["finish_reason"] == "length"
-    for choice in ("auto", "none"):
-        answer = with_tools.create_chat_completion(
-            [user("x")], tools=[ADD], tool_choice=choice, logits_processor=dictate("Eight.")
-        )
-        assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Eight."}
-        assert answer["choices"][0]["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize(
@@ -379,17 +349,6 @@ def test_a_pydantic_model_is_a_schema(llm: Llama) -> None:
     assert len(texts) == 1
 
 
-def test_a_json_object_is_an_object(llm: Llama) -> None:
-    answer = llm.create_chat_completion(
-        [user("x")], response_format={"type": "json_object"}, logits_processor=dictate('{"a": [1, null]}')
-    )
-    assert answer["choices"][0]["message"]["content"] == '{"a": [1, null]}'
-    with pytest.raises(H2OError, match="no token fits the grammar"):
-        llm.create_chat_completion(
-            [user("x")], response_format={"type": "json_object"}, logits_processor=dictate("[1]")
-        )
-
-
 # --- a second turn
 
 
@@ -466,22 +425,6 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
     assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is not text
     assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
     assert same_text([], [0]) == same_text([0], [0]) == [0]
-
-
-def test_forks_chat(tiny_model: Path) -> None:
-    """Each continues independently, like a sequence that was never forked."""
-    about = [{"role": "system", "content": "abc " * 40}]
-    chats = [[*about, user(text)] for text in ("One?", "Two?")]
-    with open_chat(tiny_model, n_seq_max=3, h2o=None, type_k="f32", type_v="f32") as llm:
-        alone = [llm.create_chat_completion(chat, max_tokens=8, temperature=0, reuse=False) for chat in chats]
-        llm.create_chat_completion(chats[0], max_tokens=1, temperature=0, reuse=False)
-        with llm.fork() as a, llm.fork() as b:
-            forked = [
-                s.create_chat_completion(c, max_tokens=8, temperature=0) for s, c in zip((a, b), chats, strict=True)
-            ]
-            assert b("x", max_tokens=1, temperature=0)["usage"]["completion_tokens"] == 1
-        assert [f["choices"][0]["message"] for f in forked] == [f["choices"][0]["message"] for f in alone]
-        assert all(f["usage"]["prompt_tokens_details"]["cached_tokens"] > 160 for f in forked)
 
 
 def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:

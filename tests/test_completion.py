@@ -34,14 +34,6 @@ def llm(opened: Opened, tiny_model: Path) -> Llama:
     return opened("llm", open_tiny, tiny_model)
 
 
-def test_generated_tokens_are_in_the_sequence(llm: Llama) -> None:
-    tokens = list(itertools.islice(llm.generate(random_tokens(20), temperature=0), 10))
-    assert len(tokens) == 10
-    assert llm.n_tokens == 30
-    llm.eval(random_tokens(20, seed=1))
-    assert llm.n_tokens == 50
-
-
 def test_a_criterion_ends_the_text(llm: Llama) -> None:
     """It sees the logits of the next token. The first criterion of a list that holds ends the text."""
     prompt = random_tokens(20)
@@ -57,8 +49,6 @@ def test_a_criterion_ends_the_text(llm: Llama) -> None:
     completion = llm(prompt, max_tokens=20, temperature=0, stopping_criteria=[never, stop_at_24])
     assert completion["choices"][0]["finish_reason"] == "stop"
     assert completion["usage"]["completion_tokens"] == 4
-    with pytest.raises(ValueError, match="stopping_criteria must be callable, a list of callables, or None, got 3"):
-        llm(prompt, stopping_criteria=3)  # type: ignore[call-overload]
 
 
 def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +72,6 @@ def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest
     assert llm(random_tokens(20), max_tokens=4, temperature=0, reuse=False)["usage"]["completion_tokens"] == 4
     assert calls == [20, 1, 1, 1]
     assert llm.n_tokens == 24
-
-
-def test_a_forgotten_token_is_not_computed(llm: Llama) -> None:
-    next(llm.generate(random_tokens(20), temperature=0))
-    llm.reset()
-    assert llm.n_tokens == 0
 
 
 def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
@@ -153,15 +137,6 @@ def test_completion(llm: Llama) -> None:
     assert llm("a<|im_start|>", max_tokens=1)["usage"]["prompt_tokens"] == 2  # names of special tokens are these
 
 
-def test_completion_stream_says_the_same(llm: Llama) -> None:
-    answer = llm("Hello", max_tokens=12, seed=3)
-    chunks = list(llm("Hello", max_tokens=12, seed=3, stream=True))
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer["choices"][0]["text"]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
-    assert len({chunk["id"] for chunk in chunks}) == 1
-    assert all(chunk["choices"][0]["text"] for chunk in chunks[:-1])
-
-
 def test_echo_repeats_what_was_given(llm: Llama) -> None:
     for prompt, text in (
         ("Hello", "Hello"),
@@ -210,11 +185,3 @@ def test_text_buffer_does_not_mind_how_text_is_cut(stop: list[str], tokens: list
                 text += buffer.push(piece.encode())
         results.append((text + ("" if buffer.stopped else buffer.finish()), buffer.stopped))
     assert results[0] == results[1] == results[2]
-
-
-def test_text_buffer_gives_back_what_was_no_stop_string() -> None:
-    stopped, finished = TextBuffer(["stop"]), TextBuffer(["stop"])
-    assert stopped.push(b"sto") == finished.push(b"sto") == ""
-    assert stopped.push(b"p") == ""
-    assert stopped.stopped
-    assert finished.finish() == "sto"

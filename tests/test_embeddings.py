@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 import h2o_llama
 from cases import SMALL, Case, S
 from compare import assert_all_equal, relative_error
-from h2o_llama import H2OError
 from inputs import ModelByName, repetitive_tokens, split
 from llamas import open_llama, view
 from oracle import read_model
@@ -103,38 +102,6 @@ def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelB
         assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
 
 
-def mixed(sequence: h2o_llama.Sequence, sizes: list[int]) -> Any:
-    """Logits of a text whose middle is rows without tokens, in parts of these sizes."""
-    rng = np.random.default_rng(5)
-    rows = rng.normal(0, 0.3, (sum(sizes), sequence.model.n_embd)).astype(np.float32)
-    logits = []
-    sequence.eval(text(0)[: S + 3], logits="all")
-    logits.append(sequence.logits)
-    for part in np.split(rows, np.cumsum(sizes)[:-1]):
-        sequence.eval(embeddings=part, logits="all")
-        logits.append(sequence.logits)
-    sequence.eval(text(1)[: 2 * S], logits="all")
-    return np.concatenate([*logits, sequence.logits])
-
-
-@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-@pytest.mark.parametrize("layout", ["sum", "two_phase, lookups", "evict", "cold, file"])
-def test_a_text_with_rows_in_it(tiny_model: Path, layout: str) -> None:
-    """P2: with room for all of it, dense attention. P3: in any parts."""
-    config = CONFIGS[layout]
-    assert config is not None
-    if layout != "two_phase, lookups":  # whose first layers see no further than their chunk
-        with open_llama(tiny_model, None) as dense:
-            expected = mixed(dense, [3 * S])
-        with open_llama(tiny_model, config.but(heavy_budget=200)) as llm:
-            assert relative_error(mixed(llm, [3 * S]), expected) <= SELF_LOGITS_F32
-    with open_llama(tiny_model, config) as llm:
-        whole, sets = mixed(llm, [3 * S]), view(llm)
-        llm.reset()
-        assert relative_error(mixed(llm, [1, S + 5, 2 * S - 6]), whole) <= SELF_LOGITS_F32
-        assert_all_equal(view(llm)[:2], sets[:2])
-
-
 def test_generating_after_rows(tiny_model: Path) -> None:
     """Penalties are about tokens, and a draft ends before a row."""
     with open_llama(tiny_model, CONFIGS["lookups"], n_ctx=N_CTX) as llm:
@@ -201,21 +168,3 @@ def test_rows_in_a_report(tiny_model: Path) -> None:
         llm.eval(embeddings=rows_of(tiny_model, text(0)))
         report = memory_report(llm, llm.tokens.tolist(), "rows")
         assert {piece.text for piece in report.pieces} == {"▨"}
-
-
-def test_what_stands_for_a_row() -> None:
-    """The same bytes, the same id; no two of these rows, and no number that a token has."""
-    rows = np.random.default_rng(0).normal(size=(4000, 8)).astype(np.float32)
-    rows[1], rows[1, 7] = rows[0], np.nextafter(rows[0, 7], np.float32(9))
-    ids = h2o_llama._core.embedding_ids(rows)
-    assert len(np.unique(ids)) == len(rows)
-    assert (ids < -1).all()
-    np.testing.assert_array_equal(h2o_llama._core.embedding_ids(rows), ids)
-
-
-def test_models_that_need_tokens_are_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from h2o_llama.sequence import _prompt
-
-    monkeypatch.setattr(_prompt, "_NEEDS_TOKENS", ("qwen3",))
-    with open_llama(tiny_model, None) as llm, pytest.raises(H2OError, match="need token ids"):
-        llm.eval(embeddings=np.zeros((1, llm.n_embd)))

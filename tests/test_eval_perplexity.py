@@ -13,9 +13,8 @@ import pytest
 
 import h2o_llama
 from h2o_llama import H2OConfig
-from h2o_llama.eval import Continuation, Perplexity, Setting, _lockstep, _losses, _subject, evaluate
-from h2o_llama.eval._lockstep import pieces
-from h2o_llama.eval._losses import Losses, compare
+from h2o_llama.eval import Continuation, Perplexity, Setting, _lockstep, _losses, evaluate
+from h2o_llama.eval._losses import compare
 from h2o_llama.eval._text import Text
 from inputs import random_tokens
 
@@ -51,40 +50,6 @@ def test_losses_of_huge_logits_are_finite() -> None:
     assert got.kld[0] == pytest.approx(3e4)
 
 
-def test_summary_is_that_of_llama_perplexity(rng: np.random.Generator) -> None:
-    n = 200
-    dense = rng.exponential(size=n)
-    nats = dense + 0.1 * rng.standard_normal(n)
-    kld = rng.exponential(size=n)
-    same_top = rng.random(n) < 0.8
-    got = Losses(nats, dense, kld, same_top).summary()
-
-    # tools/perplexity/perplexity.cpp: mean_and_uncertainty and covariance.
-    def mean_and_variance(values: Any) -> tuple[float, float]:
-        mean = math.fsum(values) / n
-        return mean, (math.fsum(v * v for v in values) / n - mean * mean) / (n - 1)
-
-    (mean, variance), (mean_dense, variance_dense) = mean_and_variance(nats), mean_and_variance(dense)
-    covariance = (math.fsum(nats * dense) / n - mean * mean_dense) / (n - 1)
-    error = math.sqrt(variance + variance_dense - 2 * covariance)
-    assert got["n_scored"] == n
-    assert got["ppl"] == pytest.approx(math.exp(mean))
-    assert got["ppl_dense"] == pytest.approx(math.exp(mean_dense))
-    assert got["nats_added"] == pytest.approx(mean - mean_dense)
-    assert got["nats_added_se"] == pytest.approx(error)
-    assert got["ppl_ratio"] == pytest.approx(math.exp(mean - mean_dense))
-    assert got["ppl_ratio_se"] == pytest.approx(math.exp(mean - mean_dense) * error)
-    assert got["kld_mean"] == pytest.approx(mean_and_variance(kld)[0])
-    assert got["kld_mean_se"] == pytest.approx(math.sqrt(mean_and_variance(kld)[1]))
-    ordered = sorted(kld)
-    assert got["kld_median"] == pytest.approx((ordered[n // 2] + ordered[n // 2 - 1]) / 2)
-    at = 0.99 * (n - 1)
-    assert got["kld_99"] == pytest.approx(ordered[197] + (at - 197) * (ordered[198] - ordered[197]))
-    share = sum(same_top) / n
-    assert got["same_top"] == pytest.approx(share)
-    assert got["same_top_se"] == pytest.approx(math.sqrt(share * (1 - share) / (n - 1)))
-
-
 # --- text and pieces
 
 
@@ -106,15 +71,6 @@ def test_windows_are_evenly_spread_from_the_first_token_to_the_last() -> None:
     assert text_of([]).sha256 == hashlib.sha256(b"some text").hexdigest()
     with pytest.raises(ValueError, match="the text has 1,100 tokens, but a window needs 2,048"):
         text_of([5] * 1100).n_windows(2048, 4)
-
-
-def test_pieces_cover_everything() -> None:
-    for stop in range(1, 60):
-        for most in range(1, 12):
-            calls = pieces(0, stop, 17, most)
-            assert max(b - a for a, b in calls) <= most
-            assert [i for a, b in calls for i in range(a, b)] == [*range(stop)]
-            assert all(a // 17 == (b - 1) // 17 for a, b in calls)
 
 
 # --- perplexity
@@ -176,11 +132,6 @@ def test_windows_one_by_one_are_those_of_all(tiny_model: Path) -> None:
         measure(tiny_model, SPARSE, tasks=[Perplexity(only=2)])
 
 
-def test_buckets_of_a_chunk_that_is_no_power_of_two(tiny_model: Path) -> None:
-    (row,) = measure(tiny_model, SPARSE, chunk_size=100, n_tokens=[210])
-    assert [(b["start"], b["stop"]) for b in row["buckets"]] == [(0, 64), (64, 128), (128, 209)]
-
-
 def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Perplexity(1), Continuation(50, 1)]
     whole = measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks)
@@ -190,19 +141,6 @@ def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: p
         assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16
         assert other["kld_mean"] == pytest.approx(row["kld_mean"], rel=1e-2)
         assert other["n_scored"] == row["n_scored"]
-
-
-def test_as_many_settings_at_a_time_as_fit_into_half_of_the_memory(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    it = _subject.Subject(tiny_model, TEXT, "noise", chunk_size=S, n_threads=1, n_gpu_layers=0, seed=0)
-    monkeypatch.setattr(_subject, "kv_bytes_at_least", lambda *_: 2**30)
-    # Weights and logits are less than the last half: 5 contexts fit, one of them for dense attention.
-    monkeypatch.setattr(_subject, "physical_memory", lambda: 11 * 2**30)
-    settings = [SPARSE] * 5
-    assert [len(some) for some in it.rounds(settings, N)] == [4, 1]
-    assert [len(some) for some in it.rounds(settings, N, contexts_each=2)] == [2, 2, 1]
-    it.close()
 
 
 def test_costs(tiny_model: Path) -> None:

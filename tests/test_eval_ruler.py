@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,6 @@ from chats import open_chat, write_chat_model
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
-from h2o_llama.eval import Ruler, evaluate, sweep
-from h2o_llama.eval._ruler import KINDS, RulerMean, ruler_mean
 from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
 from h2o_llama.eval._ruler.task import Item, make_item, score
 from h2o_llama.models import _named
@@ -52,30 +49,6 @@ def make(llm: Llama, kind: str, n_tokens: int | None = None, seed: int = 0) -> t
     return item, llm.detokenize(list(item.tokens)).decode()
 
 
-# --- every task
-
-
-def test_prompts_and_answers_are_as_long_as_units_allow(llm: Llama) -> None:
-    for kind in KINDS:
-        with case(kind=kind):
-            n = N_CWE if kind == "cwe" else N
-            item, _ = make(llm, kind, n)
-            # No sentence and no needle has 150 bytes. A word of a list is there three times, with its numbers.
-            assert n - 150 < len(item.tokens) + item.n_generate <= n
-            assert item == make(llm, kind, n)[0] != make(llm, kind, n, seed=1)[0]
-
-
-def test_too_few_tokens_are_refused_with_the_least_number(llm: Llama) -> None:
-    for kind in KINDS:
-        with case(kind=kind):
-            with pytest.raises(ValueError, match=rf"5 tokens are too short for RULER's '{kind}'") as error:
-                make(llm, kind, 5)
-            least = int(str(error.value).split()[-1])
-            # The drawn words, and so the least length, depend on the length.
-            with pytest.raises(ValueError, match="too short"):
-                make(llm, kind, least // 2)
-
-
 # --- needles
 
 
@@ -99,40 +72,6 @@ def test_needles(llm: Llama) -> None:
             assert sorted(asked) == sorted(item.answers)
             assert len(asked) == n_asked
             assert item.n_generate == 128
-
-
-def test_the_wording_is_that_of_lm_evals_copy() -> None:
-    folder = pytest.importorskip("lm_eval").__path__[0]
-    sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
-    sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
-    from h2o_llama.eval._ruler import drafts
-
-    for name, texts in {
-        "vt": (
-            drafts._CHAIN_QUESTION.replace("{value}", "{query}"),
-            drafts._CHAIN_PREFIX.replace("{value}", "{query}").replace("{n}", "{num_v}"),
-        ),
-        "cwe": (drafts._COMMON_QUESTION, drafts._COMMON_PREFIX),
-        "fwe": (drafts._FREQUENT_QUESTION, drafts._FREQUENT_PREFIX),
-        "niah": (drafts._NEEDLE_QUESTION.replace("{kind}", "{type_needle_v}"),),
-    }.items():
-        for text in texts:
-            assert text.replace("\n", "\\n") in sources[name]
-
-
-def test_lines_of_other_needles(llm: Llama) -> None:
-    for kind, pattern in [
-        ("niah_multikey_2", r"One of the special magic numbers for a\w+-o\w+ is: \d{7}\."),
-        ("niah_multikey_3", r"One of the special magic uuids for ([0-9a-f]+-?){5} is: ([0-9a-f]+-?){5}\."),
-    ]:
-        with case(kind=kind):
-            item, text = make(llm, kind)
-            lines = text[text.index("\n") + 1 : text.rindex("\nWhat")].split("\n")
-            assert len(lines) > 20
-            assert all(re.fullmatch(pattern, line) for line in lines)
-            key = re.search(r"for (\S+) mentioned", text)
-            assert key is not None
-            assert [line for line in lines if item.answers[0] in line and key[1] in line]
 
 
 # --- the others
@@ -208,31 +147,7 @@ def test_scores() -> None:
             assert score(said, answers) == expected
 
 
-def test_the_mean_and_its_error() -> None:
-    rows: list[dict[str, Any]] = [
-        {"score": 0.5, "score_dense": 1.0, "scores": [0.0, 1.0], "scores_dense": [1.0, 1.0]},
-        {"score": 0.25, "score_dense": 0.25, "scores": [0.5, 0.0], "scores_dense": [0.5, 0.0]},
-    ]
-    mean = ruler_mean(rows)
-    assert mean == RulerMean(0.375, 0.625, pytest.approx(0.25))  # sqrt(0.5 / 2 + 0) / 2
-    assert mean.over_dense_text() == "0.600 ± 0.400"
-    assert RulerMean(0.0, 0.0, None).over_dense_text() == "–"
-    assert ruler_mean([{**rows[0], "scores": [0.0], "scores_dense": [1.0]}]).error is None
-
-
 # --- runs
-
-
-def run(**options: Any) -> list[dict[str, Any]]:
-    given: dict[str, Any] = {"samples": 1} | options
-    return evaluate(
-        demo_model_path(),
-        sweep(local_window=[32], heavy_budget=[32]),
-        n_tokens=[900],
-        tasks=[Ruler("niah_single_1", sources=SOURCES, **given)],
-        chunk_size=256,
-        n_threads=1,
-    )
 
 
 def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-import h2o_llama
-from compare import assert_refused, case
+from compare import case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep, window
 from h2o_llama.eval._runs import append_rows, read_rows
-from h2o_llama.models._fingerprint import model_fingerprint
 from inputs import random_tokens
 from spies import record_calls
 
@@ -31,20 +29,6 @@ def measure(path: Path, settings: list[Setting] = SETTINGS, **arguments: Any) ->
 
 
 # --- settings
-
-
-def test_a_sweep_has_all_combinations_by_name() -> None:
-    sizes: dict[str, Any] = {"heavy_budget": [32], "sink_tokens": [0, 4]}
-    settings = sweep(local_window=[64], **sizes, schedule=["single_pass", "two_phase"], **PLAIN)
-    assert [s.name for s in settings] == [
-        "single_pass sum L64 H32",
-        "two_phase sum L64 H32",
-        "single_pass sum A4 L64 H32",
-        "two_phase sum A4 L64 H32",
-    ]
-    assert settings[1].h2o == H2OConfig(
-        local_window=64, heavy_budget=32, sink_tokens=0, scorer="sum", schedule="two_phase", lookup_budget=0
-    )
 
 
 def test_names_of_a_sweep() -> None:
@@ -71,18 +55,6 @@ def test_names_of_a_sweep() -> None:
             assert [s.h2o.has_key_index for s in settings if s.h2o] == ["index" in name for name in names]
 
 
-def test_bad_sweeps() -> None:
-    assert_refused(
-        [
-            (lambda: sweep(local_window=[], heavy_budget=[8]), "no setting"),
-            (lambda: sweep(local_window=[-1], heavy_budget=[8]), "local_window"),
-            (lambda: sweep(local_window=[8], heavy_budget=[8], schedule=["thrice"]), "schedule"),
-            (lambda: sweep(local_window=[8], heavy_budget=[8], scorer=["guess"]), "scorer"),
-            (lambda: window(Setting("dense", None), S), "needs a setting with H2O"),
-        ]
-    )
-
-
 def test_a_window_is_at_most_a_chunk() -> None:
     for budgets in ({"heavy_budget": 69, "lookup_budget": 0}, {"heavy_budget": 45, "lookup_budget": 24}):
         h2o = H2OConfig(local_window=8, sink_tokens=0, **budgets)
@@ -105,21 +77,6 @@ def test_runs_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(read_rows(path)) == 80
-
-
-def test_a_row_says_what_it_is(tiny_model: Path) -> None:
-    row = measure(tiny_model, text_name="noise")[1]
-    assert row["task"] == "perplexity"
-    assert row["text"] == "noise"
-    assert row["file"].endswith("F32")
-    assert row["setting"] == "single_pass sum L8 H8"
-    assert (row["n_tokens"], row["chunk_size"], row["windows"], row["seed"]) == (N, S, 1, 0)
-    assert row["model"] == tiny_model.name
-    assert row["model_fingerprint"] == model_fingerprint(tiny_model)
-    assert row["machine"]["h2o_llama"] == h2o_llama.__version__
-    assert row["machine"]["threads"] == 1
-    assert row["h2o"]["heavy_budget"] == 8
-    json.dumps(row)
 
 
 def test_a_second_run_measures_only_what_is_missing(

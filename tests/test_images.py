@@ -93,26 +93,6 @@ def test_a_chat_goes_on_about_an_image(llm: Llama) -> None:
     assert third["usage"]["prompt_tokens_details"]["cached_tokens"] < 20
 
 
-@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-def test_with_room_for_all_of_it_attention_is_dense(chat_model: Path, mmproj: Path) -> None:
-    """P2, with two images in a chat of several chunks."""
-    messages = [
-        about("One.", A),
-        {"role": "assistant", "content": "Yes. " * 9},
-        about("Two, and the first again?", B, A),
-    ]
-    h2o = H2OConfig(chunk_size=S, heavy_budget=500)
-    with open_chat(chat_model, None, h2o=h2o, mmproj=mmproj, n_ctx=512, type_k="f32", type_v="f32") as llm:
-        sparse = ask(llm, messages, logprobs=True, dense_tail=0)
-        assert llm.kv.chunk_index >= 5
-    exact = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
-    with open_chat(chat_model, None, h2o=None, mmproj=mmproj, n_ctx=512, **exact) as llm:
-        dense = ask(llm, messages, logprobs=True)
-    assert said(sparse) == said(dense)
-    got, want = ([t["logprob"] for t in answer["choices"][0]["logprobs"]["content"]] for answer in (sparse, dense))
-    np.testing.assert_allclose(got, want, atol=1e-3)
-
-
 @pytest.mark.parametrize("llm", ["keep"], indirect=True)
 def test_where_images_may_be(llm: Llama, tmp_path: Path) -> None:
     path = tmp_path / "an image.png"

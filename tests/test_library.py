@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import H2OWarning, Library, Llama, Snapshot
-from h2o_llama.library._cutting import Layout, Rows, cuts_of
 from h2o_llama.library._library import Found
 from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
 from h2o_llama.sequence import _snapshot_file
@@ -168,28 +166,6 @@ def test_other_layers_go_back_to_the_last_chunk(model: str, model_by_name: Model
         np.testing.assert_allclose(other.logits, llm.logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk_size", [S, 4 * S])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_text_says_where_it_can_be_gone_back_to(
-    tiny_model: Path, library: Library, name: str, chunk_size: int
-) -> None:
-    """After an answer that closes a chunk, or none: else texts would be loaded for nothing."""
-    config = CONFIGS[name] and CONFIGS[name].but(chunk_size=chunk_size)
-    with open_llama(tiny_model, config, library=library) as llm:
-        generated = llm.generate(DOCUMENT, temperature=0)
-        for _ in range(70):
-            next(generated)
-        generated.close()
-        tokens = llm.tokens.tolist()
-    library.flush()
-    text = max(library._texts.read()[0], key=lambda text: len(text.contents.tokens))
-    with open_llama(tiny_model, config, library=library) as llm:
-        assert llm.reuse([*tokens, 1]) == len(tokens)
-        context = llm._state.engine._places[0]
-        points = [n for n in range(1, len(tokens) + 1) if context.rewind_points(n)[0] == n]
-    assert [n for first, last in text.contents.points for n in range(first, last + 1)] == points
-
-
 def test_the_whole_text_again_costs_nothing(tiny_model: Path, library: Library) -> None:
     with open_llama(tiny_model, CONFIG, library=library) as llm:
         llm.eval(DOCUMENT)
@@ -332,37 +308,29 @@ def test_a_text_larger_than_the_limit(tiny_model: Path, tmp_path: Path) -> None:
 # --- attacks
 
 
-def _cut(path: Path, other: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
+def flipped(content: bytes, at: int | None = None) -> bytes:
+    at = len(content) * 2 // 3 if at is None else at
+    return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
 
 
-def _flip(path: Path, other: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) * 2 // 3] ^= 0x10
-    path.write_bytes(content)
+def flip(path: Path) -> None:
+    path.write_bytes(flipped(path.read_bytes()))
 
 
-def _swap(path: Path, other: Path) -> None:
-    path.write_bytes(other.read_bytes())
+DAMAGES: dict[str, Callable[[bytes, bytes], bytes | None]] = {
+    "cut": lambda content, other: content[:-7],
+    "flipped": lambda content, other: flipped(content),
+    "another's": lambda content, other: other,
+    "empty": lambda content, other: b"",
+    "of another version": lambda content, other: flipped(content, 8),
+    "gone": lambda content, other: None,
+}
+"""What becomes of a file, by its content and that of another one."""
 
 
-def _empty(path: Path, other: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _newer(path: Path, other: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[8] += 1
-    path.write_bytes(content)
-
-
-def _gone(path: Path, other: Path) -> None:
-    path.unlink()
-
-
-@pytest.mark.parametrize("damage", [_cut, _flip, _swap, _empty, _newer, _gone])
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-def test_damaged_files(tiny_model: Path, library: Library, damage: Callable[[Path, Path], None]) -> None:
+def test_damaged_files(tiny_model: Path, library: Library, damage: str) -> None:
     """Each file in turn: the text is read again, nothing else is computed, and afterwards all is well."""
     with open_llama(tiny_model, CONFIG) as llm:
         llm.eval(DOCUMENT)
@@ -370,8 +338,12 @@ def test_damaged_files(tiny_model: Path, library: Library, damage: Callable[[Pat
     read(tiny_model, library, DOCUMENT)
     library.flush()
     for path in sorted(files_of(library)):
-        others = [other for other in sorted(files_of(library)) if other != path]
-        damage(path, others[0])
+        other = next(other for other in sorted(files_of(library)) if other != path)
+        content = DAMAGES[damage](path.read_bytes(), other.read_bytes())
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
         with open_llama(tiny_model, CONFIG, library=Library(library.folder)) as llm:
             llm.eval(DOCUMENT)
             assert llm.n_cached == 0
@@ -384,22 +356,10 @@ def test_a_warning_is_about_the_callers_line(tiny_model: Path, library: Library)
     read(tiny_model, library, DOCUMENT)
     library.flush()
     for block in library.folder.glob("blocks/*/*"):
-        _flip(block, block)
+        flip(block)
     with open_llama(tiny_model, CONFIG, library=library) as llm, pytest.warns(H2OWarning, match="read again") as found:
         llm(DOCUMENT, max_tokens=1)
     assert [warning.filename for warning in found] == [__file__]
-
-
-@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-def test_many_damaged_blocks_of_a_text(tiny_model: Path, library: Library) -> None:
-    """They are found, and written again, all at once."""
-    document = random_tokens(12 * S)
-    read(tiny_model, library, document)
-    library.flush()
-    for block in library.folder.glob("blocks/*/*"):
-        _flip(block, block)
-    assert read(tiny_model, library, document) == 0
-    assert read(tiny_model, library, document) == len(document)
 
 
 def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> None:
@@ -412,7 +372,7 @@ def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> Non
     about = {"kind": "block", "sha256": block.name}
     _snapshot_file.write(block, about, {"content": _snapshot_file.Section(b"other", 1)})
     text = next(path for path in (library.folder / "texts").rglob("*") if path.is_file())
-    _flip(text, text)
+    flip(text)
     before = files_of(library)
     small = Library(library.folder, limit_bytes=1)
     lines = small.verify()
@@ -554,23 +514,3 @@ def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "8 GB")
     with pytest.raises(ValueError, match="H2O_LLAMA_LIBRARY_BYTES must be a number of bytes"):
         Library(tmp_path)
-
-
-# --- how a state is cut
-
-
-def test_a_cut_state_is_the_same_again() -> None:
-    """Rows of two layers and a record; bytes between them."""
-    state = bytes(range(100))
-    layout = Layout(100, (Rows(3, 0, 10, 4), Rows(50, 4, 6, 3), Rows(70, 7, 1, 9)), cuts_of(10, 4, [(6, 6), (8, 10)]))
-    assert layout.cuts == (4, 6, 8, 10)
-    blocks = list(layout.split(state))
-    assert blocks[1] == state[3 + 16 : 3 + 24] + state[50:56]
-    assert blocks[2] == state[27:35] + state[56:62] + state[70:79]
-    assert layout.join(blocks) == state
-    assert Layout.from_json(layout.to_json()) == layout
-    with pytest.raises(ValueError, match="a block has"):
-        layout.join([blocks[1], blocks[0], *blocks[2:]])
-    for rows in ((Rows(3, 0, 11, 1),), (Rows(3, 0, 10, 10),), (Rows(3, 0, 4, 1), Rows(6, 0, 4, 1))):
-        with pytest.raises(ValueError, match=r"impossible rows|not within"):
-            replace(layout, rows=rows)

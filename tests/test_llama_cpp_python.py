@@ -113,18 +113,6 @@ def test_a_reused_prompt_matches_a_fresh_one(path: Path, held: list[int]) -> Non
         assert llm.tokens.tolist() == PROMPT + expected
 
 
-def test_a_loaded_prompt_matches_a_fresh_one(path: Path) -> None:
-    with open_dense(path) as source, open_dense(path) as loaded:
-        expected = generated(source, PROMPT)
-        source.reset()
-        source.eval(PROMPT)
-        loaded.eval(EDITED)
-        loaded.restore(source.snapshot())
-        assert loaded.tokens.tolist() == PROMPT
-        assert loaded.reuse(PROMPT) == len(PROMPT)
-        assert generated(loaded, PROMPT) == expected
-
-
 # --- the guide
 
 

@@ -107,15 +107,6 @@ def test_rolling_reads_long_texts_in_windows() -> None:
     assert value == pytest.approx(first + second, abs=5e-2)
 
 
-def test_the_size_of_pieces_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    rolling = [request("loglikelihood_rolling", TEXT[:150])]
-    lm = open_lm(dense_tail=5)
-    whole = [loglikelihoods(lm, (CONTEXT, CONTINUATION))[0][0], *lm.loglikelihood_rolling(rolling, True)]
-    monkeypatch.setattr(lm_eval_model, "piece_tokens", lambda n_vocab: 2)
-    pieces = [loglikelihoods(lm, (CONTEXT, CONTINUATION))[0][0], *lm.loglikelihood_rolling(rolling, True)]
-    np.testing.assert_allclose(pieces, whole, atol=5e-2)
-
-
 # --- generation
 
 

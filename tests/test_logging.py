@@ -38,11 +38,6 @@ def test_an_error_is_one(log: pytest.LogCaptureFixture, tiny_model: Path) -> Non
     assert any("unknown model architecture: 'none'" in error for error in errors)
 
 
-def test_the_level_chooses(caplog: pytest.LogCaptureFixture, tiny_model: Path) -> None:
-    with caplog.at_level(logging.WARNING, logger=NAME), Model(tiny_model):
-        assert all(record.levelno >= logging.WARNING for record in caplog.records)
-
-
 def test_threads_log_at_once(log: pytest.LogCaptureFixture, tiny_model: Path) -> None:
     """Nothing is lost, and nothing comes twice."""
 

@@ -245,17 +245,6 @@ def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: P
     assert [*first, answer, {"role": "user", "content": "k31="}] == second
 
 
-def test_half_an_answer_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
-    read_keys(page, tmp_path)
-    page.execute_script("window.maxTokens = 1000")
-    ask(page, "k07=")
-    wait(page, lambda: len(text_of(page, "turns")) > 50)
-    said = text_of(page, "turns")
-    page.refresh()
-    wait(page, lambda: text_of(page, "turns").endswith("… (stopped)"))
-    assert text_of(page, "turns").startswith(said)
-
-
 def test_a_question_without_an_answer_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
     read(page, tmp_path / "long.txt", DOCUMENT * 4)
     wait(page, lambda: text_of(page, "size") == "3,600 tokens")
@@ -406,37 +395,6 @@ def test_the_library(page: Any, tmp_path: Path) -> None:
     wait(page, lambda: texts_of(page, "#texts li") == [])
 
 
-def test_a_document_is_read_once(browser: Any, tmp_path: Path) -> None:
-    """Even if the server is killed and started again."""
-    options = ["demo", *h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--n-ctx", "4096"]
-    with serving(tmp_path / "log", *options, library=tmp_path / "library") as server:
-        page = open_page(browser, server)
-        read_keys(page, tmp_path)
-        ask(page, "k07=")
-        (first,) = wait_for_answers(page, 1)
-        assert "cached" not in first
-        answer = said(page)
-        wait(page, lambda: server.get("/h2o/library")["texts"])
-        server.process.kill()
-        server.process.wait()
-    with serving(tmp_path / "log", *options, library=tmp_path / "library", port=server.port):
-        page.refresh()
-        wait_for_server(page)
-        wait(page, lambda: element(page, "library").is_displayed())
-        (name,) = texts_of(page, "#texts button.name")
-        assert DOCUMENT.replace("\n", " ").startswith(name.removesuffix("…"))
-        click(page, "#texts button.name")
-        wait(page, lambda: text_of(page, "turns") == "")
-        ask(page, "k07=")
-        (again,) = wait_for_answers(page, 1)
-        assert said(page) == answer
-        n_read, n_all = (int(facts.split()[1].replace(",", "")) for facts in (again, first))
-        assert n_read < 64  # the question's message
-        assert f" {n_all - n_read:,} tokens were cached" in again
-        assert asked(page)[0][0]["content"] == ABOUT_A_DOCUMENT + DOCUMENT
-        page.get("about:blank")
-
-
 def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
     options = [*h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--api-key", "k"]
     with serving(tmp_path / "log", "demo", *options) as server:
@@ -478,24 +436,3 @@ def test_markup_in_a_text_is_text(page: Any, tmp_path: Path) -> None:
     wait(page, lambda: element(page, "tokens").is_displayed())
     assert page.title == "h2o-llama"
     assert "<b>k07=</b>" in text_of(page, "turns")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_narrow_and_dark(page: Any, scheme: str) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    )
-    try:
-        page.refresh()
-        wait_for_server(page)
-        assert page.execute_script("return document.documentElement.scrollWidth") <= 360
-        assert element(page, "question").location["y"] < 700
-        assert not element(page, "again").is_displayed()  # the conversations are folded
-        red = int(page.execute_script("return getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]"))
-        assert (red < 80) == (scheme == "dark")
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

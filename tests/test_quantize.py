@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from gguf import GGUFReader
 
 import models
 from bad_files import write_files
-from command_line import assert_one_line_error, invoke, succeeded
+from command_line import invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
 from h2o_llama import H2OError, Llama, demo_model_path
@@ -70,29 +69,7 @@ def test_quantised_weights_are_quantised_again(model_by_name: ModelByName, out: 
     assert matrix_types(out) == {"F16"}
 
 
-def test_a_file_that_is_there_is_replaced(tiny_model: Path, out: Path) -> None:
-    out.write_bytes(b"old")
-    quantize_model(tiny_model, out, "Q8_0")
-    assert matrix_types(out) == {"Q8_0"}
-    assert out.stat().st_mode == tiny_model.stat().st_mode
-
-
 # --- failures
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Q9_9", r"\[quantize\] type must be one of 'F32', 'F16', .*'Q2_K', got 'Q9_9'"),
-        ("IQ1_S", "type must be one of"),  # it needs an importance matrix
-        ("", "type must be one of"),
-        (None, "type must be one of"),
-    ],
-)
-def test_an_unknown_type_lists_the_types(name: str, message: str, tiny_model: Path, out: Path) -> None:
-    with pytest.raises(ValueError, match=message):
-        quantize_model(tiny_model, out, name)
-    assert not out.exists()
 
 
 @pytest.mark.parametrize("how", ["same", "dots", "link", "hard link"])
@@ -108,25 +85,6 @@ def test_a_model_is_not_written_over_itself(how: str, tiny_model: Path, tmp_path
     with pytest.raises(ValueError, match="is the model itself: give another file"):
         quantize_model(source, target, "Q8_0")
     assert source.read_bytes() == tiny_model.read_bytes()
-
-
-@pytest.mark.parametrize("arguments", [(3, "x.gguf"), (None, "x.gguf"), ("demo.gguf", 3), (b"demo.gguf", "x.gguf")])
-def test_paths_are_paths(arguments: tuple[Any, Any]) -> None:
-    with pytest.raises(
-        ValueError, match=r"\[quantize\] (model_path|out) must be the path of a GGUF file, got (3|None|b)"
-    ):
-        quantize_model(*arguments, "Q8_0")
-
-
-def test_missing_files_are_named(tiny_model: Path, out: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"\[quantize\] there is no file .*none\.gguf"):
-        quantize_model(tmp_path / "none.gguf", out, "Q8_0")
-    with pytest.raises(FileNotFoundError) as error:
-        quantize_model(tiny_model, tmp_path / "none" / "x.gguf", "Q8_0")
-    assert error.value.filename == str(tmp_path / "none")
-    with pytest.raises(IsADirectoryError):
-        quantize_model(tiny_model, out.parent, "Q8_0")
-    assert list(out.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -199,16 +157,3 @@ def test_the_command_takes_the_demo_model(out: Path) -> None:
     assert result.stderr == ""
     assert result.stdout.startswith(f"Written: {out}, 2.")
     assert matrix_types(out) == {"Q8_0"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["demo", "OUT", "Q9_9"], "type must be one of 'F32'"),
-        (["none.gguf", "OUT", "Q8_0"], "there is no file none.gguf"),
-        (["demo", "no/such.gguf", "Q8_0"], "no: No such file or directory"),
-        (["demo", ".", "Q8_0"], "Is a directory"),
-    ],
-)
-def test_errors_are_one_line(arguments: list[str], message: str, out: Path) -> None:
-    assert_one_line_error(invoke("quantize", *(out if a == "OUT" else a for a in arguments)), message)

@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from cases import SMALL
-from compare import case
-from h2o_llama import H2OError
 from h2o_llama.inspect._extra_keys import ExtraKeys, read_extra_keys
-from h2o_llama.inspect._history import SHADES, MemoryHistory, _shade, count_in_bins, memory_history
-from h2o_llama.inspect._html import render_html, write_html
+from h2o_llama.inspect._history import SHADES, MemoryHistory, memory_history
+from h2o_llama.inspect._html import render_html
 from h2o_llama.inspect._memory import HeadMemory, MemoryReport, shades, top_texts
-from h2o_llama.inspect._pieces import Snippet, snippet, split_pieces
+from h2o_llama.inspect._pieces import split_pieces
 from h2o_llama.inspect._terminal import highlighted
 from inputs import random_tokens, repetitive_tokens
 from llamas import open_llama
@@ -159,18 +157,6 @@ def test_history_without_memory_sets_or_heavy_hitters(tiny_model: Path) -> None:
     assert history.heavy.shape == (2, 6, 0)
 
 
-def test_history_needs_recording_and_h2o(tiny_model: Path) -> None:
-    with (
-        open_llama(
-            tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0), keep_history=False
-        ) as llm,
-        pytest.raises(H2OError, match="keep_history=True"),
-    ):
-        memory_history(llm)
-    with open_llama(tiny_model, None) as llm, pytest.raises(H2OError, match="H2O is off"):
-        memory_history(llm)
-
-
 @pytest.mark.parametrize("retrieval", ["index", "ngrams"])
 def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> None:
     """The last chunk has tiles 16 to 18."""
@@ -188,13 +174,6 @@ def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> 
     np.testing.assert_array_equal(extra.counts, counts)
 
 
-def test_reports_have_none_without_a_budget(tiny_model: Path) -> None:
-    for config in (None, SMALL.but(sink_tokens=0)):
-        with open_llama(tiny_model, config) as llm:
-            llm.eval(repetitive_tokens(40))
-            assert read_extra_keys(llm) is None
-
-
 def test_what_is_read_most_is_apart() -> None:
     """Position 9 is next to 8, and both heads together read 20 as often as 1."""
     extra = ExtraKeys(4, np.zeros((2, 24), np.int32))
@@ -204,14 +183,6 @@ def test_what_is_read_most_is_apart() -> None:
     assert extra.most_read([0, 1], 9) == [(8, 0.5), (20, 0.25)]
     assert extra.most_read([1], 9) == [(1, 0.25), (20, 0.25)]
     assert extra.most_read([1], 1) == [(1, 0.25)]
-
-
-def test_snippets_have_as_many_characters_around_them() -> None:
-    pieces = split_pieces([b"One ", b"two\n", "€".encode()[:1], "€".encode()[1:], b" five", b" six"])
-    for position in (2, 3):
-        assert snippet(pieces, position, 5, 3) == Snippet(" two⏎", "€", " fi")
-    assert snippet(pieces, 0, 5, 99) == Snippet("", "One ", "two⏎€ five six")
-    assert snippet(pieces, 5, 99, 5) == Snippet("One two⏎€ five", " six", "")
 
 
 # --- the page and the terminal
@@ -309,36 +280,6 @@ def test_marks_and_extra_keys_by_hand() -> None:
     assert rows == {key: [["4", "100 %", "one ", "t", "wo⏎three four five"]] for key in (" ", "0 ", " 0", "0 0")}
 
 
-def test_bins_count_every_heavy_hitter() -> None:
-    for n_max in (1, 2, 3, 7, 10, 48, 1000):
-        with case(n_max=n_max):
-            history = with_history(random_report(n_max), 6).history
-            assert history is not None
-            bins = count_in_bins(history, n_max)
-            assert (np.diff(bins.edges) > 0).all()
-            assert (bins.edges[0], bins.edges[-1], bins.sets[-1]) == (0, 6 * 64, 5)
-            for i, c in enumerate(bins.sets):
-                for row, positions in enumerate(history.heavy[c]):
-                    np.testing.assert_array_equal(bins.counts[i, row], np.histogram(positions, bins.edges)[0])
-
-
-def test_membership_cells_are_shaded_by_halves_of_the_largest_share() -> None:
-    report = report_of([b"x"] * 30, {(0, 0): [0]})
-    heavy = np.full((3, 1, 16), -1, np.int32)
-    heavy[0, 0, :4] = range(4)
-    heavy[1, 0, :5] = [0, 1, 8, 9, 10]
-    heavy[2, 0, :1] = [0]
-    html = render_html(replace(report, history=MemoryHistory(((0, 0),), heavy, 8, 2, 0)))
-    data = json.loads(Page(html).scripts[0])["membership"]
-    assert data["edges"] == list(range(25))
-    assert [len(counts) for counts in data["counts"][0]] == [4, 11, 1]
-    assert [cell for cell in cells_of(html) if cell[3]] == [
-        (c, p, p + 1, 5) for c, positions in enumerate(([0, 1, 2, 3], [0, 1, 8, 9, 10], [0])) for p in positions
-    ]
-    coarse = _shade(np.array([0, 0.01, 1 / 16, 0.1, 0.25, 0.26, 0.5, 0.51, 1]))
-    assert coarse.tolist() == [0, 1, 1, 2, 3, 4, 4, 5, 5]
-
-
 def test_invalid_utf8_is_replaced() -> None:
     pieces = split_pieces([b"a", b"\xff", b"\xe2", b"b", b"\xe2\x82"])
     assert "".join(p.text for p in pieces) == "a\ufffd\ufffdb\ufffd"
@@ -370,15 +311,6 @@ def test_top_texts_are_the_most_frequent_then_the_highest_ranked() -> None:
     assert top_texts(report, report.heads[0], 1) == [("a", 2)]
 
 
-def test_unknown_head_is_a_value_error() -> None:
-    report = random_report(0)
-    assert len(report.select()) == 6
-    assert len(report.select(layer=1)) == 2
-    assert [(h.layer, h.head) for h in report.select(5, 1)] == [(5, 1)]
-    with pytest.raises(ValueError, match="layers are 0 to 5, KV heads are 0 to 1"):
-        report.select(layer=7)
-
-
 def test_terminal_text_highlights_the_same_tokens() -> None:
     report = random_report(1)
     text = highlighted(report, report.heads)
@@ -387,11 +319,3 @@ def test_terminal_text_highlights_the_same_tokens() -> None:
     assert orange == {int(p) for h in report.heads for p in h.heavy}
     report = report_of(byte_tokens(b"0123456789"), {(0, 0): [2, 3, 7]})
     assert highlighted(report, report.heads, brackets=True).plain == "01⟦23⟧456⟦7⟧89"
-
-
-def test_write_html_leaves_one_file(tmp_path: Path) -> None:
-    target = tmp_path / "page.html"
-    target.write_text("old")
-    write_html(target, random_report(0))
-    assert target.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert [p.name for p in tmp_path.iterdir()] == ["page.html"]

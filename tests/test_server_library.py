@@ -133,20 +133,6 @@ def test_a_text_outlives_a_server_that_is_killed(serve: Any, name: str) -> None:
         assert other["content"] == expected
 
 
-def test_a_text_that_parts_early_goes_on_at_the_end_of_a_chunk(serve: Any) -> None:
-    """Unless earlier tokens were evicted without a cold store."""
-    parting = DOCUMENT[: 5 * S + 7] + OTHER
-    for options, n in (([], 5 * S), (["--evict"], 0)):
-        with serve(*options) as server:
-            server.complete(DOCUMENT)
-            wait_for(lambda: len(texts(server)) == 1)
-        with serve(*options) as server:
-            answer = server.complete(parting)
-            assert n_known(answer) == n
-            assert answer["content"] == server.complete(parting, cache_prompt=False)["content"]
-            server.request("DELETE", f"/h2o/library/{texts(server)[0]['id']}")
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_python_and_the_server_share_a_library(serve: Any, library: Library, name: str) -> None:
     options, settings = SETTINGS[name]
