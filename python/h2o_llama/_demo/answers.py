@@ -14,8 +14,7 @@ from h2o_llama import H2OConfig, Llama
 from h2o_llama._demo.document import Document, Needle
 from h2o_llama._internal.terminal import plain
 from h2o_llama.inspect._history import memory_history
-from h2o_llama.inspect._memory import MemoryReport, memory_report
-from h2o_llama.inspect._pieces import visible
+from h2o_llama.inspect._memory import MemoryReport, memory_report, visible
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from h2o_llama._internal.atomic import replacing
 from h2o_llama.inspect._history import SHADES, membership
-from h2o_llama.inspect._memory import MemoryReport, shades, top_texts
-from h2o_llama.inspect._pieces import snippet, visible
-
-_MOST_READ = 8
-
-# Position, share of the tiles, and the text before, there and after.
-ExtraRows = dict[str, list[tuple[str, ...]]]
+from h2o_llama.inspect._memory import MemoryReport, shades
 
 
 @dataclass
@@ -53,32 +47,13 @@ def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[Run]:
         yield run
 
 
-def _extra_rows(report: MemoryReport) -> ExtraRows:
-    """What most tiles read, by what the page's lists choose, "LAYER HEAD"; empty if there is nothing."""
-    if report.extra is None or not report.extra.counts.any():
-        return {}
-    layers, heads = ({getattr(h, name) for h in report.heads} for name in ("layer", "head"))
-    rows: ExtraRows = {}
-    for layer in (None, *layers):
-        for head in (None, *heads):
-            members = [i for i, h in enumerate(report.heads) if layer in (None, h.layer) and head in (None, h.head)]
-            places = report.extra.most_read(members, _MOST_READ) if members else []
-            rows[" ".join("" if x is None else str(x) for x in (layer, head))] = [
-                (f"{position:,}", f"{100 * share:.0f} %", *astuple(snippet(report.pieces, position, 50, 40)))
-                for position, share in places
-            ]
-    return rows
-
-
 def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), notes: Sequence[range] = ()) -> str:
     """The page. `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
 
-    It shows how the memory sets changed if the report has a history, and which distant tokens were read in addition if
-    any were.
+    It shows how the memory sets changed if the report has a history.
     """
     history = None if report.history is None or report.history.heavy.size == 0 else report.history
     picture = None if history is None else membership(history)
-    extra = _extra_rows(report)
     # What the page's script needs of every head. Scores keep three digits.
     heads: list[dict[str, Any]] = [
         {
@@ -97,17 +72,13 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
         report=report,
         facts=facts,
         runs=list(_runs(report, notes)),
-        top_texts=top_texts,
         script_data={
             "heads": heads,
             "membership": None if picture is None else picture.data,
-            "extra": extra,
             "shades": SHADES,
         },
         membership=picture,
-        extra=extra,
         n_shades=SHADES,
-        visible=visible,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +12,45 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama.inspect._extra_keys import ExtraKeys, read_extra_keys
+from h2o_llama._internal.terminal import printable
 from h2o_llama.inspect._history import SHADES, MemoryHistory
-from h2o_llama.inspect._pieces import Piece, index_at, split_pieces
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of the tokens at positions [start, end): byte tokens may hold a part of a character, and share a piece."""
+
+    start: int
+    end: int
+    text: str
+
+
+def split_pieces(tokens: Sequence[bytes]) -> list[Piece]:
+    """The shortest pieces whose ends are character boundaries; bytes that are not UTF-8 become U+FFFD."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces = []
+    start, text = 0, ""
+    for position, token in enumerate(tokens):
+        is_last = position == len(tokens) - 1
+        text += decoder.decode(token, final=is_last)
+        inside_character = bool(decoder.getstate()[0])
+        if is_last or not inside_character:
+            pieces.append(Piece(start, position + 1, printable(text)))
+            start, text = position + 1, ""
+    return pieces
+
+
+def index_at(pieces: Sequence[Piece], position: int) -> int:
+    """Which of the pieces has a position."""
+    return bisect_right(pieces, position, key=lambda piece: piece.start) - 1
+
+
+def visible(text: str) -> str:
+    """Text for a table cell: white space becomes visible."""
+    return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
 
 
 @dataclass(frozen=True)
@@ -34,8 +69,7 @@ class MemoryReport:
 
     The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
     Sinks and local window are the same for every head, so they are here once; both are empty before the first
-    memory set is built. `history`, with the same heads in the same order, is there if it was recorded, `extra` if there
-    is a lookup budget.
+    memory set is built. `history`, with the same heads in the same order, is there if it was recorded.
     """
 
     title: str
@@ -48,7 +82,6 @@ class MemoryReport:
     local: range
     heads: tuple[HeadMemory, ...]
     history: MemoryHistory | None = None
-    extra: ExtraKeys | None = None
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """A layer's heads, a head of every layer, a single head, or all. Raises ValueError if there is none."""
@@ -95,7 +128,6 @@ def memory_report(llm: Llama, tokens: Sequence[int], title: str, history: Memory
         local=local,
         heads=tuple(heads),
         history=history,
-        extra=read_extra_keys(llm),
     )
 
 
