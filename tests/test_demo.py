@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from h2o_llama import demo_model_path
+from h2o_llama._cli.demo import DENSE, SPARSE, TAIL, Answers, answer_table, ask, html_facts
 from h2o_llama._demo import document as document_module
-from h2o_llama._demo.answers import DENSE, SPARSE, TAIL, Answers, answer_table, ask, html_facts
 from h2o_llama._demo.document import SECRETS, Document, Needle, build_document
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport
+from h2o_llama.inspect._report import HeadMemory, MemoryReport
 
 DEPTHS = (0.0, 0.3, 0.55, 0.8, 0.97)
 N_BYTES = 1100

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import models
 from compare import assert_all_close, case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
-from h2o_llama.sequence._drafting import DraftLength
+from h2o_llama.sequence.generating import DraftLength
 from inputs import random_tokens
 from llamas import arrays
 from spies import record_calls

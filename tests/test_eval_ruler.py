@@ -16,9 +16,7 @@ from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.eval import Ruler, evaluate, sweep
-from h2o_llama.eval._ruler import KINDS, RulerMean, ruler_mean
-from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
-from h2o_llama.eval._ruler.task import Item, make_item, score
+from h2o_llama.eval._ruler_task import ESSAYS, KINDS, WORDS, Item, RulerMean, Sources, make_item, ruler_mean, score
 from h2o_llama.models import _named
 
 N = 4200
@@ -105,7 +103,7 @@ def test_the_wording_is_that_of_lm_evals_copy() -> None:
     folder = pytest.importorskip("lm_eval").__path__[0]
     sources = {name: Path(folder, "tasks", "ruler", f"{name}_utils.py").read_text() for name in ("vt", "cwe", "fwe")}
     sources["niah"] = Path(folder, "tasks", "ruler", "niah_utils.py").read_text()
-    from h2o_llama.eval._ruler import drafts
+    from h2o_llama.eval import _ruler_task as drafts
 
     for name, texts in {
         "vt": (

@@ -13,8 +13,8 @@ import h2o_llama
 from compare import assert_refused, case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep, window
-from h2o_llama.eval._runs import append_rows, read_rows
-from h2o_llama.models._fingerprint import model_fingerprint
+from h2o_llama.eval._tasks import append_rows, read_rows
+from h2o_llama.models._files import model_fingerprint
 from inputs import random_tokens
 from spies import record_calls
 

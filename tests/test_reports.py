@@ -16,9 +16,20 @@ from cases import SMALL
 from compare import case
 from h2o_llama import H2OError
 from h2o_llama._cli.inspect import highlighted
-from h2o_llama.inspect._history import SHADES, MemoryHistory, _shade, count_in_bins, memory_history
-from h2o_llama.inspect._html import render_html, write_html
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport, shades, split_pieces, top_texts
+from h2o_llama.inspect._report import (
+    SHADES,
+    HeadMemory,
+    MemoryHistory,
+    MemoryReport,
+    _shade,
+    count_in_bins,
+    memory_history,
+    render_html,
+    shades,
+    split_pieces,
+    top_texts,
+    write_html,
+)
 from inputs import random_tokens
 from llamas import open_llama
 

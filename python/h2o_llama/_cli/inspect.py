@@ -15,14 +15,21 @@ from rich.text import Text
 
 from h2o_llama import H2OConfig
 from h2o_llama._cli import options
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import open_context, open_model, read_prompt, tokenize
-from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_prompt, tokenize
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
-from h2o_llama.inspect._history import memory_history
-from h2o_llama.inspect._html import write_html
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport, Piece, memory_report, shades, top_texts, visible
+from h2o_llama.inspect._report import (
+    HeadMemory,
+    MemoryReport,
+    Piece,
+    memory_history,
+    memory_report,
+    shades,
+    top_texts,
+    visible,
+    write_html,
+)
 
 _SHADE_COLOURS = ("#fdeecb", "#fbd98f", "#f6b950", "#e98d22", "#c9540a")
 _SHADE_STYLES = tuple(Style(color="#1d1c1a", bgcolor=colour) for colour in _SHADE_COLOURS)
