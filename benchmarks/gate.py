@@ -12,10 +12,9 @@ from acceptance.bounds import BOUNDS
 from acceptance.figures import Figure, Gate
 from acceptance.memory import FIRST
 from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import open_model, read_text
+from h2o_llama._cli.prompt import open_model, progress_bars, read_text
 from h2o_llama._internal.machine import describe
-from h2o_llama.eval._text import default_text
+from h2o_llama.eval._subject import default_text
 from tables import Table
 
 app = typer.Typer(pretty_exceptions_enable=False)

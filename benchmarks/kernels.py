@@ -25,8 +25,7 @@ import typer
 from numpy.typing import NDArray
 
 from h2o_llama import _core
-from h2o_llama._internal.cpus import available_cpus
-from h2o_llama._internal.machine import cpu_model
+from h2o_llama._internal.machine import available_cpus, cpu_model
 from tables import Table
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE, CHUNK_SIZE, MEMORY_SIZE = 16, 8, 128, 1024, 384

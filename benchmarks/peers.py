@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import Model
 from h2o_llama._bench import prompt_tokens
-from h2o_llama._internal.cpus import available_cpus
-from h2o_llama._internal.machine import describe
+from h2o_llama._internal.machine import available_cpus, describe
 from tables import MB, Table
 
 TAIL = 128  # last tokens, which no figure of quality is of

@@ -19,10 +19,10 @@ import numpy as np
 import typer
 
 from h2o_llama import H2OConfig
-from h2o_llama._cli.progress import progress_bars
+from h2o_llama._cli.prompt import progress_bars
 from h2o_llama.eval import Perplexity, Ruler, Setting, evaluate, window
-from h2o_llama.eval._ruler import KINDS, ruler_mean
-from h2o_llama.eval._text import halves
+from h2o_llama.eval._ruler_task import KINDS, ruler_mean
+from h2o_llama.eval._subject import halves
 from h2o_llama.models._named import find_model, find_text
 from h2o_llama.sequence.generating import DENSE_TAIL
 from tables import Table

@@ -23,7 +23,7 @@ from h2o_llama.batch import (
     make_questions,
     read_questions,
 )
-from h2o_llama.chat._document import ABOUT_A_DOCUMENT
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.sequence._state import State
 from spies import record_calls
 

@@ -38,7 +38,7 @@ from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, shared_prefix
 from h2o_llama.chat._messages import response_schema
 from h2o_llama.chat._template import ChatTemplate, parse_deltas
-from h2o_llama.sequence._rewinding import as_generated
+from h2o_llama.sequence._prompt import as_generated
 from h2o_llama.sequence._state import State
 from inputs import EXTERNAL_MODEL, Opened
 from spies import record_calls

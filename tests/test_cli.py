@@ -435,18 +435,6 @@ def test_inspect_writes_html(text_file: Path, tmp_path: Path) -> None:
     assert "What stayed, and how long" in html
 
 
-def test_inspect_shows_what_was_read_besides(text_file: Path, tmp_path: Path) -> None:
-    command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
-    for more in (h2o_set(lookup_budget=0), h2o_set(retrieval="index"), h2o_set(retrieval="ngrams")):
-        is_shown = "lookup_budget=0" not in more
-        result = succeeded(invoke(*command, *more))
-        html = (tmp_path / "page.html").read_text(encoding="utf-8")
-        assert ("Distant tokens that the last chunk read most" in result.stdout) == is_shown
-        assert bool(re.search(r"│ +\d+ │ +\d+ % │ …[^│]*⟦.⟧[^│]* │", result.stdout)) == is_shown
-        assert ('id="extra"' in html) == is_shown
-        assert re.sub("[⟦⟧⏎]", "", result.stdout.split("⟦heavy hitters⟧\n")[1]).startswith(TEXT)
-
-
 def test_inspect_ranks_by_the_scorer(text_file: Path, tmp_path: Path) -> None:
     command = ["inspect", "demo", "--file", str(text_file), *SMALL, "--html", str(tmp_path / "page.html")]
     by_sum = invoke(*command, *h2o_set(scorer="sum"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chats import IM_START, dictate
 from compare import case
 from h2o_llama import H2OConfig, H2OError, Llama, _core
-from h2o_llama.chat._text_buffer import TextBuffer
+from h2o_llama.chat._generation import TextBuffer
 from inputs import Opened, random_tokens
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from h2o_llama import demo_model_path
+from h2o_llama._cli.demo import DENSE, SPARSE, TAIL, Answers, ask
 from h2o_llama._demo import document as document_module
-from h2o_llama._demo.answers import DENSE, SPARSE, TAIL, Answers, ask
 from h2o_llama._demo.document import SECRETS, Document, build_document
 
 DEPTHS = (0.0, 0.3, 0.55, 0.8, 0.97)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import models
 from h2o_llama import H2OConfig, H2OError, Llama, _core
-from h2o_llama.sequence._drafting import DraftLength
+from h2o_llama.sequence.generating import DraftLength
 from inputs import random_tokens
 from spies import record_calls
 

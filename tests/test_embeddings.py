@@ -162,7 +162,7 @@ def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
 
 def test_rows_in_a_report(tiny_model: Path) -> None:
     """They have no text: a sign stands for each."""
-    from h2o_llama.inspect._memory import memory_report
+    from h2o_llama.inspect._report import memory_report
 
     with open_llama(tiny_model, SMALL, n_ctx=N_CTX) as llm:
         llm.eval(embeddings=rows_of(tiny_model, text(0)))

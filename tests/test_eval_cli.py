@@ -13,7 +13,7 @@ from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama._cli import sweeps
 from h2o_llama._demo.document import standard_library_text
-from h2o_llama.eval._text import halves
+from h2o_llama.eval._subject import halves
 
 PLAIN = h2o_set(scorer="sum", sink_tokens=0, lookup_budget=0)
 SMALL = [*h2o_set(chunk_size=64, local_window=16, heavy_budget=16), *PLAIN, "--n-tokens", "256", "--threads", "1"]

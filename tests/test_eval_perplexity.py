@@ -13,9 +13,9 @@ import pytest
 
 import h2o_llama
 from h2o_llama import H2OConfig
-from h2o_llama.eval import Continuation, Perplexity, Setting, _lockstep, _losses, evaluate
+from h2o_llama.eval import Continuation, Perplexity, Setting, _losses, evaluate
 from h2o_llama.eval._losses import compare
-from h2o_llama.eval._text import Text
+from h2o_llama.eval._subject import Text
 from inputs import random_tokens
 
 S = 64
@@ -135,7 +135,7 @@ def test_windows_one_by_one_are_those_of_all(tiny_model: Path) -> None:
 def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Perplexity(1), Continuation(50, 1)]
     whole = measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks)
-    monkeypatch.setattr(_lockstep, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
+    monkeypatch.setattr(_losses, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
     for row, other in zip(whole, measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks), strict=True):
         assert other["ppl"] == pytest.approx(row["ppl"], rel=1e-5)
         assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16

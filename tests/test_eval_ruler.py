@@ -14,8 +14,7 @@ from chats import open_chat, write_chat_model
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import Llama, demo_model_path
-from h2o_llama.eval._ruler.drafts import ESSAYS, WORDS, Sources
-from h2o_llama.eval._ruler.task import Item, make_item, score
+from h2o_llama.eval._ruler_task import ESSAYS, WORDS, Item, Sources, make_item, score
 from h2o_llama.models import _named
 
 N = 4200

@@ -12,7 +12,7 @@ import pytest
 from compare import case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep, window
-from h2o_llama.eval._runs import append_rows, read_rows
+from h2o_llama.eval._tasks import append_rows, read_rows
 from inputs import random_tokens
 from spies import record_calls
 

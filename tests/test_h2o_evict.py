@@ -440,7 +440,7 @@ def test_heads_must_be_blocks(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_no_memory_could_hold(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("h2o_llama._internal.memory.physical_memory", lambda: 2**24)
+    monkeypatch.setattr("h2o_llama._internal.machine.physical_memory", lambda: 2**24)
     h2o = H2OConfig(retrieval="index", lookup_budget=2**31 - 1, research={"tile": 1})
     with pytest.raises(ValueError, match=r"lookup_budget=2147483647 needs about .* for what every tile retrieves"):
         Llama(tiny_model, n_ctx=4096, h2o=h2o)

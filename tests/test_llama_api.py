@@ -29,7 +29,7 @@ from h2o_llama import (
     UnsupportedModelError,
     _core,
 )
-from h2o_llama._internal import cpus
+from h2o_llama._internal import machine
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
@@ -124,10 +124,10 @@ def test_threads_are_no_more_than_a_container_may_use(
     for name, content in ({"own": "0::/service"} | files | periods).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
-    monkeypatch.setattr(cpus, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(cpus, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert cpus.available_cpus() == n
+    assert machine.available_cpus() == n
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,14 @@ def test_threads_are_no_more_than_a_container_may_use(
 def test_a_cache_is_no_smaller_than_is_said(model_by_name: ModelByName, name: str) -> None:
     """Or a model that fits would be refused: here some layers have fewer KV heads than the first, or none."""
     with open_tiny(model_by_name(name), h2o=None) as llm:
-        least = h2o_llama._internal.memory.kv_bytes_at_least(llm.model._handle, llm.n_ctx, "f16", "f16")
+        least = h2o_llama._internal.machine.kv_bytes_at_least(llm.model._handle, llm.n_ctx, "f16", "f16")
         assert least <= llm.kv.stats.kv_bytes
         assert least == llm.kv.stats.kv_bytes or name != "qwen3-gqa4-f32"
 
 
 def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     n_bytes = 4 * N_VOCAB * 16
-    monkeypatch.setattr(h2o_llama._internal.memory, "physical_memory", lambda: n_bytes)
+    monkeypatch.setattr(h2o_llama._internal.machine, "physical_memory", lambda: n_bytes)
     llm.eval([1] * 16, logits="all")
     with pytest.raises(ValueError, match=r"n_tokens=17 needs 0.0 GiB for logits='all'"):
         llm.eval([1] * 17, logits="all")
@@ -185,7 +185,7 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
     """With a warning that says the bytes; a number that does not fit is refused as ever."""
     with open_tiny(tiny_model, n_ctx=0, h2o=None) as llm:
         weights, n_bytes = llm.model_bytes, llm.kv.stats.kv_bytes
-    monkeypatch.setattr(h2o_llama._internal.memory, "physical_memory", lambda: weights + n_bytes // 2)
+    monkeypatch.setattr(h2o_llama._internal.machine, "physical_memory", lambda: weights + n_bytes // 2)
     for kwargs, n in (({}, models.N_CTX_TRAIN // 2), ({"n_seq_max": 2}, models.N_CTX_TRAIN // 4)):
         with (
             pytest.warns(H2OWarning, match=rf"n_ctx=8192.* needs 0.0 GiB .* leave 0.0 GiB .* n_ctx is {n}\.") as warned,

@@ -22,8 +22,7 @@ from fake_upstream import BACKEND, PYPROJECT, sha256, use_index, write_archive
 from h2o_llama import H2OError, KVCache, Llama
 from h2o_llama.models import _named
 from h2o_llama.models._named import NamedFile, Package, Piece
-from h2o_llama.models._pull import pull
-from h2o_llama.models._rst_prose import prose
+from h2o_llama.models._pull import prose, pull
 
 MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
 MEMBER = "some_package/model.gguf"

@@ -13,13 +13,19 @@ import numpy as np
 import pytest
 
 from cases import SMALL
-from h2o_llama.inspect._extra_keys import ExtraKeys, read_extra_keys
-from h2o_llama.inspect._history import SHADES, MemoryHistory, memory_history
-from h2o_llama.inspect._html import render_html
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport, shades, top_texts
-from h2o_llama.inspect._pieces import split_pieces
-from h2o_llama.inspect._terminal import highlighted
-from inputs import random_tokens, repetitive_tokens
+from h2o_llama._cli.inspect import highlighted
+from h2o_llama.inspect._report import (
+    SHADES,
+    HeadMemory,
+    MemoryHistory,
+    MemoryReport,
+    memory_history,
+    render_html,
+    shades,
+    split_pieces,
+    top_texts,
+)
+from inputs import random_tokens
 from llamas import open_llama
 
 VOID_TAGS = {"meta", "br", "link", "img", "input", "hr"}
@@ -157,34 +163,6 @@ def test_history_without_memory_sets_or_heavy_hitters(tiny_model: Path) -> None:
     assert history.heavy.shape == (2, 6, 0)
 
 
-@pytest.mark.parametrize("retrieval", ["index", "ngrams"])
-def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> None:
-    """The last chunk has tiles 16 to 18."""
-    config = SMALL.but(lookup_budget=6, kv_type="f16", retrieval=retrieval)
-    with open_llama(tiny_model, config) as llm:
-        llm.eval(repetitive_tokens(75))
-        extra = read_extra_keys(llm)
-        assert extra is not None
-        n_heads = len(llm.kv.memory_indices(0))
-        counts = np.zeros_like(extra.counts)
-        for row, tile in np.ndindex(len(counts), 3):
-            counts[row, llm.kv.extra_keys(row // n_heads, row % n_heads, 16 + tile)] += 1
-    assert extra.n_tiles == 3
-    assert counts.sum() > len(counts)
-    np.testing.assert_array_equal(extra.counts, counts)
-
-
-def test_what_is_read_most_is_apart() -> None:
-    """Position 9 is next to 8, and both heads together read 20 as often as 1."""
-    extra = ExtraKeys(4, np.zeros((2, 24), np.int32))
-    extra.counts[0, [1, 8, 9, 20]] = [1, 4, 3, 1]
-    extra.counts[1, [1, 20]] = [1, 1]
-    assert extra.most_read([0], 9) == [(8, 1), (20, 0.25)]
-    assert extra.most_read([0, 1], 9) == [(8, 0.5), (20, 0.25)]
-    assert extra.most_read([1], 9) == [(1, 0.25), (20, 0.25)]
-    assert extra.most_read([1], 1) == [(1, 0.25)]
-
-
 # --- the page and the terminal
 
 
@@ -207,13 +185,6 @@ def cells_of(html: str) -> list[tuple[int, int, int, int]]:
     return [(int(x), int(y), int(y) + int(height), int(shade)) for shade, x, y, height in found]
 
 
-def with_extra_keys(report: MemoryReport, positions: list[int]) -> MemoryReport:
-    """The report with two tiles that both read these in every head."""
-    extra = ExtraKeys(2, np.zeros((len(report.heads), report.n_tokens), np.int32))
-    extra.counts[:, positions] = 2
-    return replace(report, extra=extra)
-
-
 HOSTILE = b"a\n\n<script>alert(1)</script>&amp;\"'`{{ 7*7 }}</div></span></mark><!-- \x00\x1b[31m\r\n end"
 REPORTS = {
     **{f"random {seed}": random_report(seed) for seed in range(3)},
@@ -225,9 +196,6 @@ REPORTS = {
     "hostile": report_of(byte_tokens(HOSTILE), {(0, 0): list(range(0, 60, 3)), (0, 1): [5, 6, 7]}),
     "hostile tokens": report_of([b"</script>", b"<img src=x onerror=alert(1)>", *[b"x"] * 8], {(0, 0): [0, 1]}),
     "characters in parts": report_of(byte_tokens("aé€😀z".encode() + b"." * 8), {(0, 0): [4, 8]}),
-    "extra keys": with_extra_keys(report_of(byte_tokens(b"one two\nthree four five"), {(0, 0): [1]}), [4]),
-    "hostile extra keys": with_extra_keys(report_of([b"<img src=x>"] * 24, {(0, 0): [1]}), [8]),
-    "no extra keys": with_extra_keys(report_of([b"x"] * 24, {(0, 0): [1]}), []),
 }
 
 
@@ -250,7 +218,6 @@ def test_a_page_shows_its_report_and_nothing_else(name: str) -> None:
     assert not [word for word in ("url(", "@import", "http") if word in outside]
     assert not [c for c in html if ord(c) < 32 and c != "\n" and c not in text]
     assert ("fits into one chunk" in html) == (report.memory_end == 0)
-    assert ('id="extra"' in html) == (report.extra is not None and bool(report.extra.counts.any()))
     assert ("membership" in page.ids) == (report.history is not None and bool(kept))
     if not report.history or not kept:
         return
@@ -271,13 +238,10 @@ def test_a_page_shows_its_report_and_nothing_else(name: str) -> None:
     assert [sum(map(sum, head)) for head in data["membership"]["counts"]] == n_kept
 
 
-def test_marks_and_extra_keys_by_hand() -> None:
-    """A character of several tokens is one mark; what each choice of heads reads has the text around it."""
+def test_a_character_of_several_tokens_is_one_mark() -> None:
     assert Page(render_html(REPORTS["characters in parts"])).marks == [("€", [4]), ("😀", [8])]
     report = report_of([*byte_tokens("€".encode()), *[b"."] * 8], {(0, 0): [0, 2]})
     assert Page(render_html(report)).marks == [("€", [0, 2])]
-    rows = json.loads(Page(render_html(REPORTS["extra keys"])).scripts[0])["extra"]
-    assert rows == {key: [["4", "100 %", "one ", "t", "wo⏎three four five"]] for key in (" ", "0 ", " 0", "0 0")}
 
 
 def test_invalid_utf8_is_replaced() -> None:

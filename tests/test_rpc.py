@@ -18,7 +18,7 @@ import pytest
 
 from command_line import invoke
 from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
-from h2o_llama._cli.programs import program
+from h2o_llama._cli.serve import program
 from servers import Server, running
 
 S = 64

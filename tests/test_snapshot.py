@@ -26,8 +26,7 @@ from cases import SMALL, Case
 from compare import assert_all_equal, case
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, Snapshot
-from h2o_llama.models._fingerprint import model_fingerprint
-from h2o_llama.models._gguf_file import tensor_starts
+from h2o_llama.models._files import model_fingerprint, tensor_starts
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
 from inputs import ModelByName, random_tokens

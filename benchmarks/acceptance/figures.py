@@ -16,7 +16,7 @@ from acceptance import lossless, memory, stored
 from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
 from h2o_llama._demo.document import build_document
-from h2o_llama.eval._lockstep import Reader, read_windows
+from h2o_llama.eval._losses import Reader, read_windows
 from h2o_llama.eval._subject import answer
 from h2o_llama.sequence.generating import DENSE_TAIL
 

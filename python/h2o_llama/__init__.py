@@ -4,8 +4,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from h2o_llama._core import UPSTREAM_COMMIT
-from h2o_llama.chat._chat_run import ChatCompletion, ChatCompletionChunk
 from h2o_llama.chat._generation import Usage
+from h2o_llama.chat.chat_completion import ChatCompletion, ChatCompletionChunk
 from h2o_llama.chat.completion import Completion, CompletionChunk
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
@@ -27,7 +27,7 @@ from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling
-from h2o_llama.sequence._rewinding import shared_prefix
+from h2o_llama.sequence._prompt import shared_prefix
 from h2o_llama.sequence.many import ManyGenerations
 from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot

@@ -16,12 +16,12 @@ from rich.table import Table
 
 from h2o_llama._internal import check
 from h2o_llama._internal.apart import call_apart, resident_bytes
-from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import plain
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.eval import Setting
-from h2o_llama.eval._text import default_text
+from h2o_llama.eval._subject import default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 

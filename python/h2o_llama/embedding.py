@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.core_errors import core_errors
-from h2o_llama._internal.cpus import available_cpus
-from h2o_llama._internal.memory import check_all_logits_size
+from h2o_llama._internal.machine import available_cpus, check_all_logits_size, core_errors
 from h2o_llama.errors import UnsupportedModelError
 from h2o_llama.models.rope import RopeOptions, as_core
 

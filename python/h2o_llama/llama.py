@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.cpus import available_cpus
 from h2o_llama._internal.lock import Lock
-from h2o_llama._internal.warn import warn
+from h2o_llama._internal.machine import available_cpus
+from h2o_llama._internal.terminal import warn
 from h2o_llama.chat._messages import Message
 from h2o_llama.config import H2OConfig
 from h2o_llama.embedding import EmbeddingResponse
@@ -23,7 +23,7 @@ from h2o_llama.library._using import open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models import _hub
-from h2o_llama.models._loading import Loading, Lora, Override
+from h2o_llama.models._files import Loading, Lora, Override
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed

@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
-from h2o_llama._internal.cpus import available_cpus
-from h2o_llama.chat._images import ChatImages
-from h2o_llama.chat._messages import Message, Tool, check_messages, check_tools
+from h2o_llama._internal.machine import available_cpus
+from h2o_llama.chat._messages import ChatImages, Message, Tool, check_messages, check_tools
 from h2o_llama.chat._template import ChatTemplate
-from h2o_llama.models._files import check_rpc_servers, load_model
-from h2o_llama.models._fingerprint import changed_fingerprint, model_fingerprint
-from h2o_llama.models._loading import Adapter, Loading, Lora, Override, adapters_identity, check_adapters
+from h2o_llama.models._files import (
+    Adapter,
+    Loading,
+    Lora,
+    Override,
+    adapters_identity,
+    changed_fingerprint,
+    check_adapters,
+    check_rpc_servers,
+    load_model,
+    model_fingerprint,
+)
 from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length

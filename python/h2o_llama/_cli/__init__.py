@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama._cli import batch, bench, chat, demo, info, inspect, pull, quantize, rpc_server, run, serve, settings
+from h2o_llama._cli import batch, bench, chat, demo, inspect, models, run, serve, sweeps
 from h2o_llama._cli.errors import Commands, with_debug
 from h2o_llama._cli.eval import eval_model
 from h2o_llama._cli.library import library
@@ -58,14 +58,14 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "batch": batch.batch,
     "serve": serve.serve,
-    "rpc-server": rpc_server.rpc_server,
-    "options": settings.list_settings,
+    "rpc-server": serve.rpc_server,
+    "options": sweeps.list_settings,
     "inspect": inspect.inspect,
-    "info": info.info,
+    "info": models.info,
     "bench": bench.bench,
     "eval": eval_model,
-    "pull": pull.pull,
-    "quantize": quantize.quantize,
+    "pull": models.pull,
+    "quantize": models.quantize,
 }
 
 for _name, _command in _COMMANDS.items():

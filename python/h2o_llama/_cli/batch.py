@@ -13,17 +13,15 @@ import typer
 from h2o_llama import H2OConfig
 from h2o_llama._cli import options
 from h2o_llama._cli.errors import as_typed
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import has_library, model_file
-from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import has_library, model_file, progress_bars
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
-from h2o_llama.batch._answers import Answer
-from h2o_llama.batch._inputs import SUFFIXES
-from h2o_llama.batch._local_workers import answer_locally
+from h2o_llama.batch._answering import answer_locally
+from h2o_llama.batch._answers import SUFFIXES, Answer
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
-from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._engine import Progress
 
 
 @with_changes

@@ -12,10 +12,9 @@ from rich.console import Console
 
 from h2o_llama._bench import NOTE, Bench, beside_dense, tables
 from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import model_file, read_text
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import model_file, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
-from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe

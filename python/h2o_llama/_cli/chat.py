@@ -16,13 +16,11 @@ from h2o_llama import H2OConfig, H2OError, Llama, Model, shared_prefix
 from h2o_llama._cli import options
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import print_report
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import open_context, open_model, read_text, said
-from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_text, said
 from h2o_llama._internal.terminal import echo, write
-from h2o_llama.chat._document import ABOUT_A_DOCUMENT
-from h2o_llama.inspect._history import memory_history
-from h2o_llama.inspect._memory import memory_report
+from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.inspect._report import memory_history, memory_report
 
 _ROOM = 8192
 """Tokens of the chat after the document, at most the model's trained length."""

@@ -10,16 +10,14 @@ import typer
 from rich.console import Console
 
 from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import open_model, read_text
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import open_model, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
-from h2o_llama._cli.weights import NONE, Changes, with_changes
 from h2o_llama._internal.terminal import plain
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
-from h2o_llama.eval._ruler import KINDS
-from h2o_llama.eval._subject import Task
+from h2o_llama.eval._ruler_task import KINDS
+from h2o_llama.eval._subject import Task, halves
 from h2o_llama.eval._tables import tables
-from h2o_llama.eval._text import halves
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 

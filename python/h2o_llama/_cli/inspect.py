@@ -1,25 +1,39 @@
-"""`h2o-llama inspect`: which tokens of a document each layer and head kept, and which the last chunk read besides."""
+"""`h2o-llama inspect`: which tokens of a document each layer and head kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
 from h2o_llama import H2OConfig
 from h2o_llama._cli import options
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import open_context, open_model, read_prompt, tokenize
-from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_prompt, tokenize
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
-from h2o_llama.inspect._history import memory_history
-from h2o_llama.inspect._html import write_html
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport, memory_report
-from h2o_llama.inspect._terminal import extra_table, head_table, highlighted, legend
+from h2o_llama.inspect._report import (
+    HeadMemory,
+    MemoryReport,
+    Piece,
+    memory_history,
+    memory_report,
+    shades,
+    top_texts,
+    visible,
+    write_html,
+)
+
+_SHADE_COLOURS = ("#fdeecb", "#fbd98f", "#f6b950", "#e98d22", "#c9540a")
+_SHADE_STYLES = tuple(Style(color="#1d1c1a", bgcolor=colour) for colour in _SHADE_COLOURS)
+_REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(color="green"), "old": Style(dim=True)}
 
 
 @with_changes
@@ -38,9 +52,8 @@ def inspect(
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
-    A table of the heads, the distant tokens that the last chunk read most (unless lookup_budget is 0), then the text
-    with the heavy hitters highlighted: by score for a single head (--layer and --head), else by how many heads keep
-    them.
+    A table of the heads, then the text with the heavy hitters highlighted: by score for a single head (--layer and
+    --head), else by how many heads keep them.
     """
     if h2o is None or h2o.evict:
         raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
@@ -65,7 +78,7 @@ def inspect(
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory], chunk: int) -> None:
-    """Tables of the heads and of the distant tokens that they read most, and the text with their heavy hitters."""
+    """A table of the heads, and the text with their heavy hitters."""
     if report.memory_end == 0:
         console.print(
             f"The text has {report.n_tokens:,} tokens and fits into one chunk of {chunk:,}: every token reads all "
@@ -74,7 +87,63 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
         return
     brackets = console.color_system is None
     console.print(head_table(report, heads))
-    if (extra := extra_table(report, heads)) is not None:
-        console.print(extra)
     console.print(legend(report, brackets))
     console.print(highlighted(report, heads, brackets), soft_wrap=True)
+
+
+def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
+    """One row per head: numbers of kept tokens, and the most frequent texts of its heavy hitters."""
+    table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Heavy hitters' texts, most frequent first")
+    for column in table.columns[:-1]:
+        column.justify = "right"
+    always = len(report.local) + len(report.sinks)
+    for h in heads:
+        tops = "  ".join(f"{visible(text)} ×{n}" for text, n in top_texts(report, h, 6))
+        table.add_row(str(h.layer), str(h.head), str(always + len(h.heavy)), str(len(h.heavy)), Text(tops))
+    return table
+
+
+def highlighted(report: MemoryReport, heads: Sequence[HeadMemory], brackets: bool = False) -> Text:
+    """The document with the heavy hitters of `heads` on a shade of orange.
+
+    `brackets` puts them into ⟦ ⟧ as well, for an output without colours.
+    """
+    shade_of = shades(heads)
+
+    def look_of(piece: Piece) -> tuple[int, str]:
+        return max(shade_of.get(p, 0) for p in range(piece.start, piece.end)), report.region(piece.start)
+
+    text = Text()
+    inside = False
+    for (shade, region), pieces in groupby(report.pieces, look_of):
+        if brackets and bool(shade) != inside:
+            inside = not inside
+            text.append("⟦" if inside else "⟧")
+        run = "".join(piece.text for piece in pieces)
+        if shade:
+            text.append(run.replace("\n", "⏎\n"), _SHADE_STYLES[shade - 1])
+        else:
+            text.append(run, _REGION_STYLES[region])
+    if inside:
+        text.append("⟧")
+    return text
+
+
+def legend(report: MemoryReport, brackets: bool = False) -> Text:
+    """What the colours, or brackets, of `highlighted` mean."""
+    if brackets:
+        return Text("⟦heavy hitters⟧")
+    text = Text()
+    for style in _SHADE_STYLES:
+        text.append("  ", style)
+    text.append(" heavy hitter   ")
+    for name, region, shown in (
+        ("local window", "local", bool(report.local)),
+        ("sinks", "sinks", bool(report.sinks)),
+        ("not kept", "old", True),
+        ("last chunk, read directly", "open", True),
+    ):
+        if shown:
+            text.append(name, _REGION_STYLES[region])
+            text.append("   ")
+    return text

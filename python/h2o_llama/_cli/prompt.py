@@ -1,19 +1,22 @@
-"""The model and the text that a command line names."""
+"""The model and the text that a command line names, and the progress of reading it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from h2o_llama import H2OConfig, Llama, Model, demo_model_path
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.weights import NONE, Changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._internal.terminal import echo
-from h2o_llama.chat._images import data_url
+from h2o_llama.chat._messages import data_url
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._named import TEXTS, find_text, suggestion
 from h2o_llama.sequence._params import resolved_matmul_kernels
@@ -121,3 +124,25 @@ def tokenize(llm: Model, text: bytes, special: bool = False) -> list[int]:
     if not tokens:
         raise ValueError("the text is empty")
     return tokens
+
+
+@contextmanager
+def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield `update(name, n_done, n_total)`, with one bar per name. The bars vanish at the end.
+
+    They are shown only in a terminal. Without `auto_refresh` they are drawn by `update` only, not by a thread, which
+    would take time from the measurement.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=auto_refresh
+    ) as bars:
+
+        def update(name: str, n_done: int, n_total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=n_done, total=n_total, refresh=not auto_refresh)
+
+        yield update

@@ -15,9 +15,8 @@ from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, Llama, Model, Snapshot, shared_prefix
 from h2o_llama._cli import options
-from h2o_llama._cli.progress import progress_bars
-from h2o_llama._cli.prompt import open_context, open_model, read_prompt, said, tokenize
-from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_prompt, said, tokenize
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.sequence._params import MATMUL_KERNELS
 from h2o_llama.sequence._prompt import Tokens

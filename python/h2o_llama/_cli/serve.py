@@ -1,27 +1,26 @@
-"""`h2o-llama serve`: llama.cpp's server, with H2O."""
+"""`h2o-llama serve`: llama.cpp's server, with H2O; and `h2o-llama rpc-server`."""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama import H2OConfig, H2OError, Llama, Model, _core
 from h2o_llama._cli import options
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.programs import become, program
+from h2o_llama._cli.options import NONE, Changes, upstream_arguments, with_changes
 from h2o_llama._cli.prompt import has_library, open_model
-from h2o_llama._cli.weights import NONE, Changes, upstream_arguments, with_changes
 from h2o_llama._internal import check, log
-from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo
 from h2o_llama.library import default_folder
 from h2o_llama.library._librarian import start_librarian
-from h2o_llama.models._files import check_rpc_servers
-from h2o_llama.models._fingerprint import changed_fingerprint
+from h2o_llama.models._files import changed_fingerprint, check_rpc_servers
 from h2o_llama.models._projector import open_projector
 from h2o_llama.sequence._params import MATMUL_KERNELS
 from h2o_llama.sequence.snapshot import SnapshotOrigin
@@ -197,3 +196,41 @@ def serve(
     if api_key is not None:
         os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
     become(llama_server, [*map(str, arguments), *further])
+
+
+def program(owner: str, name: str, remedy: str) -> Path:
+    """A program in the extension module's folder, which an editable installation keeps elsewhere.
+
+    Raises H2OError, with the remedy, if this build lacks it.
+    """
+    path = Path(_core.__file__).parent / "lib" / (f"{name}.exe" if os.name == "nt" else name)
+    if not path.is_file():
+        raise H2OError(f"[{owner}] there is no {path}: {remedy}")
+    return path
+
+
+def become(path: Path, arguments: list[str]) -> NoReturn:
+    """Run the program in the place of this process, so that signals reach it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(path, [path.name, *arguments])
+
+
+_REMEDY = "install h2o-llama from its source with RPC: pip install . -C cmake.define.GGML_RPC=ON"
+
+
+def rpc_server(
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. There is no password: use a trusted network only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 50052,
+    threads: options.Threads = None,
+) -> None:
+    """Hold and compute layers for a model on another machine.
+
+    It is llama.cpp's RPC server, with H2O's operators. There, name this machine by --rpc HOST:PORT, or
+    Llama(…, rpc_servers="HOST:PORT").
+    """
+    n_threads = available_cpus() if threads is None else threads
+    path = program("rpc-server", "ggml-rpc-server", _REMEDY)
+    become(path, ["--host", host, "--port", str(port), "--threads", str(n_threads)])

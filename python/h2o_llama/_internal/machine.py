@@ -1,16 +1,87 @@
-"""What a measurement was made on."""
+"""The machine: its CPUs and memory as this process may use them, and what a measurement was made on."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from h2o_llama import __version__, _core
-from h2o_llama._internal.cpus import available_cpus
+from h2o_llama import _core
+from h2o_llama.errors import OutOfMemoryError
+
+
+@contextmanager
+def core_errors() -> Iterator[None]:
+    """Around calls of the core: a MemoryError of Python's becomes an OutOfMemoryError."""
+    try:
+        yield
+    except MemoryError as error:
+        if isinstance(error, OutOfMemoryError):
+            raise
+        raise OutOfMemoryError(str(error) or "[h2o] not enough memory") from error
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def available_cpus() -> int:
+    """CPUs that this process may run on, at most its share of their time; at least 1."""
+    try:
+        n = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        n = os.cpu_count() or 1
+    quota = _cpu_quota()
+    return n if quota is None else max(1, min(n, math.ceil(quota)))
+
+
+def _cpu_quota() -> float | None:
+    """How many CPUs' time a container or a service may take (`docker --cpus`, systemd's CPUQuota); None: no limit."""
+    quotas = [_quota(*file.split()) for file in _limits()]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _limits() -> list[str]:
+    """ "quota period" of this process' cgroup and the enclosing ones; a container sees its own as the root."""
+    version_1 = version_2 = Path()
+    for line in _read(_OWN_CGROUPS).splitlines():
+        fields = line.split(":", 2)
+        if len(fields) < 3:
+            continue
+        _, controllers, path = fields  # of version 2 no controllers
+        if not controllers:
+            version_2 = Path(path.lstrip("/"))
+        elif "cpu" in controllers.split(","):
+            version_1 = Path(path.lstrip("/"))
+    limits = [_read(_CGROUPS / folder / "cpu.max") for folder in (version_2, *version_2.parents)]
+    for folder in (version_1, *version_1.parents):
+        own = _CGROUPS / "cpu" / folder  # where several controllers share a folder, a link to that
+        limits.append(f"{_read(own / 'cpu.cfs_quota_us')} {_read(own / 'cpu.cfs_period_us')}")
+    return limits
+
+
+def _quota(quota: str = "", period: str = "", *_: str) -> float | None:
+    try:
+        share = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max", or no such file
+        return None
+    return share if share > 0 else None  # version 1 says -1
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -25,7 +96,7 @@ def describe() -> dict[str, str | int | float]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "h2o_llama": __version__,
+        "h2o_llama": version("h2o-llama"),
         "llama_cpp_commit": _core.UPSTREAM_COMMIT,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -38,3 +109,108 @@ def cpu_model() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def physical_memory() -> int | None:
+    """Bytes of memory that this process could have at most; None if the system does not tell."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    try:
+        return min(total, int(_CGROUP_LIMIT.read_text()))
+    except (OSError, ValueError):  # no cgroup, or "max"
+        return total
+
+
+def head_size(model: _core.Model, of: Literal["key", "value"] = "key") -> int:
+    """Numbers of a head's key or value."""
+    name = f"{model.metadata.get('general.architecture', '')}.attention.{of}_length"
+    return int(model.metadata.get(name, model.n_embd // max(model.n_head, 1)))
+
+
+def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool = False) -> int:
+    """A lower bound for the bytes of a KV cache of `n_cells` tokens, and of an index of its keys."""
+    prefix = model.metadata.get("general.architecture", "") + ".attention."
+    size_k, size_v = head_size(model), head_size(model, "value")
+    # Other memories than the plain KV cache hold less than this for most of their layers; and so may layers with head
+    # counts of their own, which are an array and not in the metadata, while n_head_kv is the first layer's.
+    is_plain = prefix + "head_count_kv" in model.metadata and not (
+        model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in model.metadata
+    )
+    per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
+    per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
+    return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
+
+
+def fitting_cells(
+    model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool, n_seq_max: int, n_least: int
+) -> tuple[int, int, int]:
+    """How many of n_cells for each sequence fit into memory with the weights; the needed and the available bytes.
+
+    At least n_least of them: where not even these fit, `check_kv_size` says so.
+    """
+    needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
+    memory = physical_memory()
+    free = needed if memory is None else max(memory - model.size, 0)
+    if needed <= free:
+        return n_cells, needed, free
+    n_fitting = n_cells * free // needed // 256 * 256  # llama.cpp rounds up to these
+    return min(n_cells, max(n_fitting, n_least)), needed, free
+
+
+def check_kv_size(
+    owner: str,
+    name: str,
+    n_cells: int,
+    model: _core.Model,
+    type_k: str,
+    type_v: str,
+    has_index: bool = False,
+    n_seq_max: int = 1,
+    n_layer: int | None = None,
+) -> None:
+    """Raise OutOfMemoryError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory.
+
+    `n_layer` of the model's layers have them: by default all.
+    """
+    needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
+    if n_layer is not None:
+        needed = needed * n_layer // model.n_layer
+    _check_fits(owner, name, n_cells, needed, "{} for the KV cache")
+
+
+def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
+    """Raise OutOfMemoryError if two copies of the attention logits of these queries and keys cannot fit into memory.
+
+    `name` and `value` are the argument that asks for them.
+    """
+    needed = 2 * 4 * n_queries * n_keys * model.n_head
+    _check_fits(owner, name, value, needed, "about {} for attention logits")
+
+
+def check_retrieved_size(owner: str, model: _core.Model, n_tiles: int, n_keys: int, name: str, value: int) -> None:
+    """Raise OutOfMemoryError if two lists of n_keys rows, for each tile of queries and KV head, cannot fit into memory.
+
+    `name` and `value` are the argument that asks for them.
+    """
+    needed = 2 * 4 * n_tiles * n_keys * model.n_head_kv
+    _check_fits(owner, name, value, needed, "about {} for what every tile retrieves")
+
+
+def check_all_logits_size(owner: str, n_tokens: int, n_vocab: int) -> None:
+    """Raise OutOfMemoryError if the logits of `n_tokens` cannot fit into memory."""
+    _check_fits(owner, "n_tokens", n_tokens, 4 * n_tokens * n_vocab, "{} for logits='all'")
+
+
+def _check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
+    """Raise OutOfMemoryError if the machine has less than the `needed` bytes, {} in `purpose`."""
+    available = physical_memory()
+    if available is not None and needed > available:
+        raise OutOfMemoryError(
+            f"[{owner}] {name}={value} needs {purpose.format(f'{needed / 2**30:.1f} GiB')}, but this machine has "
+            f"{available / 2**30:.1f} GiB of memory: use a smaller {name}"
+        )

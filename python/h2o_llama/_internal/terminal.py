@@ -1,4 +1,4 @@
-"""Text from outside on a terminal: names, paths, metadata, messages, answers of a model.
+"""Text from outside on a terminal: names, paths, metadata, messages, warnings, answers of a model.
 
 None of it is rich's markup, and no terminal may obey it.
 """
@@ -6,8 +6,11 @@ None of it is rich's markup, and no terminal may obey it.
 from __future__ import annotations
 
 import sys
+import warnings
 
 from rich.text import Text
+
+from h2o_llama.errors import H2OWarning
 
 # Control characters would move a terminal's cursor or be dropped by a browser: show their pictures instead.
 _PICTURES = (
@@ -43,3 +46,11 @@ def write(text: str) -> None:
     """Write to standard output: a terminal gets printable text, files and pipes the text itself."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def warn(message: str) -> None:
+    """An H2OWarning about the line that has called this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "h2o_llama":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(printable(message), H2OWarning, stacklevel=level)

@@ -1,39 +1,119 @@
-"""A document is read once; every question is a fork of it."""
+"""A document is read once, and every question is a fork of it; in this process, or in several."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.batch._answers import ANSWER_TYPES, Answer
-from h2o_llama.batch._inputs import BatchSettings, Document, Question, read_document
-from h2o_llama.batch._prompts import Asked, Prompts
-from h2o_llama.chat._template import LONGEST_TAIL
-from h2o_llama.chat._text_buffer import TextBuffer
+from h2o_llama._internal.machine import available_cpus
+from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_document
+from h2o_llama.chat._generation import TextBuffer, stop_tokens
+from h2o_llama.chat._template import (
+    LONGEST_TAIL,
+    PLAIN_STOPS,
+    document_messages,
+    parse_deltas,
+    parsed_message,
+    plain_prompt,
+)
 from h2o_llama.errors import H2OError
 from h2o_llama.library._library import Library
 from h2o_llama.library._using import open_library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
-from h2o_llama.models._loading import Lora
+from h2o_llama.models._files import Lora
 from h2o_llama.models.rope import RopeOptions
-from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._params import resolved_matmul_kernels
+from h2o_llama.sequence._prompt import shared_prefix
 from h2o_llama.sequence.sequence import Sequence
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _OWNER = "batch"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A document and a question, as a model is asked: token ids, int32 [n].
+
+    The answer ends before any of `stops` or of the tokens `ends`; `visible` special tokens are part of it. The parser
+    tells it from what the model thought; without one all is answer.
+    """
+
+    ids: NDArray[np.int32]
+    stops: list[str]
+    ends: frozenset[int]
+    visible: frozenset[int]
+    parser: _core.ChatParser | None
+
+    def answer(self, text: str, is_partial: bool) -> tuple[str, str]:
+        """Answer and thoughts in what the model said."""
+        if self.parser is None:
+            return text.strip(), ""
+        with suppress(ValueError):  # a text without the model's format is an answer all the same
+            parse_deltas(self.parser, text, is_partial)
+        message = parsed_message(self.parser) or {"content": text}
+        return message.get("content") or "", message.get("reasoning_content") or ""
+
+
+class Prompts:
+    """How a model is asked about a document: by its chat template, or in plain text where it has none."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model._handle
+        self._template = model._template if model.chat_template else None
+
+    def shared(self, text: str) -> NDArray[np.int32]:
+        """The tokens with which every question about a text begins: all before the question's message."""
+        asked = self.ask(text, "A").ids
+        before = self._before(text)
+        if before is None:
+            return asked[: shared_prefix(asked, self.ask(text, "B").ids)]
+        return asked[: shared_prefix(asked, before)]
+
+    def _before(self, text: str) -> list[int] | None:
+        """The document without a question; None where the template puts both into one message."""
+        if self._template is None:
+            return self._model.tokenize(text.encode(), True, False)
+        try:
+            before = self._template.apply(_OWNER, document_messages(text), add_generation_prompt=False)
+        except ValueError:  # a template may refuse a chat without a user
+            return None
+        return before.ids if text.strip() in before.text else None
+
+    def ask(self, text: str, question: str) -> Asked:
+        """A question about a text."""
+        if self._template is None:
+            ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
+            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS, frozenset(), frozenset(), None)
+        prompt = self._template.apply(_OWNER, document_messages(text, question))
+        return Asked(
+            np.array(prompt.ids, dtype=np.int32),
+            prompt.core.stops,
+            stop_tokens(self._model, prompt.core.stops),
+            frozenset(prompt.core.preserved_tokens),
+            prompt.core.parser(""),
+        )
+
+
 _ROOM = 4096
 """A context holds a multiple of this many tokens: it is made anew for a longer document."""
 
@@ -282,3 +362,56 @@ class _Task:
             self.text += self.buffer.push(llm.detokenize([token], special=token in self.asked.visible))
             self.is_stopped = self.buffer.stopped
         return self.is_stopped
+
+
+_answerers: list[Answerer] = []
+"""Of this process, if it is a worker: one."""
+
+
+def answer_locally(
+    files: Mapping[str, Path],
+    questions: Mapping[str, list[Question]],
+    *,
+    model: str | os.PathLike[str],
+    settings: BatchSettings,
+    workers: int,
+    n_threads: int | None,
+    progress: Progress,
+    **options: Any,
+) -> Generator[Answer, None, None]:
+    """Answers about files, each with questions of its own.
+
+    `options` are passed to `Answerer`. By default the workers share the machine's threads. `progress` is not called:
+    they read several documents at once.
+    """
+    if not files:
+        return
+    options = {"n_threads": n_threads or max(1, available_cpus() // workers), **options}
+    with Answerer(model, settings, **options):
+        pass  # raises errors of model or options here, not in a worker
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (model, settings, options))
+    try:
+        answering = [pool.submit(_answer, name, path, questions[name]) for name, path in files.items()]
+        for done in as_completed(answering):
+            yield from done.result()
+    except BrokenProcessPool as error:
+        raise H2OError(
+            "[batch] a worker has died, possibly for lack of memory. Its answers are kept: run it again, with fewer "
+            "workers"
+        ) from error
+    except BaseException:  # Ctrl-C, or nobody wants more
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown()
+
+
+def _start(model: str | os.PathLike[str], settings: BatchSettings, options: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    _answerers.append(Answerer(model, settings, **options))
+
+
+def _answer(name: str, path: Path, questions: list[Question]) -> list[Answer]:
+    return list(_answerers[0].answer_file(name, path, questions))

@@ -1,14 +1,221 @@
-"""Answers, and their file."""
+"""What a batch is given: documents, questions and settings; and the file of its answers."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
+from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
-from h2o_llama.batch._inputs import BatchSettings, Question, read_document
+from h2o_llama.chat._generation import MAX_TOKENS
+from h2o_llama.config import H2OConfig
+from h2o_llama.sampling import Sampling
+
+_OWNER = "batch"
+
+SUFFIXES = (".txt", ".md", ".rst")
+"""Of the files that are documents, in any case."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text that questions are about.
+
+    Parameters
+    ----------
+    name : str
+        What answers call it.
+    text : str
+        Text.
+    sha256 : str
+        Of its bytes, as hexadecimal digits.
+    """
+
+    name: str
+    text: str
+    sha256: str
+
+    @classmethod
+    def of_text(cls, name: str, text: str) -> Document:
+        """A text that comes from no file."""
+        # half of a surrogate pair is not a character
+        content = text.encode(errors="replace")
+        return cls(name, content.decode(), hashlib.sha256(content).hexdigest())
+
+
+def find_documents(folder: str | os.PathLike[str]) -> dict[str, Path]:
+    """The text files in a folder and the folders in it, by their names: paths in the folder, sorted.
+
+    Files and folders whose names begin with a dot are left out.
+
+    Raises
+    ------
+    ValueError
+        If it is not a folder, or has no text files.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"[batch] documents must be a folder, got {root}")
+    files = [
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(root).parts)
+        and path.is_file()
+    ]
+    if not files:
+        raise ValueError(f"[batch] {root} has no text files: their names end with {', '.join(SUFFIXES)}")
+    return dict(sorted((_name(path.relative_to(root)), path) for path in files))
+
+
+def _name(path: Path) -> str:
+    """On Linux a file's name may be any bytes: invalid UTF-8 is written as \\xff."""
+    return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
+
+
+def read_document(name: str, path: str | os.PathLike[str]) -> Document:
+    """Read a file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it is not UTF-8.
+    """
+    content = Path(path).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    try:
+        return Document(name, content.decode("utf-8-sig"), digest)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: byte {content[error.start]:#04x} at {error.start}") from error
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about every document.
+
+    Parameters
+    ----------
+    id : str
+        What answers call it.
+    text : str
+        The question, without white space around it.
+    """
+
+    id: str
+    text: str
+
+
+def make_questions(questions: Iterable[str | Question]) -> list[Question]:
+    """Questions with ids; that of a text is the text itself, so that it keeps its answers wherever it stands.
+
+    Raises
+    ------
+    ValueError
+        If there are none, one is empty, or two have the same id.
+    """
+    made: dict[str, Question] = {}
+    for given in [questions] if isinstance(questions, str) else questions:
+        question = given if isinstance(given, Question) else Question(str(given).strip(), str(given))
+        # half of a surrogate pair is not a character
+        question = Question(*(part.encode(errors="replace").decode().strip() for part in (question.id, question.text)))
+        if not question.text:
+            raise ValueError(f"[batch] question {question.id!r} is empty")
+        if question.id in made:
+            raise ValueError(f"[batch] two questions have the id {question.id!r}: give each its own")
+        made[question.id] = question
+    if not made:
+        raise ValueError("[batch] there are no questions")
+    return list(made.values())
+
+
+def read_questions(path: str | os.PathLike[str]) -> list[Question]:
+    """Read a file with a question on each line, or, if the first line begins with {, with JSON on each.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        As `make_questions`; or if the file is not UTF-8, or a line is not {"id": …, "question": …}.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"[batch] {path} must be UTF-8: {error.reason} at byte {error.start}") from error
+    lines = [(i, line.strip()) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines or not lines[0][1].startswith("{"):
+        return make_questions(line for _, line in lines)
+    return make_questions(_parse(f"line {i} of {path}", line) for i, line in lines)
+
+
+def _parse(where: str, line: str) -> Question:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    text = value.get("question") if isinstance(value, dict) else None
+    id_ = value.get("id", text) if isinstance(value, dict) else None
+    if not isinstance(text, str) or not isinstance(id_, str | int):
+        raise ValueError(f'[batch] {where} must be JSON such as {{"id": "who", "question": "Who signed it?"}}')
+    return Question(str(id_), text)
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How documents are read and questions answered.
+
+    Parameters
+    ----------
+    h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
+        As in `Llama`. A model that H2O cannot work with needs None, dense attention.
+    max_tokens : int, default 512
+        The most tokens of an answer.
+    temperature : float, default 0.0
+        0 always takes the most probable token.
+    seed : int, default 0
+        With a temperature. Documents, and questions that are asked together, are drawn by seeds made from this one.
+
+    Raises
+    ------
+    ValueError
+        If a value is bad.
+    """
+
+    h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto"
+    max_tokens: int = MAX_TOKENS
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
+        check.integer(_OWNER, "seed", self.seed, 0)
+        Sampling(temperature=self.temperature)
+        if isinstance(self.h2o, str):
+            object.__setattr__(self, "h2o", H2OConfig.named(_OWNER, self.h2o))
+        elif not (self.h2o is None or isinstance(self.h2o, H2OConfig)):
+            raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", self.h2o)
+
+    @property
+    def config(self) -> H2OConfig | None:
+        """`h2o`, with a name resolved."""
+        assert not isinstance(self.h2o, str)
+        return self.h2o
+
+    def to_json(self) -> dict[str, Any]:
+        """As an answer tells them. Where a cold store is does not matter, only whether there is one."""
+        values = asdict(self)
+        if self.config is not None and self.config.cold_store is not None:
+            values["h2o"]["cold_store"] = "memory"
+        as_read: dict[str, Any] = json.loads(json.dumps(values))  # without tuples
+        return as_read
+
 
 try:
     import fcntl

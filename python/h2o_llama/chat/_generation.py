@@ -1,24 +1,158 @@
-"""A prompt and the text after it, whatever shape it is given then."""
+"""A prompt and the text after it, with log-probabilities, whatever shape it is given then."""
 
 from __future__ import annotations
 
+import codecs
 import collections.abc
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.chat._logprobs import LogprobsRecorder, TokenLogprobs
-from h2o_llama.chat._text_buffer import TextBuffer
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._evaluation import Progress
-from h2o_llama.sequence._prompt import Prompt
-from h2o_llama.sequence._rewinding import as_generated
-from h2o_llama.sequence._state import State
-from h2o_llama.sequence._stream import stream
+from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._prompt import Prompt, as_generated
+from h2o_llama.sequence._state import State, stream
 from h2o_llama.sequence.generating import Stopping, generate_by
+
+
+class CompletionLogprobs(TypedDict):
+    """Of `create_completion`. Offsets are characters of the text."""
+
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class TopLogprob(TypedDict):
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """Of `create_chat_completion`."""
+
+    content: list[ChatTokenLogprob]
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """What the model thought of a token, before biases, penalties and temperature.
+
+    `top` are the most probable tokens and their log-probabilities, in order; `offset` is where the token begins in the
+    text, in characters.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+    offset: int
+
+
+class LogprobsRecorder:
+    """A logits processor that changes nothing, and remembers the logits that the next token is drawn from."""
+
+    def __init__(self, n_top: int) -> None:
+        self._n_top = n_top
+        self._logits = np.empty(0, dtype=np.float32)
+
+    def __call__(self, input_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._logits = logits.copy()
+        return logits
+
+    def take(self, token: int, offset: int) -> TokenLogprobs:
+        """Of the token that was drawn."""
+        logits = self._logits.astype(np.float64)
+        logits -= logits.max()
+        logprobs = logits - np.log(np.exp(logits).sum())
+        best = np.argsort(-logprobs, kind="stable")[: self._n_top].tolist()
+        return TokenLogprobs(token, float(logprobs[token]), [(id_, float(logprobs[id_])) for id_ in best], offset)
+
+
+def completion_logprobs(model: _core.Model, tokens: Sequence[TokenLogprobs], offset: int) -> CompletionLogprobs:
+    """For `create_completion`; offset is that of the generated text."""
+    return {
+        "text_offset": [offset + t.offset for t in tokens],
+        "token_logprobs": [t.logprob for t in tokens],
+        "tokens": [_text(model, t.token) for t in tokens],
+        "top_logprobs": [{_text(model, id_): logprob for id_, logprob in t.top} for t in tokens],
+    }
+
+
+def chat_logprobs(model: _core.Model, tokens: Sequence[TokenLogprobs]) -> ChatLogprobs:
+    """For `create_chat_completion`."""
+    return {
+        "content": [
+            {
+                **_top_logprob(model, t.token, t.logprob),
+                "top_logprobs": [_top_logprob(model, id_, logprob) for id_, logprob in t.top],
+            }
+            for t in tokens
+        ]
+    }
+
+
+def _top_logprob(model: _core.Model, token: int, logprob: float) -> TopLogprob:
+    return {"token": _text(model, token), "bytes": list(model.detokenize([token], True)), "logprob": logprob}
+
+
+def _text(model: _core.Model, token: int) -> str:
+    return model.detokenize([token], True).decode(errors="replace")
+
+
+class TextBuffer:
+    """Turns the bytes of tokens into text. Keeps back what may be the beginning of a character or a stop string."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = stop
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self.stopped = False
+
+    @property
+    def n_held(self) -> int:
+        """Characters that are kept back."""
+        return len(self._held)
+
+    def push(self, piece: bytes) -> str:
+        """The text that is certain now. After a stop string `stopped` is set and no more text may be pushed."""
+        return self._release(self._decoder.decode(piece))
+
+    def finish(self) -> str:
+        """The text that was kept back until the end; a broken character becomes U+FFFD."""
+        text = self._release(self._decoder.decode(b"", final=True)) + self._held
+        self._held = ""
+        return text
+
+    def _release(self, new: str) -> str:
+        text = self._held + new
+        # Of stop strings that overlap, the one that is complete first: so tokens do not matter.
+        found = [(i + len(stop), i) for stop in self._stop if (i := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)[1]]
+        n_held = max((_overlap(text, stop) for stop in self._stop), default=0)
+        n_certain = len(text) - n_held
+        self._held = text[n_certain:]
+        return text[:n_certain]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `stop`."""
+    return next((n for n in range(min(len(text), len(stop)), 0, -1) if text.endswith(stop[:n])), 0)
+
 
 MAX_TOKENS = 512
 """The most tokens of an answer, by default."""

@@ -1,4 +1,4 @@
-"""From messages to a prompt, by the model's chat template."""
+"""From messages to a prompt, by the model's chat template, or about a document in plain text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,25 @@ from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama.chat._messages import Tool
-from h2o_llama.sequence._rewinding import shared_prefix
+from h2o_llama.sequence._prompt import shared_prefix
+
+ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
+"""The words before a document, in the system message."""
+
+PLAIN_STOPS = ["\nQuestion:"]
+"""Where the answer to a plain prompt ends."""
+
+
+def document_messages(document: str, question: str | None = None) -> list[dict[str, str]]:
+    """The document as the system's message, and the question as the user's."""
+    messages = [{"role": "system", "content": ABOUT_A_DOCUMENT + document}]
+    return messages if question is None else [*messages, {"role": "user", "content": question}]
+
+
+def plain_prompt(document: str, question: str) -> str:
+    """The same for a model without a chat template."""
+    return f"{document}\n\nQuestion: {question}\nAnswer:"
+
 
 LONGEST_TAIL = 512
 """Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
@@ -56,7 +73,7 @@ class ChatTemplate:
         self,
         owner: str,
         messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str = "auto",
         parallel_tool_calls: bool = False,
         json_schema: str = "",

@@ -6,10 +6,9 @@ import collections.abc
 from typing import TYPE_CHECKING, Any, overload
 
 from h2o_llama._internal import check
-from h2o_llama.chat._chat_run import ChatCompletion
-from h2o_llama.chat._document import PLAIN_STOPS, document_messages, plain_prompt
 from h2o_llama.chat._generation import GenerationOptions
-from h2o_llama.chat.chat_completion import create_chat_completion
+from h2o_llama.chat._template import PLAIN_STOPS, document_messages, plain_prompt
+from h2o_llama.chat.chat_completion import ChatCompletion, create_chat_completion
 from h2o_llama.chat.completion import Completion, create_completion
 from h2o_llama.sequence._state import HasState
 

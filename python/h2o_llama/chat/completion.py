@@ -9,11 +9,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict, overload
 
 from h2o_llama._internal import check
-from h2o_llama.chat._generation import MAX_TOKENS, Generation, GenerationOptions, Piece, Usage, check_stop
-from h2o_llama.chat._logprobs import CompletionLogprobs, completion_logprobs
+from h2o_llama.chat._generation import (
+    MAX_TOKENS,
+    CompletionLogprobs,
+    Generation,
+    GenerationOptions,
+    Piece,
+    Usage,
+    check_stop,
+    completion_logprobs,
+)
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping

@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from h2o_llama._internal.terminal import plain
-from h2o_llama.eval._ruler import ruler_mean
+from h2o_llama.eval._ruler_task import ruler_mean
 from h2o_llama.eval._subject import Row
 
 _SETTING_WIDTH = len("single_pass")

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._internal import check
-from h2o_llama.eval._lockstep import piece_tokens, pieces
-from h2o_llama.eval._losses import log_softmax
+from h2o_llama.eval._losses import log_softmax, piece_tokens, pieces
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sampling import SamplingOptions
 from h2o_llama.sequence.generating import DENSE_TAIL

@@ -11,9 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.core_errors import core_errors
 from h2o_llama._internal.lock import Lock
-from h2o_llama._internal.memory import check_kv_size
+from h2o_llama._internal.machine import check_kv_size, core_errors
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
 from h2o_llama.model import HasModel, Model

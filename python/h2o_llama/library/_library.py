@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import filelock
@@ -16,12 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._internal import check
-from h2o_llama._internal.warn import warn
+from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import BusyError, DamagedFileError, H2OError
-from h2o_llama.library._blocks import BlockFiles
-from h2o_llama.library._cutting import Layout
-from h2o_llama.library._keeping import described, make_room, n_bytes, remove
-from h2o_llama.library._texts import Contents, Stored, Text, TextFiles, key_of, write_text
+from h2o_llama.library._texts import BlockFiles, Contents, Layout, Stored, Text, TextFiles, key_of, write_text
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
@@ -112,14 +111,18 @@ class Library:
     @property
     def n_bytes(self) -> int:
         """How much it takes."""
-        return n_bytes(self._texts, self._blocks)
+        return sum(self._blocks.digests().values()) + sum(map(_size, self._texts.paths()))
 
     # --- its texts
 
     def texts(self) -> list[Text]:
         """Its texts, last used first. Unreadable files are left out: `verify` names them."""
         self.flush()
-        return described(self._texts, self._blocks)
+        stored, _ = self._texts.read()
+        sizes = self._blocks.digests()
+        n_users = Counter(digest for text in stored for digest in set(text.contents.blocks))
+        stored.sort(key=lambda text: text.used, reverse=True)
+        return [_described(text, sizes, n_users) for text in stored]
 
     def remove(self, *names: str) -> int:
         """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
@@ -134,7 +137,7 @@ class Library:
         self.flush()
         with self._alone():
             chosen = {text.path: text for text in (self._named("remove", name) for name in names)}
-            remove(self._texts, self._blocks, list(chosen.values()))
+            self._remove(list(chosen.values()))
         return len(chosen)
 
     def clear(self) -> int:
@@ -142,7 +145,7 @@ class Library:
         self.flush()
         with self._alone():
             n = len(self._texts.paths())
-            make_room(self._texts, self._blocks, 0)
+            self._make_room(0)
         return n
 
     def verify(self, *, repair: bool = False) -> list[str]:
@@ -175,7 +178,7 @@ class Library:
                 if n_missing:
                     lines.append(f"text {text.path.name} ({text.contents.name}) lacks {n_missing} of its blocks")
             if repair:
-                make_room(self._texts, self._blocks, sys.maxsize)
+                self._make_room(sys.maxsize)
         return lines
 
     # --- for Llama
@@ -299,9 +302,9 @@ class Library:
                         self._blocks.remove(digest)
                     raise
                 others, _ = self._texts.read(key_of(contents.origin))
-                remove(self._texts, self._blocks, [text for text in others if contents.covers(text.contents)])
+                self._remove([text for text in others if contents.covers(text.contents)])
                 if self.n_bytes > limit:
-                    make_room(self._texts, self._blocks, limit * 9 // 10)
+                    self._make_room(limit * 9 // 10)
         except (OSError, ValueError, H2OError, MemoryError) as error:
             return str(error) or "there is not enough memory"
         return None
@@ -326,6 +329,42 @@ class Library:
                 new.append(digest)
         has_logits = snapshot.logits is not None
         return Contents(snapshot.origin, name, snapshot.tokens, points, has_logits, layout, tuple(digests))
+
+    def _remove(self, chosen: list[Stored]) -> None:
+        """Remove texts, and the blocks that no other one has. The caller is alone."""
+        if not chosen:
+            return
+        for text in chosen:
+            text.path.unlink(missing_ok=True)
+        others, problems = self._texts.read()
+        if _has_unread(problems):
+            return  # their blocks are not known: _make_room removes the rest
+        used = {digest for text in others for digest in text.contents.blocks}
+        for digest in {digest for text in chosen for digest in text.contents.blocks} - used:
+            self._blocks.remove(digest)
+
+    def _make_room(self, limit: int) -> None:
+        """Remove damaged texts, least recently used texts down to a limit, and blocks without a text. As `_remove`."""
+        stored, problems = self._texts.read()
+        dropped = set[str]()
+        for path, problem in problems.items():
+            if not isinstance(problem, OSError):  # the file itself may be fine
+                path.unlink(missing_ok=True)
+        sizes = self._blocks.digests()
+        kept, n = set[str](), 0
+        stored.sort(key=lambda text: text.used, reverse=True)
+        for text in stored:
+            needed = set(text.contents.blocks)
+            n += sum(sizes.get(digest, 0) for digest in needed - kept) + _size(text.path)
+            if n > limit or not needed <= sizes.keys():
+                text.path.unlink(missing_ok=True)
+                dropped |= needed
+            else:
+                kept |= needed
+        for digest in (dropped & sizes.keys() if _has_unread(problems) else sizes.keys()) - kept:
+            self._blocks.remove(digest)
+        self._blocks.remove_unfinished()
+        self._texts.remove_unfinished()
 
     def _read_block(self, digest: str) -> bytes:
         try:
@@ -360,3 +399,28 @@ def _limit_of_environment() -> int | None:
     if not text.isdecimal():
         raise ValueError(f"[{_OWNER}] H2O_LLAMA_LIBRARY_BYTES must be a number of bytes, got {text!r:.40}")
     return int(text)
+
+
+def _described(text: Stored, sizes: dict[str, int], n_users: Counter[str]) -> Text:
+    contents, blocks, own = text.contents, set(text.contents.blocks), _size(text.path)
+    return Text(
+        id=text.path.name,
+        name=contents.name,
+        model=contents.origin.model,
+        n_tokens=len(contents.tokens),
+        n_bytes=own + sum(sizes.get(digest, 0) for digest in blocks),
+        n_own_bytes=own + sum(sizes.get(digest, 0) for digest in blocks if n_users[digest] == 1),
+        used=datetime.fromtimestamp(text.used),
+    )
+
+
+def _has_unread(problems: dict[Path, Exception]) -> bool:
+    """Whether there are texts that could not be read, which is not to say that they are damaged."""
+    return any(isinstance(problem, OSError) for problem in problems.values())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.warn import warn
+from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import H2OError
-from h2o_llama.library._cutting import Rows, layout_of
 from h2o_llama.library._library import Library
-from h2o_llama.library._texts import name_of
-from h2o_llama.sequence._rewinding import n_kept
+from h2o_llama.library._texts import Rows, layout_of, name_of
+from h2o_llama.sequence._prompt import n_kept
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin, restore_snapshot, take_snapshot
 
 LEAST_TOKENS = 256

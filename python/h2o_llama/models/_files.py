@@ -1,19 +1,319 @@
-"""Opening model files."""
+"""Opening files of models and adapters: arguments, checks by Python alone, and which model a file holds."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.machine import core_errors
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.models._gguf_file import check_gguf_file
 from h2o_llama.models._named import MODELS, find_model, suggestion
+
+_OWNER = "Llama"
+
+Override = bool | int | float | str
+
+_FLOAT32_MAX = 3.4e38
+_BLOCK = 1 << 20
+_KEY_BYTES = 127  # and as many of a text: llama_model_kv_override
+
+Lora: TypeAlias = (
+    "str | os.PathLike[str] | Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] | None"
+)
+"""The file of an adapter; or several, each alone or with its scale."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Arguments of `Model`; see there. Raises ValueError if one is bad."""
+
+    use_mmap: bool = True
+    use_mlock: bool = False
+    kv_overrides: Mapping[str, Override] | None = None
+    main_gpu: int | None = None
+    tensor_split: Sequence[float] | None = None
+    lora: Lora = None
+
+    def checked(self, rpc_servers: tuple[str, ...]) -> dict[str, Any]:
+        """As the core takes them."""
+        return {
+            "use_mmap": check.flag(_OWNER, "use_mmap", self.use_mmap),
+            "use_mlock": check.flag(_OWNER, "use_mlock", self.use_mlock),
+            "kv_overrides": _check_overrides(self.kv_overrides),
+            "lora": check_adapters(_OWNER, self.lora),
+            **self._devices(rpc_servers),
+        }
+
+    def check_left_out(self) -> None:
+        """Weights that are shared are loaded already."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not field.default:
+                raise check.bad_argument(_OWNER, field.name, "left out with shared weights", value)
+
+    def _devices(self, rpc_servers: tuple[str, ...]) -> dict[str, Any]:
+        if self.main_gpu is None and self.tensor_split is None:
+            return {}
+        if self.main_gpu is not None and self.tensor_split is not None:
+            raise check.bad_argument(_OWNER, "tensor_split", "left out with main_gpu", self.tensor_split)
+        with core_errors():
+            names = _core.layer_devices(list(rpc_servers))
+        if not names:
+            name = "main_gpu" if self.tensor_split is None else "tensor_split"
+            raise check.bad_argument(_OWNER, name, "left out: there is no GPU", getattr(self, name))
+        if self.main_gpu is not None:
+            return {"main_gpu": check.integer(_OWNER, "main_gpu", self.main_gpu, 0, len(names) - 1)}
+        return {"tensor_split": _check_split(self.tensor_split, names)}
+
+
+def _check_split(split: Any, names: list[str]) -> list[float]:
+    expected = f"{len(names)} numbers of at least 0, not all 0, one for each of {', '.join(names)}"
+    try:
+        parts = [check.real(_OWNER, "tensor_split", part, 0, 1e30) for part in split]
+    except (TypeError, ValueError):
+        parts = []
+    if len(parts) != len(names) or not sum(parts) > 0:
+        raise check.bad_argument(_OWNER, "tensor_split", expected, split)
+    return parts
+
+
+def _check_overrides(overrides: Any) -> dict[str, Override]:
+    if overrides is None:
+        return {}
+    if not isinstance(overrides, Mapping):
+        raise check.bad_argument(_OWNER, "kv_overrides", "a mapping from keys to bool, int, float or str", overrides)
+    for key, value in overrides.items():
+        if not isinstance(key, str) or not key or not _is_short(key):
+            expected = f"names of metadata, of at most {_KEY_BYTES} bytes"
+            raise check.bad_argument(_OWNER, "kv_overrides' keys", expected, key)
+        ok = isinstance(value, bool | int | float | str)
+        ok = ok and not (isinstance(value, float) and not math.isfinite(value))
+        ok = ok and not (isinstance(value, str) and not _is_short(value))
+        ok = ok and not (isinstance(value, int) and not -(2**31) <= value < 2**32)
+        if not ok:
+            expected = f"a bool, an int of 32 bits, a finite float or a str of at most {_KEY_BYTES} bytes"
+            raise check.bad_argument(_OWNER, f"kv_overrides[{key!r}]", expected, value)
+    return dict(overrides)
+
+
+def _is_short(text: str) -> bool:
+    return "\0" not in text and len(text.encode(errors="replace")) <= _KEY_BYTES
+
+
+class Adapter(NamedTuple):
+    """A file, absolute, and what its weights are multiplied by."""
+
+    path: bytes
+    scale: float
+
+
+def check_adapters(owner: str, lora: Any) -> list[Adapter]:
+    """The adapters that an argument `lora` names.
+
+    Raises FileNotFoundError if a file is missing, DamagedFileError if it is empty, ValueError if a scale is not
+    a finite number or `lora` is something else.
+    """
+    named = [] if lora is None else [lora] if isinstance(lora, str | os.PathLike) else lora
+    if not isinstance(named, Sequence):
+        raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", lora)
+    return [_check_adapter(owner, item) for item in named]
+
+
+def _check_adapter(owner: str, item: Any) -> Adapter:
+    name, scale = item if isinstance(item, tuple | list) and len(item) == 2 else (item, 1.0)
+    if not isinstance(name, str | os.PathLike):
+        raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", item)
+    scale = check.real(owner, f"the scale of {os.fspath(name)}", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
+    path = Path(name)
+    check_gguf_file(f"[{owner}] lora:", path)
+    return Adapter(os.fsencode(path.absolute()), scale)
+
+
+def adapters_identity(adapters: Iterable[Adapter]) -> list[tuple[str, float]]:
+    """Contents of the files and scales, not paths; in any order, and without adapters of scale 0."""
+    # llama.cpp computes with scales in float32
+    return sorted((_sha256(path), float(np.float32(scale))) for path, scale in adapters if scale != 0)
+
+
+def _sha256(path: bytes) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+_VERSION = b"2"
+"""Of the fingerprint. After a change, texts of a library are read again."""
+
+_HEAD_BYTES = 1 << 20
+"""At least these of the beginning."""
+
+_SAMPLES = 128
+_SAMPLE_BYTES = 4096
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$")
+
+
+def model_fingerprint(path: str | Path) -> str:
+    """SHA-256 of parts of a GGUF file, and of its other parts if it has some.
+
+    These are the beginning (metadata, vocabulary, the tensors' names, types and places; at least 1 MiB), the first and
+    the last 4 KiB of every tensor, and 128 evenly spread samples of 4 KiB. So a tensor that was trained,
+    quantised or put together otherwise is seen. A change inside one tensor that leaves both its ends and the samples as
+    they were is not: reading all of a file would take as long as loading it.
+    """
+    digest = hashlib.sha256(_VERSION)
+    for part in _parts(Path(path)):
+        size = part.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with part.open("rb") as file:
+            starts = [start for start in tensor_starts(file) if start < size]
+            head = max(_HEAD_BYTES, min(starts, default=0))
+            file.seek(0)
+            while head > 0 and (block := file.read(min(head, _HEAD_BYTES))):
+                digest.update(block)
+                head -= len(block)
+            spread = [max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1) for i in range(_SAMPLES)]
+            for start in sorted({*spread, *starts, *(max(0, start - _SAMPLE_BYTES) for start in starts)}):
+                file.seek(start)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def changed_fingerprint(fingerprint: str, *changes: Any) -> str:
+    """The fingerprint of a model with changes to its file's metadata, which may change its results.
+
+    Changes are what JSON can say; an empty one is none.
+    """
+    for change in changes:
+        if change:
+            fingerprint = hashlib.sha256((fingerprint + json.dumps(change, sort_keys=True)).encode()).hexdigest()
+    return fingerprint
+
+
+def _parts(path: Path) -> list[Path]:
+    """A model in parts is named by its first."""
+    match = _PART.search(path.name)
+    if match is None:
+        return [path]
+    stem, n = path.name[: match.start()], int(match[2])
+    parts = [path.with_name(f"{stem}-{i:05}-of-{n:05}{match[3]}") for i in range(1, n + 1)]
+    return [part for part in parts if part.exists()]  # one file may have such a name, too
+
+
+_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a value of metadata, by the number of its type."""
+
+_STRING, _ARRAY = 8, 9
+_MOST = 1 << 24
+"""Of values, tensors or strings: llama.cpp would not read more in any useful time."""
+
+
+def check_gguf_file(prefix: str, path: Path, hint: str = "") -> None:
+    """Whether there is a file with something in it. Messages begin with the prefix; the hint is for a missing file.
+
+    Raises FileNotFoundError, PermissionError, ValueError for a folder or a special file, DamagedFileError for an empty
+    file.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{prefix} there is no file {path}{hint}")
+    if not path.is_file():
+        raise ValueError(f"{prefix} {path} is a folder or a special file, expected a GGUF file")
+    if path.stat().st_size == 0:
+        raise DamagedFileError(f"{prefix} {path} is empty, expected a GGUF file")
+    with path.open("rb"):  # PermissionError, rather than "no valid GGUF"
+        pass
+
+
+def tensor_starts(file: BinaryIO) -> list[int]:
+    """Where in an open GGUF file its tensors begin; empty for any other file, or a damaged head."""
+    try:
+        return _Head(file).starts
+    except EOFError:
+        return []
+
+
+class _Head:
+    """The metadata and tensor infos: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Raises EOFError."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        file.seek(0)
+        if file.read(4) != b"GGUF" or self._number(4) < 2:
+            raise EOFError
+        n_tensors, n_values = self._count(), self._count()
+        alignment = 32
+        for _ in range(n_values):
+            key, kind = self._string(), self._number(4)
+            if key == b"general.alignment" and kind == 4:
+                alignment = self._number(4)
+            else:
+                self._skip(kind)
+        offsets = [self._offset() for _ in range(n_tensors)]
+        end = file.tell()
+        data = end + -end % max(1, alignment)
+        self.starts = [data + offset for offset in offsets]
+
+    def _number(self, size: int) -> int:
+        content = self._file.read(size)
+        if len(content) < size:
+            raise EOFError
+        return int.from_bytes(content, "little")
+
+    def _count(self) -> int:
+        n = self._number(8)
+        if n > _MOST:
+            raise EOFError
+        return n
+
+    def _string(self) -> bytes:
+        return self._file.read(self._count())
+
+    def _skip(self, kind: int) -> None:
+        if kind == _ARRAY:
+            kind, n = self._number(4), self._count()
+            if kind == _STRING:
+                read, seek = self._file.read, self._file.seek  # a vocabulary has some hundred thousand
+                for _ in range(n):
+                    head = read(8)
+                    length = int.from_bytes(head, "little")
+                    if len(head) < 8 or length > _MOST:
+                        raise EOFError
+                    seek(length, 1)
+            else:
+                self._file.seek(n * self._size(kind), 1)
+        elif kind == _STRING:
+            self._file.seek(self._count(), 1)
+        else:
+            self._file.seek(self._size(kind), 1)
+
+    def _size(self, kind: int) -> int:
+        if kind not in _SIZES:
+            raise EOFError
+        return _SIZES[kind]
+
+    def _offset(self) -> int:
+        """Of the next tensor, after its name, its sizes and its type."""
+        self._skip(_STRING)
+        n_sizes = self._number(4)
+        if n_sizes > 4:
+            raise EOFError
+        self._file.seek(8 * n_sizes + 4, 1)
+        return self._number(8)
+
 
 # Types that llama.cpp takes for K and V; the value tells whether they are quantised.
 KV_TYPES = {

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from h2o_llama._internal.warn import warn
+from h2o_llama._internal.terminal import warn
 
 
 def download_model(repo_id: str, filename: str, revision: str | None = None, token: str | bool | None = None) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.cpus import available_cpus
+from h2o_llama._internal.machine import available_cpus
 from h2o_llama.models._files import check_model_file, reading_a_model
 
 

@@ -12,7 +12,7 @@ from h2o_llama._internal import check
 from h2o_llama.chat._messages import Message
 from h2o_llama.chat.chat_completion import create_chat_completion
 from h2o_llama.chat.completion import create_completion
-from h2o_llama.sequence._evaluation import Progress
+from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import generate

@@ -7,9 +7,14 @@ from typing import cast
 
 from h2o_llama import _core
 from h2o_llama._internal import check, log
-from h2o_llama._internal.cpus import available_cpus
-from h2o_llama._internal.memory import check_kv_size, check_logits_size, check_retrieved_size, fitting_cells
-from h2o_llama._internal.warn import warn
+from h2o_llama._internal.machine import (
+    available_cpus,
+    check_kv_size,
+    check_logits_size,
+    check_retrieved_size,
+    fitting_cells,
+)
+from h2o_llama._internal.terminal import warn
 from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.models._files import KV_TYPES

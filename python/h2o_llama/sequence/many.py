@@ -10,7 +10,7 @@ import numpy as np
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.core_errors import core_errors
+from h2o_llama._internal.machine import core_errors
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._prompt import Prompt, Tokens

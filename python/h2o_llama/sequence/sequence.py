@@ -12,17 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.memory import check_all_logits_size
+from h2o_llama._internal.machine import check_all_logits_size
 from h2o_llama.chat import asking, chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model
 from h2o_llama.sequence import _asynchronous, generating
-from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._evaluation import Progress
-from h2o_llama.sequence._prompt import Tokens, text_ids
-from h2o_llama.sequence._rewinding import rewind
+from h2o_llama.sequence._engine import Engine, Progress
+from h2o_llama.sequence._prompt import Tokens, rewind, text_ids
 from h2o_llama.sequence._state import State, check_progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 

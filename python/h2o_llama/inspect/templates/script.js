@@ -1,6 +1,6 @@
 "use strict";
 const byId = id => document.getElementById(id);
-const { heads, membership, extra, shades } = JSON.parse(byId("data").textContent);
+const { heads, membership, shades } = JSON.parse(byId("data").textContent);
 const marks = new Map();
 for (const mark of document.querySelectorAll("#document mark"))
   for (const p of mark.dataset.p.split(" ")) marks.set(Number(p), mark);
@@ -97,26 +97,10 @@ function moveCursor(event) {
 
 // --- everything together
 
-// Which distant tokens the last chunk read most.
-function paintExtra(rows) {
-  byId("extra-rows").replaceChildren(...rows.map(([position, share, before, text, after]) => {
-    const row = document.createElement("tr"), mark = document.createElement("mark");
-    mark.className = "found";
-    mark.textContent = text;
-    row.insertCell().textContent = position;
-    row.insertCell().textContent = share;
-    const place = row.insertCell();
-    place.className = "words";
-    place.append(before, mark, after);
-    return row;
-  }));
-}
-
 function paint() {
   const selected = chosen();
   const n = paintText(selected);
   if (membership) paintCells(selected);
-  if (byId("extra-rows")) paintExtra(extra[`${byId("layer").value} ${byId("head").value}`] || []);
   say(selected.length === 0 ? "This head does not exist: choose another." :
     `${number(n)} tokens are heavy hitters of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
 }

