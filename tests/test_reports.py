@@ -20,12 +20,13 @@ from h2o_llama.inspect._report import (
     MemoryHistory,
     MemoryReport,
     memory_history,
+    memory_report,
     render_html,
     shades,
     split_pieces,
     top_texts,
 )
-from inputs import random_tokens
+from inputs import random_tokens, repetitive_tokens
 from llamas import open_llama
 
 VOID_TAGS = {"meta", "br", "link", "img", "input", "hr"}
@@ -161,6 +162,23 @@ def test_history_without_memory_sets_or_heavy_hitters(tiny_model: Path) -> None:
         llm.eval(random_tokens(70))
         history = memory_history(llm)
     assert history.heavy.shape == (2, 6, 0)
+
+
+@pytest.mark.parametrize("retrieval", ["index", "ngrams"])
+def test_without_heavy_hitters_extra_keys_are_shown(tiny_model: Path, retrieval: Any) -> None:
+    """The last chunk has tiles 16 to 18."""
+    config = SMALL.but(heavy_budget=0, lookup_budget=6, kv_type="f16", retrieval=retrieval)
+    with open_llama(tiny_model, config) as llm:
+        llm.eval(repetitive_tokens(75))
+        report = memory_report(llm, llm.tokens.tolist(), "a text")
+        for head in report.heads:
+            read = np.concatenate([llm.kv.extra_keys(head.layer, head.head, 16 + tile) for tile in range(3)])
+            positions, n_tiles = np.unique(read, return_counts=True)
+            assert len(positions) > 0
+            order = np.argsort(-n_tiles, kind="stable")
+            assert head.heavy.tolist() == positions[order].tolist()
+            np.testing.assert_allclose(head.scores, n_tiles[order] / 3, rtol=1e-6)
+    assert "extra keys" in render_html(report)
 
 
 # --- the page and the terminal

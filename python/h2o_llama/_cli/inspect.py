@@ -53,7 +53,8 @@ def inspect(
     """Show which tokens of a text each layer and head kept.
 
     A table of the heads, then the text with the heavy hitters highlighted: by score for a single head (--layer and
-    --head), else by how many heads keep them.
+    --head), else by how many heads keep them. A setting without heavy hitters shows the extra keys that the last
+    chunk read.
     """
     if h2o is None or h2o.evict:
         raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
@@ -72,13 +73,14 @@ def inspect(
     console = Console()
     print_report(console, report, report.select(layer, head), h2o.chunk_size)
     if html is not None:
-        ranked = f"ranked by {h2o.scorer}, schedule {h2o.schedule}"
-        write_html(html, report, [("Heavy hitters", ranked), ("Model", description)])
+        by = h2o.scorer if h2o.heavy_budget else "the share of tiles"
+        facts = [(report.marked.capitalize(), f"ranked by {by}, schedule {h2o.schedule}"), ("Model", description)]
+        write_html(html, report, facts)
         echo(f"Written: {html}")
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory], chunk: int) -> None:
-    """A table of the heads, and the text with their heavy hitters."""
+    """A table of the heads, and the text with their marked tokens."""
     if report.memory_end == 0:
         console.print(
             f"The text has {report.n_tokens:,} tokens and fits into one chunk of {chunk:,}: every token reads all "
@@ -92,19 +94,21 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
 
 
 def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
-    """One row per head: numbers of kept tokens, and the most frequent texts of its heavy hitters."""
-    table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Heavy hitters' texts, most frequent first")
+    """One row per head: numbers of kept and of marked tokens, and the most frequent texts of the marked ones."""
+    marked = report.marked.capitalize()
+    table = Table("Layer", "KV head", "Kept", marked, f"{marked}' texts, most frequent first")
     for column in table.columns[:-1]:
         column.justify = "right"
     always = len(report.local) + len(report.sinks)
     for h in heads:
         tops = "  ".join(f"{visible(text)} ×{n}" for text, n in top_texts(report, h, 6))
-        table.add_row(str(h.layer), str(h.head), str(always + len(h.heavy)), str(len(h.heavy)), Text(tops))
+        kept = always + (len(h.heavy) if report.marked == "heavy hitters" else 0)
+        table.add_row(str(h.layer), str(h.head), str(kept), str(len(h.heavy)), Text(tops))
     return table
 
 
 def highlighted(report: MemoryReport, heads: Sequence[HeadMemory], brackets: bool = False) -> Text:
-    """The document with the heavy hitters of `heads` on a shade of orange.
+    """The document with the marked tokens of `heads` on a shade of orange.
 
     `brackets` puts them into ⟦ ⟧ as well, for an output without colours.
     """
@@ -132,11 +136,11 @@ def highlighted(report: MemoryReport, heads: Sequence[HeadMemory], brackets: boo
 def legend(report: MemoryReport, brackets: bool = False) -> Text:
     """What the colours, or brackets, of `highlighted` mean."""
     if brackets:
-        return Text("⟦heavy hitters⟧")
+        return Text(f"⟦{report.marked}⟧")
     text = Text()
     for style in _SHADE_STYLES:
         text.append("  ", style)
-    text.append(" heavy hitter   ")
+    text.append(f" {report.marked}   ")
     for name, region, shown in (
         ("local window", "local", bool(report.local)),
         ("sinks", "sinks", bool(report.sinks)),

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -200,7 +201,11 @@ def visible(text: str) -> str:
 
 @dataclass(frozen=True)
 class HeadMemory:
-    """The heavy hitters of one KV head: positions int32 [k], highest score first, and their scores float32 [k]."""
+    """What one KV head read: positions int32 [k], highest score first, and their scores float32 [k].
+
+    These are its heavy hitters. A setting without any has the extra keys that the last chunk read; the score of one is
+    the share of the chunk's tiles that did.
+    """
 
     layer: int
     head: int
@@ -214,7 +219,8 @@ class MemoryReport:
 
     The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
     Sinks and local window are the same for every head, so they are here once; both are empty before the first
-    memory set is built. `history`, with the same heads in the same order, is there if it was recorded.
+    memory set is built. `marked` names the positions of the heads: "heavy hitters" or "extra keys". `history`, with the
+    same heads in the same order, is there if it was recorded.
     """
 
     title: str
@@ -227,6 +233,7 @@ class MemoryReport:
     local: range
     heads: tuple[HeadMemory, ...]
     history: MemoryHistory | None = None
+    marked: str = "heavy hitters"
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """A layer's heads, a head of every layer, a single head, or all. Raises ValueError if there is none."""
@@ -254,11 +261,13 @@ def memory_report(llm: Llama, tokens: Sequence[int], title: str, history: Memory
     has_heavy = llm.h2o is not None and llm.h2o.heavy_budget > 0
     for layer in kv.layers:
         indices = kv.memory_indices(layer)
-        scores = kv.scores(layer) if has_heavy else np.zeros((len(indices), len(tokens)), np.float32)
+        scores = kv.scores(layer) if has_heavy else None
         for head, kept in enumerate(indices):
             heavy = kv.heavy_hitters(layer, head)
-            ranked = heavy[np.argsort(-scores[head][heavy], kind="stable")]
-            heads.append(HeadMemory(layer, head, ranked, scores[head][ranked]))
+            score = scores[head] if scores is not None else _shares_of_tiles(llm, layer, head)
+            found = heavy if has_heavy else np.flatnonzero(score).astype(np.int32)
+            ranked = found[np.argsort(-score[found], kind="stable")]
+            heads.append(HeadMemory(layer, head, ranked, score[ranked]))
             window = kv.local_window_of(layer, head)
             sinks = range(int((kept >= 0).sum()) - len(window) - len(heavy))
             local = range(int(window[0]), int(window[-1]) + 1) if len(window) else range(0)
@@ -273,7 +282,21 @@ def memory_report(llm: Llama, tokens: Sequence[int], title: str, history: Memory
         local=local,
         heads=tuple(heads),
         history=history,
+        marked="heavy hitters" if has_heavy else "extra keys",
     )
+
+
+def _shares_of_tiles(llm: Llama, layer: int, head: int) -> NDArray[np.float32]:
+    """The share of the last chunk's tiles that read each position as an extra key, float32 [n_tokens]."""
+    kv, shares = llm.kv, np.zeros(llm.n_tokens, np.float32)
+    if llm.h2o is not None and llm.h2o.lookup_budget > 0 and llm.n_tokens > 0:
+        start = kv.chunk_boundaries[-1][0]
+        first = start // kv.chunk_size * -(-kv.chunk_size // llm.h2o.tile)
+        n_tiles = -((start - llm.n_tokens) // llm.h2o.tile)
+        for tile in range(first, first + n_tiles):
+            with suppress(H2OError):  # it attended to everything
+                shares[kv.extra_keys(layer, head, tile)] += 1 / n_tiles
+    return shares
 
 
 def _text(llm: Llama, token: int) -> bytes:
@@ -281,9 +304,9 @@ def _text(llm: Llama, token: int) -> bytes:
 
 
 def shades(heads: Sequence[HeadMemory]) -> dict[int, int]:
-    """Shade 1 to `SHADES` for every position that a head keeps as heavy hitter.
+    """Shade 1 to `SHADES` for every marked position of a head.
 
-    For one head by the rank of the score (the top fifth gets the darkest), for several by how many of them keep it.
+    For one head by the rank of the score (the top fifth gets the darkest), for several by how many of them have it.
     """
     if len(heads) == 1:
         n = len(heads[0].heavy)
@@ -294,7 +317,7 @@ def shades(heads: Sequence[HeadMemory]) -> dict[int, int]:
 
 
 def top_texts(report: MemoryReport, head: HeadMemory, n: int) -> list[tuple[str, int]]:
-    """The most frequent texts of a head's heavy hitters, with how many tokens each of them is.
+    """The most frequent texts of a head's marked positions, with how many tokens each of them is.
 
     Of equally frequent ones, that with the highest score comes first.
     """
@@ -314,7 +337,7 @@ class Run:
 
 
 def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[Run]:
-    """The document in order: a part is text that no head keeps, or a piece which heads keep as heavy hitter."""
+    """The document in order: a part is text that no head has marked, or a piece that some have."""
     static_shades = shades(report.heads)
     run: Run | None = None
     for piece in report.pieces:
@@ -364,6 +387,7 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
             "heads": heads,
             "membership": None if picture is None else picture.data,
             "shades": SHADES,
+            "marked": report.marked,
         },
         membership=picture,
         n_shades=SHADES,

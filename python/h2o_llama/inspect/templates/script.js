@@ -1,6 +1,6 @@
 "use strict";
 const byId = id => document.getElementById(id);
-const { heads, membership, shades } = JSON.parse(byId("data").textContent);
+const { heads, membership, shades, marked } = JSON.parse(byId("data").textContent);
 const marks = new Map();
 for (const mark of document.querySelectorAll("#document mark"))
   for (const p of mark.dataset.p.split(" ")) marks.set(Number(p), mark);
@@ -35,7 +35,7 @@ function paintText(selected) {
   }
   for (const mark of marks.values()) mark.removeAttribute("class");
   for (const [p, s] of [...shade].sort((a, b) => a[1] - b[1])) marks.get(p).className = "s" + s;
-  byId("scale").textContent = one ? "higher score" : "more heads keep it";
+  byId("scale").textContent = one ? "higher score" : "of more heads";
   return shade.size;
 }
 
@@ -48,7 +48,7 @@ function tellMark(mark) {
     const since = h.since ? `, kept since chunk ${h.since[i]}` : "";
     names.push(`layer ${h.layer} head ${h.head} (score ${h.scores[i]}${since})`);
   }
-  say(`Position ${positions.map(number).join(", ")}: kept by ${names.length} of ${selected.length}: ` +
+  say(`Position ${positions.map(number).join(", ")}: ${marked} of ${names.length} of ${selected.length} heads: ` +
     names.slice(0, 6).join(", ") + (names.length > 6 ? ", …" : ""));
 }
 
@@ -102,7 +102,7 @@ function paint() {
   const n = paintText(selected);
   if (membership) paintCells(selected);
   say(selected.length === 0 ? "This head does not exist: choose another." :
-    `${number(n)} tokens are heavy hitters of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
+    `${number(n)} tokens are ${marked} of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
 }
 
 document.addEventListener("pointerover", event => {
