@@ -6,8 +6,9 @@
 
 CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
 and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp commit to use
-instead, H2O_LLAMA_CODECS a folder with the distribution that has zstd. The new folder is built next to the old one
-and renamed into place, so it is whole or not there. A llama.cpp under git (`tools/patches.py edit`) is left alone.
+instead, H2O_LLAMA_CODECS a folder with the distribution that has zstd. The new folder is built beside the old one and
+renamed into place, so it is whole or not there. A llama.cpp under git (`tools/patches.py edit`) belongs to whoever
+edits it and is left alone.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def read_pin(requirements: Path) -> Pin:
 
 
 def fill(layout: Layout, source: Path | None = None) -> str:
-    """Make layout.tree current, and report that in one line.
+    """Make layout.tree current and say in one line what was done.
 
     `source` is a folder to take instead of the download. Raises VendorError, and changes nothing then. So do the next
     two.
@@ -207,7 +208,7 @@ def fill_pdfjs(layout: Layout) -> str:
 
 
 def _fill(layout: Layout, target: Path, inputs: Iterable[Path], write: Callable[[Path], None]) -> str:
-    """Let `write` fill a new folder in the place of `target`, unless `target` was made from these inputs."""
+    """Let `write` fill a new folder in the place of `target`, unless these inputs have made it what it is."""
     name = target.relative_to(layout.root)
     inputs = [*inputs, *sorted(Path(__file__).parent.glob("*.py"))]
     stamp = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in inputs)
