@@ -16,7 +16,7 @@ from cases import SMALL
 from h2o_llama.inspect._extra_keys import ExtraKeys, read_extra_keys
 from h2o_llama.inspect._history import SHADES, MemoryHistory, memory_history
 from h2o_llama.inspect._html import render_html
-from h2o_llama.inspect._memory import HeadMemory, MemoryReport, shades, top_texts
+from h2o_llama.inspect._memory import HeadMemory, MemoryReport, shades
 from h2o_llama.inspect._pieces import split_pieces
 from h2o_llama.inspect._terminal import highlighted
 from inputs import random_tokens, repetitive_tokens
@@ -133,30 +133,6 @@ def test_history_holds_the_heavy_hitters_of_every_set(tiny_model: Path, sinks: i
         np.testing.assert_array_equal(history.heavy[-1, history.heads.index((layer, head))], heavy)
 
 
-def test_history_of_layers_with_different_heads(model_by_name: Any) -> None:
-    with open_llama(
-        model_by_name("deci-linear-f32"), SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0)
-    ) as llm:
-        llm.eval(random_tokens(70))
-        assert memory_history(llm).heads == ((0, 0), (0, 1), (2, 0), (2, 1))
-    with open_llama(
-        model_by_name("deci-mixed-f32"), SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0)
-    ) as llm:
-        llm.eval(random_tokens(70))
-        history = memory_history(llm)
-    assert [layer for layer, _ in history.heads] == [0, 1, 1, 1, 1, 2, 2]
-
-
-def test_history_without_memory_sets_or_heavy_hitters(tiny_model: Path) -> None:
-    with open_llama(tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0)) as llm:
-        llm.eval(random_tokens(20))
-        assert memory_history(llm).heavy.shape == (0, 6, 0)
-    with open_llama(tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=0, sink_tokens=0)) as llm:
-        llm.eval(random_tokens(70))
-        history = memory_history(llm)
-    assert history.heavy.shape == (2, 6, 0)
-
-
 @pytest.mark.parametrize("retrieval", ["index", "ngrams"])
 def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> None:
     """The last chunk has tiles 16 to 18."""
@@ -172,17 +148,6 @@ def test_extra_keys_are_those_of_the_cache(tiny_model: Path, retrieval: Any) -> 
     assert extra.n_tiles == 3
     assert counts.sum() > len(counts)
     np.testing.assert_array_equal(extra.counts, counts)
-
-
-def test_what_is_read_most_is_apart() -> None:
-    """Position 9 is next to 8, and both heads together read 20 as often as 1."""
-    extra = ExtraKeys(4, np.zeros((2, 24), np.int32))
-    extra.counts[0, [1, 8, 9, 20]] = [1, 4, 3, 1]
-    extra.counts[1, [1, 20]] = [1, 1]
-    assert extra.most_read([0], 9) == [(8, 1), (20, 0.25)]
-    assert extra.most_read([0, 1], 9) == [(8, 0.5), (20, 0.25)]
-    assert extra.most_read([1], 9) == [(1, 0.25), (20, 0.25)]
-    assert extra.most_read([1], 1) == [(1, 0.25)]
 
 
 # --- the page and the terminal
@@ -303,12 +268,6 @@ def test_shades_follow_the_rank_of_one_head_and_count_several() -> None:
     heavy = {(0, 0): [1, 2], (0, 1): [2, 3], (1, 0): [2, 3], (1, 1): [2, 4], (2, 0): [2]}
     report = report_of([b"x"] * 30, heavy, chunk_size=16)
     assert shades(report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
-
-
-def test_top_texts_are_the_most_frequent_then_the_highest_ranked() -> None:
-    report = report_of(byte_tokens(b"abababcx" * 2), {(0, 0): [6, 0, 3, 2, 1]})
-    assert top_texts(report, report.heads[0], 3) == [("a", 2), ("b", 2), ("c", 1)]
-    assert top_texts(report, report.heads[0], 1) == [("a", 2)]
 
 
 def test_terminal_text_highlights_the_same_tokens() -> None:
