@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 import h2o_llama
-from command_line import assert_one_line_error, h2o_set, invoke, succeeded
+from command_line import h2o_set, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._bench import DENSE, Bench, Mode, Sample
 from h2o_llama._internal import apart
@@ -104,44 +104,3 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     for row in rows:
         assert f"{row['prefill']:,.0f} ({row['prefill_over_dense']:.2f})" in result.stdout
     assert result.stdout.endswith(f"Written: {out}\n")
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"), [(KeyboardInterrupt(), 130, ""), (H2OError("no more"), 1, "h2o-llama: no more\n")]
-)
-def test_what_was_measured_before_ctrl_c_or_an_error_is_printed(
-    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = iter([SAMPLE] * 5)
-
-    def sample(*_: object) -> Sample:
-        if (found := next(samples, None)) is None:
-            raise error
-        return found
-
-    monkeypatch.setattr("h2o_llama._bench.call_apart", sample)
-    options = ["--n-prompt", "64,130", "--depth", "", *h2o_set(decode="full"), "-r", "1", "--json", "-"]
-    result = run("demo", *SMALL, *options)
-    assert result.exit_code == code
-    assert result.stderr.removeprefix("Aborted.\n") == message
-    assert [(row["n_tokens"], row["mode"]) for row in json.loads(result.stdout)["rows"]] == [(64, n) for n in NAMES]
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        (["--n-prompt", "0"], "--n-prompt must be an integer of at least 1, got 0"),
-        (["--n-prompt", "", "--depth", ""], "there is nothing to measure"),
-        (["--depth", "600000"], "the text has 524,288 tokens, but 600,033 are needed"),
-        (h2o_set(local_window=65), "local_window must be at most chunk_size"),
-        (h2o_set(schedule="nonsense"), "schedule must be one of"),
-        (["--threads", "1000"], "--threads must be an integer from 1 to 512"),
-        (["--file", "missing.txt"], "missing.txt: No such file"),
-        (["--json", "missing/bench.json"], "missing: No such file"),
-    ],
-)
-def test_errors_are_one_line_before_anything_is_measured(
-    options: list[str], match: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(Bench, "run")
-    assert_one_line_error(run("demo", *SMALL, *options), match)

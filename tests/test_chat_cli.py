@@ -131,12 +131,6 @@ def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list
     assert result.stdout == "1\n"
 
 
-def test_a_model_without_a_template_cannot_chat() -> None:
-    result = invoke("chat", "demo", stdin="Hi\n")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("h2o-llama: [chat] this model has no chat template")
-
-
 # --- run
 
 

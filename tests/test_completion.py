@@ -185,3 +185,7 @@ def test_text_buffer_does_not_mind_how_text_is_cut(stop: list[str], tokens: list
                 text += buffer.push(piece.encode())
         results.append((text + ("" if buffer.stopped else buffer.finish()), buffer.stopped))
     assert results[0] == results[1] == results[2]
+    (text, stopped), whole = results[0], "".join(tokens)
+    assert whole.startswith(text)
+    assert stopped == any(each in whole for each in stop)
+    assert stopped or text == whole

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from command_line import assert_one_line_error, h2o_set, invoke, succeeded
-from compare import case
+from command_line import h2o_set, invoke, succeeded
 from h2o_llama._cli import sweeps
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval._subject import halves
@@ -84,13 +83,3 @@ def test_settings_with_eviction_and_a_cold_store() -> None:
         (6, 0, True, "memory"),
         (6, 8, True, "memory"),
     ]
-
-
-def test_errors_are_one_line() -> None:
-    for options, match in [
-        (["--file", "missing.txt"], "missing.txt: No such file"),
-        (["--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
-        (["--json", "missing/rows.json"], "No such file"),
-    ]:
-        with case(options=options, match=match):
-            assert_one_line_error(run("demo", *SMALL, *options), match)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import h2o_llama
 from h2o_llama import H2OConfig
 from h2o_llama.eval import Continuation, Perplexity, Setting, _losses, evaluate
 from h2o_llama.eval._losses import compare
-from h2o_llama.eval._subject import Text
 from inputs import random_tokens
 
 S = 64
@@ -48,29 +45,6 @@ def test_losses_of_huge_logits_are_finite() -> None:
     (got,) = compare(dense, [dense[:, ::-1]], np.array([0], dtype=np.int32))
     assert got.nats[0] == pytest.approx(3e4)
     assert got.kld[0] == pytest.approx(3e4)
-
-
-# --- text and pieces
-
-
-def text_of(tokens: list[int], *, bos: int | None = None) -> Text:
-    begin = [] if bos is None else [bos]
-    model: Any = SimpleNamespace(tokenize=lambda text: begin + (tokens if text else []), token_bos=1)
-    return Text(model, b"some text", "noise")
-
-
-def test_windows_are_evenly_spread_from_the_first_token_to_the_last() -> None:
-    """They follow each other if the text is just long enough; each begins with the token that begins texts."""
-    for text, most, expected in [
-        (text_of(list(range(9))), 10, [[0, 1, 2], [3, 4, 5], [6, 7, 8]]),
-        (text_of(list(range(21))), 1, [[0, 1, 2]]),
-        (text_of(list(range(21))), 3, [[0, 1, 2], [9, 10, 11], [18, 19, 20]]),
-        (text_of([11, 12, 13, 14, 15], bos=1), 2, [[1, 11, 12], [1, 14, 15]]),  # with it, 6 tokens
-    ]:
-        np.testing.assert_array_equal(text.windows(3, most), expected)
-    assert text_of([]).sha256 == hashlib.sha256(b"some text").hexdigest()
-    with pytest.raises(ValueError, match="the text has 1,100 tokens, but a window needs 2,048"):
-        text_of([5] * 1100).n_windows(2048, 4)
 
 
 # --- perplexity
@@ -141,15 +115,6 @@ def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: p
         assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16
         assert other["kld_mean"] == pytest.approx(row["kld_mean"], rel=1e-2)
         assert other["n_scored"] == row["n_scored"]
-
-
-def test_costs(tiny_model: Path) -> None:
-    sparse, two_phase = measure(tiny_model, SPARSE, TWO_PHASE)
-    # 3 layers, K and V, 2 KV heads of 32 F16 values.
-    assert sparse["kv_bytes_dense"] == 3 * 2 * 2 * 32 * 2 * N
-    assert sparse["kv_bytes"] > sparse["kv_bytes_dense"]
-    assert two_phase["kv_bytes"] > sparse["kv_bytes"]  # what phase 1 leaves
-    assert min(sparse["tokens_per_s"], sparse["tokens_per_s_dense"]) > 0
 
 
 # --- continuation

@@ -11,7 +11,7 @@ import pytest
 
 from compare import case
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep, window
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, sweep
 from h2o_llama.eval._tasks import append_rows, read_rows
 from inputs import random_tokens
 from spies import record_calls
@@ -53,12 +53,6 @@ def test_names_of_a_sweep() -> None:
             settings = sweep(**(given | arguments))
             assert [s.name for s in settings] == [f"single_pass {name}" for name in names]
             assert [s.h2o.has_key_index for s in settings if s.h2o] == ["index" in name for name in names]
-
-
-def test_a_window_is_at_most_a_chunk() -> None:
-    for budgets in ({"heavy_budget": 69, "lookup_budget": 0}, {"heavy_budget": 45, "lookup_budget": 24}):
-        h2o = H2OConfig(local_window=8, sink_tokens=0, **budgets)
-        assert window(Setting("it", h2o), S).name == f"single_pass window A4 L{S}"
 
 
 # --- rows and files

@@ -467,8 +467,3 @@ def test_logprobs_are_of_generated_tokens(llm: Llama) -> None:
     with pytest.raises(ValueError, match="logprobs must be an integer from 0"):
         llm(PROMPT, logprobs=-1)
     assert llm(PROMPT, max_tokens=1)["choices"][0]["logprobs"] is None
-
-
-def test_create_completion_is_the_call(llm: Llama) -> None:
-    a, b = llm.create_completion(PROMPT, max_tokens=4, temperature=0), llm(PROMPT, max_tokens=4, temperature=0)
-    assert a["choices"] == b["choices"]

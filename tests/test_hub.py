@@ -64,24 +64,20 @@ FILES = ["README.md", "m-F16.gguf", "m-Q8_0.gguf", "sub/m-Q4_0-00001-of-00002.gg
     ],
 )
 def test_from_pretrained(hub: FakeHub, filename: dict[str, str], downloaded: list[str]) -> None:
-    with Llama.from_pretrained("someone/m", **filename, n_ctx=32, n_ubatch=16, h2o=None) as llm:
+    who = {"revision": "v2", "token": "secret"}
+    with Llama.from_pretrained("someone/m", **filename, **who, n_ctx=32, n_ubatch=16, h2o=None) as llm:
         assert llm.n_ctx == 32
+    assert hub.options == [who] * (1 + len(downloaded))
     assert hub.downloaded == [("someone/m", name) for name in downloaded]
 
 
-@pytest.mark.parametrize(
-    ("filename", "message"),
-    [
-        (
-            "*.gguf",
-            "3 files match '.*' in someone/m, expected one; candidates: m-F16.gguf, m-Q8_0.gguf, sub/m-Q4_0-00001",
-        ),
+def test_from_pretrained_needs_one_match(hub: FakeHub) -> None:
+    for filename, message in (
+        ("*.gguf", "3 files match '.*' in someone/m, expected one; candidates: m-F16.gguf, m-Q8_0.gguf, sub/m-Q4_0"),
         ("*Q2_K.gguf", "no file matches '.*Q2_K.gguf' in someone/m, expected one; candidates: m-F16.gguf"),
-    ],
-)
-def test_from_pretrained_needs_one_match(hub: FakeHub, filename: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Llama.from_pretrained("someone/m", filename)
+    ):
+        with pytest.raises(ValueError, match=message):
+            Llama.from_pretrained("someone/m", filename)
     assert hub.downloaded == []
 
 
@@ -89,11 +85,6 @@ def test_from_pretrained_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
     with pytest.raises(ImportError, match=r'pip install "h2o-llama\[hub\]"'):
         Llama.from_pretrained("someone/m")
-
-
-def test_from_pretrained_says_which_revision_and_who_asks(hub: FakeHub) -> None:
-    Llama.from_pretrained("someone/m", revision="v2", token="secret", n_ctx=32, n_ubatch=16, h2o=None).close()
-    assert hub.options == [{"revision": "v2", "token": "secret"}] * 2
 
 
 def test_from_pretrained_without_a_network(hub: FakeHub, tiny_model: Path, tmp_path: Path) -> None:

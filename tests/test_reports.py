@@ -24,7 +24,6 @@ from h2o_llama.inspect._report import (
     render_html,
     shades,
     split_pieces,
-    top_texts,
 )
 from inputs import random_tokens, repetitive_tokens
 from llamas import open_llama
@@ -138,30 +137,6 @@ def test_history_holds_the_heavy_hitters_of_every_set(tiny_model: Path, sinks: i
             assert history.heavy[c, row][history.heavy[c, row] >= 0].tolist() == want
     for (layer, head), heavy in last.items():
         np.testing.assert_array_equal(history.heavy[-1, history.heads.index((layer, head))], heavy)
-
-
-def test_history_of_layers_with_different_heads(model_by_name: Any) -> None:
-    with open_llama(
-        model_by_name("deci-linear-f32"), SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0)
-    ) as llm:
-        llm.eval(random_tokens(70))
-        assert memory_history(llm).heads == ((0, 0), (0, 1), (2, 0), (2, 1))
-    with open_llama(
-        model_by_name("deci-mixed-f32"), SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0)
-    ) as llm:
-        llm.eval(random_tokens(70))
-        history = memory_history(llm)
-    assert [layer for layer, _ in history.heads] == [0, 1, 1, 1, 1, 2, 2]
-
-
-def test_history_without_memory_sets_or_heavy_hitters(tiny_model: Path) -> None:
-    with open_llama(tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=8, sink_tokens=0)) as llm:
-        llm.eval(random_tokens(20))
-        assert memory_history(llm).heavy.shape == (0, 6, 0)
-    with open_llama(tiny_model, SMALL.but(chunk_size=32, local_window=8, heavy_budget=0, sink_tokens=0)) as llm:
-        llm.eval(random_tokens(70))
-        history = memory_history(llm)
-    assert history.heavy.shape == (2, 6, 0)
 
 
 @pytest.mark.parametrize("retrieval", ["index", "ngrams"])
@@ -285,12 +260,6 @@ def test_shades_follow_the_rank_of_one_head_and_count_several() -> None:
     heavy = {(0, 0): [1, 2], (0, 1): [2, 3], (1, 0): [2, 3], (1, 1): [2, 4], (2, 0): [2]}
     report = report_of([b"x"] * 30, heavy, chunk_size=16)
     assert shades(report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
-
-
-def test_top_texts_are_the_most_frequent_then_the_highest_ranked() -> None:
-    report = report_of(byte_tokens(b"abababcx" * 2), {(0, 0): [6, 0, 3, 2, 1]})
-    assert top_texts(report, report.heads[0], 3) == [("a", 2), ("b", 2), ("c", 1)]
-    assert top_texts(report, report.heads[0], 1) == [("a", 2)]
 
 
 def test_terminal_text_highlights_the_same_tokens() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fetch
-from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256, use_index, write_archive
-
-REPOSITORY = Path(__file__).parent.parent
+from fake_upstream import FILES, KEPT, PATCH, make_layout, sha256, use_index
 
 
 @pytest.fixture
@@ -154,73 +151,3 @@ def test_an_index_without_it(damage: Callable[[Path], object], message: str, lay
     with pytest.raises(fetch.VendorError, match=r"some-package 1\.0 " + message):
         fetch.fill(layout)
     assert_nothing_is_left(layout)
-
-
-# --- zstd and pdf.js
-
-CMAP = f"{fetch.CMAPS}/A.bcmap"
-OTHERS = {
-    "codecs": ("1.0.tar.gz", [*fetch.CODECS, "setup.py"], {**fetch.CODECS}),
-    "pdfjs": ("1.0-py3-none-any.whl", [*fetch.PDFJS, CMAP, "viewer.py"], {**fetch.PDFJS, CMAP: "cmaps/A.bcmap"}),
-}
-"""The ending of the distribution's name; its files; the extracted files and their new names."""
-
-
-@pytest.fixture(params=OTHERS)
-def other(request: pytest.FixtureRequest, tmp_path: Path) -> Other:
-    made = Other(request.param, fetch.Layout(tmp_path))
-    made.layout.cache.mkdir(parents=True)
-    made.target.parent.mkdir(parents=True, exist_ok=True)
-    made.write(OTHERS[made.name][1])
-    return made
-
-
-class Other:
-    """A checkout that has the distribution of zstd or pdf.js in its cache."""
-
-    def __init__(self, name: str, layout: fetch.Layout) -> None:
-        self.name, self.layout = name, layout
-        self.distribution = layout.cache / f"some_package-{OTHERS[name][0]}"
-        self.target: Path = getattr(layout, name)
-        self.pin = {"codecs": layout.requirements_zstd, "pdfjs": layout.requirements_pdfjs}[name]
-
-    def fill(self) -> str:
-        return {"codecs": fetch.fill_codecs, "pdfjs": fetch.fill_pdfjs}[self.name](self.layout)
-
-    def write(self, files: Iterable[str]) -> None:
-        """A distribution with these files, and its pin."""
-        if self.name == "codecs":
-            write_archive(self.distribution, "some_package-1.0", {file: file for file in files})
-        else:
-            with zipfile.ZipFile(self.distribution, "w") as archive:
-                for file in files:
-                    archive.writestr(file, file)
-        self.pin.write_text(f"some-package==1.0 --hash=sha256:{sha256(self.distribution.read_bytes())}\n")
-
-    def found(self) -> dict[str, str]:
-        files = (path for path in self.target.rglob("*") if path.is_file() and path.name != fetch.STAMP)
-        return {path.relative_to(self.target).as_posix(): path.read_text() for path in files}
-
-
-def test_takes_out_what_is_used_once(other: Other) -> None:
-    assert other.fill().endswith(f"/{other.name} filled")
-    assert other.found() == {name: path for path, name in OTHERS[other.name][2].items()}
-    other.distribution.unlink()
-    assert other.fill().endswith(f"/{other.name} is current")
-
-
-def test_a_new_pin_fills_it_again_or_changes_nothing(other: Other) -> None:
-    other.fill()
-    files, taken = OTHERS[other.name][1:]
-    before = other.found()
-    for missing in (path for path in taken if path != CMAP):
-        other.write(file for file in files if file != missing)
-        with pytest.raises(fetch.VendorError, match=f"{other.distribution.name} has no file .*{missing}"):
-            other.fill()
-    other.pin.write_text("some-package==1.0\n")
-    with pytest.raises(fetch.VendorError, match="must hold name==version --hash"):
-        other.fill()
-    assert other.found() == before
-    assert not list(other.layout.vendor.glob(".new-*"))
-    other.write([*files, "more"])
-    assert other.fill().endswith(f"/{other.name} filled")
