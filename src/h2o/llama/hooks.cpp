@@ -140,8 +140,9 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     const uint32_t n_memory = config.n_memory(pos);
     const uint32_t tail_pos = std::min(pos, 32*S);
 
-    // graphs are reserved for a whole ubatch; phase 1 has up to three runs; tokens of several sequences share a graph
+    // graphs are reserved for a whole ubatch; phase 1 may begin within a chunk; tokens of several sequences share a graph
     const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
+    const uint32_t n_intra  = (std::min(h2o->n_batch, n_positions) + n_seq + S - 1)/S + 1;
 
     std::vector<std::pair<h2o_step, uint32_t>> steps = {
         { { h2o_step::DECODE, pos, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false }, n_seq },
@@ -150,7 +151,7 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
         steps.push_back({ { h2o_step::TAIL, tail_pos, std::min(S, n_positions - tail_pos), 0, 0, false }, 1 });
     }
     if (config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
-        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, 3 });
+        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, n_intra });
         steps.push_back({ { h2o_step::INTER, pos, std::min(n, h2o->n_batch), 0, n_memory, false }, n_chunks });
     } else {
         steps.push_back({ { h2o_step::SINGLE_PASS, pos, n, 0, n_memory, false }, n_chunks });
