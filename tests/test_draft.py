@@ -105,19 +105,19 @@ def test_the_text_goes_back_with_the_sequence(dense: Llama) -> None:
     first, second = [1, 2, 3, 4, 5, 6, 7, 8], [11, 12, 13, 14, 15, 16, 17, 18]
     dense.reset()
     with dense._state.used() as context:
-        logits = np.empty((0, dense.n_vocab), dtype=np.float32)
+        logits, no_rows = np.empty((0, dense.n_vocab), dtype=np.float32), np.empty((0, 0), dtype=np.float32)
         for n_kept, tokens in ((0, first + second), (10, [*first, *second[:4], 20, *first[:4]])):
             context.remove(n_kept)
-            context.decode(np.array(tokens, dtype=np.int32), logits, 0, False, None)
+            context.decode(np.array(tokens, dtype=np.int32), no_rows, logits, 0, False, None)
         # The removed tokens from position 10 on would be the newest match.
         assert context.find_draft(5, 1, 2).tolist() == [6, 7]
         state = context.get_state(False)
         context.set_state(state, False)
         assert context.find_draft(5, 1, 2).tolist() == []  # a state has no text
-        context.decode(np.array(first * 2, dtype=np.int32), logits, 0, False, None)
+        context.decode(np.array(first * 2, dtype=np.int32), no_rows, logits, 0, False, None)
         assert context.find_draft(1, 1, 3).tolist() == [2, 3, 4]
         context.clear()
-        context.decode(np.array(first[:1], dtype=np.int32), logits, 0, False, None)
+        context.decode(np.array(first[:1], dtype=np.int32), no_rows, logits, 0, False, None)
         assert context.find_draft(2, 1, 3).tolist() == []
 
 

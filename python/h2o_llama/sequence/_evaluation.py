@@ -44,10 +44,7 @@ def evaluate(
         report = None if progress is None else _Report(progress, start, n)
         rows = logits[start:stop] if len(logits) == n else logits[: int(stop == n)]
         tail = max(0, dense_tail - (n - stop))
-        if len(part.rows) > 0:
-            context.decode_embeddings(part.rows, rows, tail, report)
-        else:
-            context.decode(part.ids, rows, tail, decode, report)
+        context.decode(part.ids, part.rows, rows, tail, decode, report)
         if report is not None and params.h2o is None:
             report(stop - start)
 
