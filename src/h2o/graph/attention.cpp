@@ -189,7 +189,6 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     ggml_tensor * q = params.q;
 
     const int64_t n_q       = q->ne[1];
-    const int64_t n_head    = q->ne[2];
     const int64_t n_head_kv = params.rows->ne[1];
     const int64_t n_k       = params.rows->ne[0];
 
@@ -215,7 +214,7 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         const int64_t n_q_i = std::min(step, n_q - i);
         const int64_t n_k_i = params.first ? n_k - n_q + i + n_q_i : n_k;
 
-        // of the block's queries, which are the second dimension
+        // t's part for the block: queries are the second dimension
         const auto of_block = [&](ggml_tensor * t) {
             return ggml_view_3d(ctx, t, t->ne[0], n_q_i, t->ne[2], t->nb[1], t->nb[2], i*t->nb[1]);
         };

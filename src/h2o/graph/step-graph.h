@@ -64,7 +64,7 @@ struct h2o_step_shape {
     uint32_t n_offloaded;     // rows to fetch from the cold store, at most; 0: none
     uint32_t pos;       // where views depend on it, else 0
     uint32_t offset;    // likewise
-    bool     is_scored; // attention is summed up
+    uint32_t is_scored; // attention is summed up
 
     bool operator==(const h2o_step_shape & other) const;
 };

@@ -6,7 +6,8 @@
 #include "h2o/store/kv-store.h"
 
 #include <algorithm>
-#include <tuple>
+#include <cstring>
+#include <type_traits>
 
 // as upstream's mask: a step's graph serves the next ones, as the text grows
 static constexpr uint32_t DECODE_PADDING = 256;
@@ -35,11 +36,8 @@ bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
 }
 
 bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
-    const auto tie = [](const h2o_step_shape & s) {
-        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_offloaded, s.pos,
-                s.offset, s.is_scored);
-    };
-    return tie(*this) == tie(other);
+    static_assert(std::has_unique_object_representations_v<h2o_step_shape>, "no padding");
+    return memcmp(this, &other, sizeof(other)) == 0;
 }
 
 h2o_tile_grid h2o_tile_grid_of(const h2o_step & step, const h2o_config & config) {

@@ -75,7 +75,12 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     // a cache of windows that is simulated full has all sequences in it, with as many tokens each
     const uint32_t n_seqs = h2o->memory.caches.side.window ? h2o->memory.sequences().size() : 1;
 
-    for (auto step : h2o->largest_steps()) {
+    const auto & memory = h2o->memory;
+    const auto & kinds  = memory.env.kinds;
+    const bool   fused  = std::count(kinds.begin(), kinds.end(), H2O_ATTENTION_FUSED) > 0;
+
+    for (auto step : h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch,
+            memory.n_ubatch, fused)) {
         step.n_tokens = std::max(step.n_tokens/n_seqs, 1u)*n_seqs;
         h2o->set_reserve_step(step);
         if (!ctx.graph_reserve(step.n_tokens, n_seqs, 1, mctx)) {
@@ -140,7 +145,8 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     const uint32_t n_memory = config.n_memory(pos);
     const uint32_t tail_pos = std::min(pos, 32*S);
 
-    // graphs are reserved for a whole ubatch; phase 1 may begin within a chunk; tokens of several sequences share a graph
+    // Graphs are reserved for a whole ubatch, in which tokens of several sequences share a graph. Phase 1 may begin
+    // within a chunk.
     const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
     const uint32_t n_intra  = (std::min(h2o->n_batch, n_positions) + n_seq + S - 1)/S + 1;
 
