@@ -18,13 +18,11 @@ __all__: list[str] = [
     "ChatPrompt",
     "ChatTemplate",
     "Context",
-    "DryOptions",
     "EncodedRows",
     "Grammar",
     "H2OOption",
     "KVInfo",
     "Lookup",
-    "MirostatOptions",
     "Model",
     "Projector",
     "Sampler",
@@ -173,7 +171,8 @@ class Context:
     def copy_from(self, other: Context) -> None: ...
     def decode(
         self,
-        tokens: numpy.typing.NDArray[numpy.int32],
+        ids: numpy.typing.NDArray[numpy.int32],
+        rows: numpy.typing.NDArray[numpy.float32],
         logits: numpy.typing.NDArray[numpy.float32],
         dense_tail: typing.SupportsInt | typing.SupportsIndex,
         generated: bool,
@@ -181,13 +180,6 @@ class Context:
     ) -> None: ...
     def decode_draft(
         self, tokens: numpy.typing.NDArray[numpy.int32], logits: numpy.typing.NDArray[numpy.float32]
-    ) -> None: ...
-    def decode_embeddings(
-        self,
-        rows: numpy.typing.NDArray[numpy.float32],
-        logits: numpy.typing.NDArray[numpy.float32],
-        dense_tail: typing.SupportsInt | typing.SupportsIndex,
-        progress: typing.Any,
     ) -> None: ...
     def find_draft(
         self,
@@ -206,7 +198,7 @@ class Context:
     def rewind(self, pos: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def rewind_points(self, pos: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]: ...
     def sequence(self, i: typing.SupportsInt | typing.SupportsIndex) -> Context: ...
-    def set_state(self, state: str, partial: bool, rows: bool = True) -> None: ...
+    def set_state(self, state: bytes, partial: bool, rows: bool = True) -> None: ...
     def snapshot(self) -> bytes: ...
     def state_points(self) -> list[tuple[int, int]]: ...
     def state_rows(self) -> list[typing.Annotated[list[int], "FixedSize(4)"]]: ...
@@ -419,24 +411,6 @@ class ChatTemplate:
     @property
     def supports_tools(self) -> bool: ...
 
-class DryOptions:
-    def __init__(
-        self,
-        multiplier: typing.SupportsFloat | typing.SupportsIndex,
-        base: typing.SupportsFloat | typing.SupportsIndex,
-        allowed_length: typing.SupportsInt | typing.SupportsIndex,
-        last_n: typing.SupportsInt | typing.SupportsIndex,
-        breakers: collections.abc.Sequence[str],
-    ) -> None: ...
-
-class MirostatOptions:
-    def __init__(
-        self,
-        version: typing.SupportsInt | typing.SupportsIndex,
-        tau: typing.SupportsFloat | typing.SupportsIndex,
-        eta: typing.SupportsFloat | typing.SupportsIndex,
-    ) -> None: ...
-
 class Sampler:
     def __init__(
         self,
@@ -451,8 +425,18 @@ class Sampler:
         repeat_penalty: typing.SupportsFloat | typing.SupportsIndex,
         frequency_penalty: typing.SupportsFloat | typing.SupportsIndex,
         presence_penalty: typing.SupportsFloat | typing.SupportsIndex,
-        dry: DryOptions,
-        mirostat: MirostatOptions,
+        dry: tuple[
+            typing.SupportsFloat | typing.SupportsIndex,
+            typing.SupportsFloat | typing.SupportsIndex,
+            typing.SupportsInt | typing.SupportsIndex,
+            typing.SupportsInt | typing.SupportsIndex,
+            collections.abc.Sequence[str],
+        ],
+        mirostat: tuple[
+            typing.SupportsInt | typing.SupportsIndex,
+            typing.SupportsFloat | typing.SupportsIndex,
+            typing.SupportsFloat | typing.SupportsIndex,
+        ],
         seed: typing.SupportsInt | typing.SupportsIndex,
         logit_bias: collections.abc.Sequence[
             tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]

@@ -214,14 +214,14 @@ class Sampling:
             repeat_penalty=float(self.repeat_penalty),
             frequency_penalty=float(self.frequency_penalty),
             presence_penalty=float(self.presence_penalty),
-            dry=_core.DryOptions(
+            dry=(
                 float(self.dry_multiplier),
                 float(self.dry_base),
                 int(self.dry_allowed_length),
                 int(self.dry_penalty_last_n),
                 list(self.dry_sequence_breakers),
             ),
-            mirostat=_core.MirostatOptions(int(self.mirostat_mode), float(self.mirostat_tau), float(self.mirostat_eta)),
+            mirostat=(int(self.mirostat_mode), float(self.mirostat_tau), float(self.mirostat_eta)),
             seed=_core.RANDOM_SEED if self.seed is None else int(self.seed),
             logit_bias=self._biases(model.n_vocab),
             grammar=compile_grammar(_OWNER, model, self.grammar),

@@ -10,14 +10,24 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose)
-    : mdl(mdl), seq_id(0), record(record), verbose(verbose), calls(std::make_shared<callbacks>()) {
+llama_context * open_context(model & mdl, const llama_context_params & params, const std::string & where, bool verbose) {
     llama_call call(verbose, llama_call::THROW);
 
+    llama_context * res = llama_call::run(where, [&] { return llama_init_from_model(mdl.ptr.get(), params); });
+    if (!res) {
+        throw h2o_error(where + "llama.cpp cannot make a context: " + call.reason());
+    }
+    llama_set_adapters_lora(res, mdl.adapters.data(), mdl.adapters.size(), mdl.adapter_scales.data());
+    return res;
+}
+
+context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose)
+    : mdl(mdl), seq_id(0), record(record), verbose(verbose), calls(std::make_shared<callbacks>()) {
     params.abort_callback      = callbacks::on_abort;
     params.abort_callback_data = calls.get();
     if (profile) {
@@ -26,15 +36,11 @@ context::context(std::shared_ptr<model> mdl, llama_context_params params, bool r
     }
 
     // the context uses the model and the callbacks until it is freed
-    llama_context * ctx = llama_call::run("[Llama] ", [&] { return llama_init_from_model(mdl->ptr.get(), params); });
-    ptr.reset(ctx, [model = mdl->ptr, calls = calls](llama_context * ctx) { computing::free<llama_free>(ctx); });
-    if (!ptr) {
-        throw h2o_error("[Llama] llama.cpp cannot make a context: " + call.reason());
-    }
+    ptr.reset(open_context(*mdl, params, "[Llama] ", verbose),
+            [model = mdl->ptr, calls = calls](llama_context * ctx) { computing::free<llama_free>(ctx); });
     if (!llama_get_memory(ptr.get())) {
         throw h2o_error("[Llama] this model has no memory of past tokens: it cannot generate text");
     }
-    llama_set_adapters_lora(ptr.get(), mdl->adapters.data(), mdl->adapters.size(), mdl->adapter_scales.data());
     init();
 }
 
@@ -130,10 +136,6 @@ void context::sync_text() {
     text.resize(n_cached(), -1);
 }
 
-int32_t context::min_position() const {
-    return llama_memory_seq_pos_min(llama_get_memory(get()), seq_id);
-}
-
 bool context::remove(int32_t start) {
     drop_draft();
 
@@ -143,10 +145,6 @@ bool context::remove(int32_t start) {
     const bool ok = llama_memory_seq_rm(llama_get_memory(get()), seq_id, start, -1);
     sync_text();
     return ok;
-}
-
-uint64_t context::kv_bytes() const {
-    return llama_h2o_memory_bytes(get());
 }
 
 // H2O undoes a call that fails by itself. Without H2O a part of it may be left behind.
@@ -238,31 +236,20 @@ void context::run(decode_batch & batch, logits_array & logits, uint32_t dense_ta
     add_tokens(batch.ids.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
 }
 
-void context::decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress) {
+void context::decode(const token_array & ids, const logits_array & rows, logits_array & logits, uint32_t dense_tail, bool generated,
+        py::object progress) {
     drop_draft();
 
-    decode_batch batch({ tokens.data(), tokens.data() + tokens.size() });
-    run(batch, logits, dense_tail, generated, std::move(progress), /*n_keep =*/ 1);
-}
-
-static std::vector<int32_t> embedding_ids(const context::logits_array & rows) {
-    std::vector<int32_t> res;
-    for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
-        res.push_back(h2o_embedding_id(rows.data(i), rows.shape(1)));
+    decode_batch batch({ ids.data(), ids.data() + ids.size() });
+    if (rows.size() > 0) {
+        const int64_t n_embd = llama_model_n_embd_inp(mdl->ptr.get());
+        if (rows.ndim() != 2 || rows.shape(0) != ids.size() || rows.shape(1) != n_embd) {
+            throw std::invalid_argument("[Context.decode] expected rows of shape [" + std::to_string(ids.size()) + ", " +
+                std::to_string(n_embd) + "], got " + shape_of(rows));
+        }
+        batch.set_embeddings(rows.data(), n_tokens(), *mdl);
     }
-    return res;
-}
-
-void context::decode_embeddings(const logits_array & rows, logits_array & logits, uint32_t dense_tail, py::object progress) {
-    drop_draft();
-
-    const int64_t n_embd = llama_model_n_embd_inp(mdl->ptr.get());
-    if (rows.ndim() != 2 || rows.shape(1) != n_embd) {
-        throw std::invalid_argument("[Context.decode_embeddings] expected rows of shape [n, " + std::to_string(n_embd) + "], got " + shape_of(rows));
-    }
-    decode_batch batch(embedding_ids(rows));
-    batch.set_embeddings(rows.data(), n_tokens(), *mdl);
-    run(batch, logits, dense_tail, /*generated =*/ false, std::move(progress), /*n_keep =*/ 1);
+    run(batch, logits, dense_tail, generated && rows.size() == 0, std::move(progress), /*n_keep =*/ 1); // rows are a prompt's
 }
 
 void context::decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits) {
@@ -305,6 +292,59 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
     }
 }
 
+// Ranges of positions, first and last, to which the sequence could be rewound after a restore.
+static std::vector<std::pair<uint32_t, uint32_t>> state_points(context & self) {
+    self.drop_draft();
+
+    std::vector<llama_h2o_points> points(llama_h2o_state_points(self.get(), self.seq_id, nullptr, 0));
+    llama_h2o_state_points(self.get(), self.seq_id, points.data(), points.size());
+
+    std::vector<std::pair<uint32_t, uint32_t>> res;
+    for (const auto & [first, last] : points) {
+        res.push_back({ first, last });
+    }
+    return res;
+}
+
+// What of a snapshot's bytes are rows of tokens: offset, first position, how many, bytes of one. See llama_h2o_state_rows().
+static std::vector<std::array<uint64_t, 4>> state_rows(context & self) {
+    self.drop_draft();
+
+    const auto get_rows = [&](llama_h2o_rows * dst, size_t n) {
+        return llama_call::run("[Llama.snapshot] ", [&] { return llama_h2o_state_rows(self.get(), self.seq_id, dst, n); });
+    };
+    std::vector<llama_h2o_rows> rows(get_rows(nullptr, 0));
+    rows.resize(get_rows(rows.data(), rows.size()));
+
+    std::vector<std::array<uint64_t, 4>> res;
+    for (const auto & r : rows) {
+        res.push_back({ r.offset, r.first, r.n, r.row_bytes });
+    }
+    return res;
+}
+
+// Of records, so that a text can be gone back to wherever it shares chunks with another. Not where other layers would copy theirs.
+static void keep_boundaries(const context & self) {
+    if (auto * kv = self.h2o(); kv && llama_h2o_kv_stats(kv).bytes_side == 0) {
+        llama_h2o_kv_keep_boundaries(kv);
+    }
+}
+
+// The nearest positions to which the sequence can be rewound: at most this one, and at least this one.
+static std::pair<uint32_t, uint32_t> rewind_points(context & self, uint32_t pos) {
+    self.drop_draft();
+
+    uint32_t below = std::min(pos, self.n_tokens());
+    uint32_t above = below;
+    while (!self.can_rewind(below)) {
+        below--;
+    }
+    while (!self.can_rewind(above)) {
+        above++;
+    }
+    return { below, above };
+}
+
 void init_context(py::module_ & m) {
     py::class_<context, std::shared_ptr<context>>(m, "Context")
         .def(py::init([](
@@ -337,8 +377,7 @@ void init_context(py::module_ & m) {
             py::arg("n_threads"), py::arg("n_threads_batch"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("rope"), py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
-        .def("decode", &context::decode, py::arg("tokens").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
-        .def("decode_embeddings", &context::decode_embeddings, py::arg("rows").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("progress"))
+        .def("decode", &context::decode, py::arg("ids").noconvert(), py::arg("rows").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
         .def("copy_from", &context::copy_from, py::arg("other"))
         .def_static("decode_each", &context::decode_each, py::arg("sequences"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
@@ -346,12 +385,12 @@ void init_context(py::module_ & m) {
         .def("accept_draft", &context::accept_draft, py::arg("token"))
         .def("find_draft",   &context::find_draft,   py::arg("token"), py::arg("n_min"), py::arg("n_max"))
         .def("clear", &context::clear)
-        .def("rewind_points", &context::rewind_points, py::arg("pos"))
+        .def("rewind_points", &rewind_points, py::arg("pos"))
         .def("rewind", &context::rewind, py::arg("pos"))
         .def("snapshot", &context::snapshot)
-        .def("state_points", &context::state_points)
-        .def("state_rows", &context::state_rows)
-        .def("keep_boundaries", &context::keep_boundaries)
+        .def("state_points", &state_points)
+        .def("state_rows", &state_rows)
+        .def("keep_boundaries", &keep_boundaries)
         .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
         .def("remove", &context::remove, py::arg("start"))
         .def("get_state", &context::get_state, py::arg("partial"), py::arg("rows") = true, py::arg("end") = py::none())
@@ -361,8 +400,8 @@ void init_context(py::module_ & m) {
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("tokens",     &context::tokens)
         .def_property_readonly("last_logits", &context::last_logits_array)
-        .def_property_readonly("min_position", &context::min_position)
-        .def_property_readonly("kv_bytes",   &context::kv_bytes)
+        .def_property_readonly("min_position", [](const context & self) { return llama_memory_seq_pos_min(llama_get_memory(self.get()), self.seq_id); })
+        .def_property_readonly("kv_bytes",   [](const context & self) { return llama_h2o_memory_bytes(self.get()); })
         .def_property_readonly("has_logits", [](const context & self) { return self.last_logits() != nullptr; })
         .def_property_readonly("logits_index", &context::logits_index)
         .def_property_readonly("n_drafted",  &context::n_drafted)
@@ -372,7 +411,10 @@ void init_context(py::module_ & m) {
         if (rows.ndim() != 2) {
             throw std::invalid_argument("[embedding_ids] expected rows of shape [n, n_embd], got " + shape_of(rows));
         }
-        const auto ids = embedding_ids(rows);
-        return context::token_array(ids.size(), ids.data());
+        context::token_array ids(rows.shape(0));
+        for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
+            ids.mutable_at(i) = h2o_embedding_id(rows.data(i), rows.shape(1));
+        }
+        return ids;
     }, py::arg("rows").noconvert(), "What stands for rows of embeddings among token ids.");
 }

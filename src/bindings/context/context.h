@@ -7,7 +7,6 @@
 
 #include <pybind11/numpy.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +14,9 @@
 #include <vector>
 
 struct decode_batch;
+
+// A new context with the model's adapters. Throws an h2o_error that begins with `where`.
+llama_context * open_context(model & mdl, const llama_context_params & params, const std::string & where, bool verbose);
 
 // A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.
 class context {
@@ -28,14 +30,11 @@ public:
     // another one, up to n_seq_max - 1
     context(const context & first, llama_seq_id seq_id);
 
-    // Appends the tokens, a prompt or generated ones, by one llama_decode. logits has a row for each of them, or one row: the
-    // last token's, or none. progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed,
-    // the call is undone.
-    void decode(const token_array & tokens, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress);
-
-    // Appends rows of embeddings [n, n_embd] of the model's input, as decode() does a prompt's tokens. Among token ids they are
-    // h2o_embedding_id().
-    void decode_embeddings(const logits_array & rows, logits_array & logits, uint32_t dense_tail, py::object progress);
+    // Appends the tokens, a prompt or generated ones, by one llama_decode. With rows [n, n_embd] these are the model's input in
+    // their place, and the ids are h2o_embedding_id() of them. logits has a row for each token, or one row: the last token's, or
+    // none. progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed, the call is undone.
+    void decode(const token_array & ids, const logits_array & rows, logits_array & logits, uint32_t dense_tail, bool generated,
+            py::object progress);
 
     // Appends a generated token to each of several sequences of one llama_context, by one llama_decode. logits has a row for each.
     static void decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits);
@@ -59,27 +58,15 @@ public:
     // Becomes a copy of another sequence of the same llama_context. It must be empty.
     void copy_from(context & other);
 
-    // the memory's functions that upstream's programs call: for tests
-    bool    remove(int32_t start); // to the end
-    int32_t min_position() const;
-    // rows: with K and V, of a partial state
+    // as upstream's programs, for tests: takes back the tokens from start on; states, rows: with K and V, of a partial state
+    bool      remove(int32_t start);
     py::bytes get_state(bool partial, bool rows = true, std::optional<uint32_t> end = {});
-    void      set_state(const std::string & state, bool partial, bool rows = true);
+    void      set_state(const py::bytes & state, bool partial, bool rows = true);
 
-    // The nearest positions to which the sequence can be rewound: at most this one, and at least this one. Drops the draft.
-    std::pair<uint32_t, uint32_t> rewind_points(uint32_t pos);
+    bool can_rewind(uint32_t pos) const;
 
-    // takes back the tokens from pos on, one of the points
+    // takes back the tokens from pos on
     void rewind(uint32_t pos);
-
-    // Ranges of positions, first and last, to which the sequence could be rewound after a restore.
-    std::vector<std::pair<uint32_t, uint32_t>> state_points();
-
-    // What of a snapshot's bytes are rows of tokens: offset, first position, how many, bytes of one. See llama_h2o_state_rows().
-    std::vector<std::array<uint64_t, 4>> state_rows();
-
-    // of all chunks, where that takes little memory: the sequence can go back to them
-    void keep_boundaries();
 
     // token ids, less than -1 for rows of embeddings, -1 where they are not known; without what is ahead
     token_array tokens() const;
@@ -92,7 +79,6 @@ public:
     void restore(const py::bytes & state, const token_array & tokens, const logits_array & logits);
 
     uint32_t n_tokens() const; // without what is ahead
-    uint64_t kv_bytes() const;
 
     // the last token's logits, [n_vocab]; nullptr if there are none
     const float * last_logits() const;
@@ -111,6 +97,8 @@ public:
 
     std::shared_ptr<llama_context> ptr;
     std::shared_ptr<model>         mdl;
+
+    const llama_seq_id seq_id;
 
 private:
     void init();
@@ -131,10 +119,9 @@ private:
     // these tokens are in the cache now
     void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
 
-    bool can_rewind(uint32_t pos) const;
-
-    // throws h2o_error
-    void write_state(const py::bytes & state);
+    // throw h2o_error
+    py::bytes read_state (llama_state_seq_flags flags);
+    void      write_state(const py::bytes & state, llama_state_seq_flags flags);
 
     // how many tokens after the next one can be taken back
     uint32_t max_draft() const;
@@ -148,9 +135,8 @@ private:
     // data: K and V become 0, if there is but one sequence
     void clear_memory(bool data);
 
-    const llama_seq_id seq_id;
-    const bool         record;
-    const bool         verbose;
+    const bool record;
+    const bool verbose;
 
     std::shared_ptr<callbacks> calls; // of the llama_context
 

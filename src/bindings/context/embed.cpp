@@ -1,10 +1,9 @@
 // Embeddings of texts: what the model's last layer says of every token, from a dense context of their own.
 
-#include "bindings/context/callbacks.h"
+#include "bindings/context/context.h"
 #include "bindings/context/rope.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
-#include "bindings/model/model.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
@@ -23,19 +22,6 @@ static const std::string EMBED = "[Model.embed] ";
 
 // Tokens that are computed at once, where each attends only to those before it.
 static constexpr uint32_t N_STEP = 512;
-
-static context_ptr open_context(model & mdl, llama_context_params params, uint32_t n_ubatch) {
-    llama_call call(/*verbose =*/ false, llama_call::THROW);
-
-    params.n_batch  = n_ubatch;
-    params.n_ubatch = n_ubatch;
-    context_ptr res(llama_call::run(EMBED, [&] { return llama_init_from_model(mdl.ptr.get(), params); }), llama_free);
-    if (!res) {
-        throw h2o_error(EMBED + "llama.cpp cannot make a context: " + call.reason());
-    }
-    llama_set_adapters_lora(res.get(), mdl.adapters.data(), mdl.adapters.size(), mdl.adapter_scales.data());
-    return res;
-}
 
 static void compute(llama_context * ctx, token_list & text, uint32_t n_step, int64_t n_embd, float * rows) {
     llama_call call(/*verbose =*/ false);
@@ -89,11 +75,15 @@ static std::vector<hidden_array> embed(model & mdl, std::vector<token_list> text
     {
         computing no_gil;
         uint32_t n_step = whole ? n_ctx : std::min(n_ctx, N_STEP);
-        context_ptr ctx = open_context(mdl, params, n_step);
+        const auto open = [&] {
+            params.n_batch = params.n_ubatch = n_step;
+            return context_ptr(open_context(mdl, params, EMBED, /*verbose =*/ false), llama_free);
+        };
+        context_ptr ctx = open();
         if (!llama_get_memory(ctx.get()) && n_step < n_ctx) {
             n_step = n_ctx; // an encoder
             ctx.reset();
-            ctx = open_context(mdl, params, n_step);
+            ctx = open();
         }
         for (size_t i = 0; i < texts.size() && !calls.failed(); ++i) {
             try {

@@ -1,5 +1,3 @@
-#include "bindings/context/kv.h"
-
 #include "bindings/context/context.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
@@ -17,6 +15,13 @@ using named_values = std::map<std::string, py::object>;
 using f32_array = py::array_t<float, py::array::c_style>;
 using i32_array = py::array_t<int32_t>;
 
+// A KV cache with scores and memory sets: of a context, or stand-alone. Keeps its context or model alive.
+struct h2o_kv {
+    std::shared_ptr<llama_h2o_kv> ptr;
+
+    operator llama_h2o_kv *() const { return ptr.get(); }
+};
+
 // Python has checked the arguments; what the core still refuses must not pass for a result.
 static void check(bool ok, const char * function, const std::string & expected) {
     if (!ok) {
@@ -25,58 +30,58 @@ static void check(bool ok, const char * function, const std::string & expected) 
 }
 
 static std::string to_string(const h2o_kv & self, int32_t il) {
-    const uint32_t n_tokens = llama_h2o_kv_info(self.get()).n_tokens;
+    const uint32_t n_tokens = llama_h2o_kv_info(self).n_tokens;
     return "layer " + std::to_string(il) + " of a cache of " + std::to_string(n_tokens) + " tokens";
 }
 
 static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il, const char * function) {
-    const uint32_t n = llama_h2o_kv_n_head_kv(self.get(), il);
+    const uint32_t n = llama_h2o_kv_n_head_kv(self, il);
     check(n > 0, function, "a layer of the cache, got " + std::to_string(il));
     return n;
 }
 
 template <auto get>
 static uint32_t of_layer(const h2o_kv & self, int32_t il) {
-    return get(self.get(), il);
+    return get(self, il);
 }
 
 static py::ssize_t memory_size(const h2o_kv & self) {
-    return llama_h2o_kv_info(self.get()).memory_size;
+    return llama_h2o_kv_info(self).memory_size;
 }
 
 static i32_array memory_indices(const h2o_kv & self, int32_t il) {
     i32_array dst({ n_head_kv(self, il, "memory_indices"), memory_size(self) });
-    llama_h2o_kv_memory_indices(self.get(), il, dst.mutable_data());
+    llama_h2o_kv_memory_indices(self, il, dst.mutable_data());
     return dst;
 }
 
 static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
     const py::ssize_t n_head = n_head_kv(self, il, "set_memory_indices");
     check(indices.ndim() == 2 && indices.shape(0) == n_head && indices.shape(1) == memory_size(self) &&
-        llama_h2o_kv_set_memory_indices(self.get(), il, indices.data()),
+        llama_h2o_kv_set_memory_indices(self, il, indices.data()),
         "set_memory_indices", "a memory set for " + to_string(self, il));
 }
 
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
     i32_array dst({ n_head_kv(self, il, "history"), memory_size(self) });
-    check(llama_h2o_kv_history(self.get(), chunk, il, dst.mutable_data()), "history",
+    check(llama_h2o_kv_history(self, chunk, il, dst.mutable_data()), "history",
         "a chunk whose memory set was kept, got " + std::to_string(chunk));
     return dst;
 }
 
 static std::optional<i32_array> extra_keys(const h2o_kv & self, int32_t il, uint32_t head, uint32_t tile) {
-    const int32_t n = llama_h2o_kv_extra_keys(self.get(), il, head, tile, nullptr);
+    const int32_t n = llama_h2o_kv_extra_keys(self, il, head, tile, nullptr);
     if (n < 0) {
         return std::nullopt;
     }
     i32_array dst(n);
-    llama_h2o_kv_extra_keys(self.get(), il, head, tile, dst.mutable_data());
+    llama_h2o_kv_extra_keys(self, il, head, tile, dst.mutable_data());
     return dst;
 }
 
 static f32_array scores(const h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il, "scores"), (py::ssize_t) llama_h2o_kv_info(self.get()).n_tokens });
-    check(llama_h2o_kv_scores(self.get(), il, dst.mutable_data()), "scores", "a cache that keeps scores");
+    f32_array dst({ n_head_kv(self, il, "scores"), (py::ssize_t) llama_h2o_kv_info(self).n_tokens });
+    check(llama_h2o_kv_scores(self, il, dst.mutable_data()), "scores", "a cache that keeps scores");
     return dst;
 }
 
@@ -84,13 +89,13 @@ static f32_array scores(const h2o_kv & self, int32_t il) {
 template <auto get, auto head_size>
 static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
     const py::ssize_t n_head   = n_head_kv(self, il, "get_k or get_v");
-    const uint32_t    n_tokens = llama_h2o_kv_info(self.get()).n_tokens;
+    const uint32_t    n_tokens = llama_h2o_kv_info(self).n_tokens;
     check(p0 <= p1 && p1 <= n_tokens, "get_k or get_v", "positions up to " + std::to_string(n_tokens) + ", got [" +
         std::to_string(p0) + ", " + std::to_string(p1) + ")");
 
     llama_call call(/*verbose =*/ false);
-    f32_array dst({ n_head, (py::ssize_t) (p1 - p0), (py::ssize_t) head_size(self.get(), il) });
-    if (!get(self.get(), il, p0, p1, dst.mutable_data())) { // a cold store may fail
+    f32_array dst({ n_head, (py::ssize_t) (p1 - p0), (py::ssize_t) head_size(self, il) });
+    if (!get(self, il, p0, p1, dst.mutable_data())) { // a cold store may fail
         throw h2o_error("[KVCache] K and V cannot be read: " + call.reason());
     }
     return dst;
@@ -99,8 +104,8 @@ static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t
 // K or V of the memory set
 template <auto get, auto head_size>
 static f32_array gather(h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il, "gather"), memory_size(self), (py::ssize_t) head_size(self.get(), il) });
-    check(get(self.get(), il, dst.mutable_data()), "gather", "memory for " + to_string(self, il));
+    f32_array dst({ n_head_kv(self, il, "gather"), memory_size(self), (py::ssize_t) head_size(self, il) });
+    check(get(self, il, dst.mutable_data()), "gather", "memory for " + to_string(self, il));
     return dst;
 }
 
@@ -110,27 +115,27 @@ static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, 
     const auto fits = [&](const f32_array & a, uint32_t head_size) {
         return a.ndim() == 3 && a.shape(0) == n_head && a.shape(1) == k.shape(1) && a.shape(2) == head_size;
     };
-    check(fits(k, llama_h2o_kv_head_size_k(self.get(), il)) && fits(v, llama_h2o_kv_head_size_v(self.get(), il)),
+    check(fits(k, llama_h2o_kv_head_size_k(self, il)) && fits(v, llama_h2o_kv_head_size_v(self, il)),
         "set_kv", "k and v of shape [n_head_kv, n, head_dim]");
-    check(llama_h2o_kv_set_kv(self.get(), il, p0, p0 + k.shape(1), k.data(), v.data()),
+    check(llama_h2o_kv_set_kv(self, il, p0, p0 + k.shape(1), k.data(), v.data()),
         "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
 }
 
 static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
     check(colsum.ndim() == 2 &&
-        llama_h2o_kv_init_chunk_scores(self.get(), il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
+        llama_h2o_kv_init_chunk_scores(self, il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
         "init_chunk_scores", "a row of sums per head for " + to_string(self, il));
 }
 
 static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array & colsum) {
     check(colsum.ndim() == 2 && colsum.shape(1) == memory_size(self) &&
-        llama_h2o_kv_accumulate_memory_scores(self.get(), il, colsum.data(), colsum.shape(0)),
+        llama_h2o_kv_accumulate_memory_scores(self, il, colsum.data(), colsum.shape(0)),
         "accumulate_memory_scores", "M sums per head for " + to_string(self, il));
 }
 
 // fields of Python's KVStats
 static named_values stats(const h2o_kv & self) {
-    const llama_h2o_stats s = llama_h2o_kv_stats(self.get());
+    const llama_h2o_stats s = llama_h2o_kv_stats(self);
 
     const auto ms = [](int64_t us) { return py::float_(us/1000.0); };
     const auto n  = [](uint64_t n) { return py::int_(n); };
@@ -166,7 +171,7 @@ static named_values stats(const h2o_kv & self) {
 // fields of Python's LosslessStats; none without a codec
 static std::optional<named_values> lossless_stats(const h2o_kv & self) {
     llama_h2o_lossless_stats s;
-    if (!llama_h2o_kv_lossless_stats(self.get(), &s)) {
+    if (!llama_h2o_kv_lossless_stats(self, &s)) {
         return std::nullopt;
     }
     const auto n           = [](uint64_t n) { return py::int_(n); };
@@ -205,7 +210,7 @@ static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_
     if (!kv) {
         throw h2o_error("[KVCache] the cache cannot be made: " + call.reason());
     }
-    return h2o_kv(std::shared_ptr<llama_h2o_kv>(kv, [model = mdl.ptr](llama_h2o_kv * kv) { llama_h2o_kv_free(kv); }));
+    return { std::shared_ptr<llama_h2o_kv>(kv, [model = mdl.ptr](llama_h2o_kv * kv) { llama_h2o_kv_free(kv); }) };
 }
 
 void init_kv(py::module_ & m) {
@@ -232,18 +237,18 @@ void init_kv(py::module_ & m) {
             if (!kv) {
                 return std::nullopt;
             }
-            return h2o_kv(std::shared_ptr<llama_h2o_kv>(ctx.ptr, kv));
+            return h2o_kv { std::shared_ptr<llama_h2o_kv>(ctx.ptr, kv) };
         }, py::arg("context"))
         .def_static("standalone", &make_standalone,
             py::arg("model"), py::arg("kv_size"), py::arg("h2o"), py::arg("type_k"), py::arg("type_v"))
-        .def_property_readonly("info",  [](const h2o_kv & self) { return llama_h2o_kv_info (self.get()); })
+        .def_property_readonly("info", [](const h2o_kv & self) { return llama_h2o_kv_info(self); })
         .def("n_memory", &of_layer<llama_h2o_kv_n_memory>, py::arg("chunk_end"))
-        .def_property_readonly("stats",          [](const h2o_kv & self) { return stats(self); })
-        .def_property_readonly("lossless_stats", [](const h2o_kv & self) { return lossless_stats(self); })
+        .def_property_readonly("stats", &stats)
+        .def_property_readonly("lossless_stats", &lossless_stats)
         .def_property_readonly("layers", [](const h2o_kv & self) {
-            std::vector<int32_t> layers(llama_h2o_kv_n_layer(self.get()));
+            std::vector<int32_t> layers(llama_h2o_kv_n_layer(self));
             for (size_t i = 0; i < layers.size(); ++i) {
-                layers[i] = llama_h2o_kv_layer_id(self.get(), i);
+                layers[i] = llama_h2o_kv_layer_id(self, i);
             }
             return layers;
         })
@@ -260,13 +265,13 @@ void init_kv(py::module_ & m) {
             py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>,
             py::arg("layer"), py::arg("start"), py::arg("stop"))
-        .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self.get()); })
+        .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self); })
         .def("next_chunk", [](h2o_kv & self, uint32_t n) {
-            check(llama_h2o_kv_next_chunk(self.get(), n),
+            check(llama_h2o_kv_next_chunk(self, n),
                 "next_chunk", "room for " + std::to_string(n) + " more tokens");
         }, py::arg("n"))
         .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
-            check(llama_h2o_kv_build_memory_set(self.get(), il, chunk_end),
+            check(llama_h2o_kv_build_memory_set(self, il, chunk_end),
                 "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
         }, py::arg("layer"), py::arg("chunk_end"))
         .def("init_chunk_scores", &init_chunk_scores, py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())

@@ -8,27 +8,18 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 static constexpr int32_t PENALTY_LAST_N = 64; // llama.cpp's default
 
 // Don't repeat yourself: a token that continues a repetition of more than allowed_length tokens loses
-// multiplier*base^(length - allowed).
-struct dry_options {
-    float   multiplier; // 0 is off
-    float   base;
-    int32_t allowed_length;
-    int32_t last_n;
+// multiplier*base^(length - allowed_length). Multiplier (0 is off), base, allowed_length, of how many last tokens, and
+// the breakers, beyond which no repetition goes.
+using dry_options = std::tuple<float, float, int32_t, int32_t, std::vector<std::string>>;
 
-    std::vector<std::string> breakers; // no repetition goes beyond one
-};
-
-struct mirostat_options {
-    int32_t version; // 0 is off
-    float   tau;
-    float   eta;
-};
+using mirostat_options = std::tuple<int32_t, float, float>; // version (0 is off), tau, eta
 
 static constexpr int32_t MIROSTAT_M = 100; // llama.cpp's, and the paper's
 
@@ -55,18 +46,17 @@ public:
         }
         add(llama_sampler_init_penalties(
             mdl.n_vocab(), PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
-        if (dry.multiplier > 0.0f) {
+        if (std::get<0>(dry) > 0.0f) {
             add_dry(mdl, dry);
         }
         if (temperature == 0.0f) {
             add(llama_sampler_init_greedy());
             return;
         }
-        if (mirostat.version > 0) {
+        if (const auto [version, tau, eta] = mirostat; version > 0) {
             add(llama_sampler_init_temp(temperature));
-            add(mirostat.version == 1
-                ? llama_sampler_init_mirostat   (mdl.n_vocab(), seed, mirostat.tau, mirostat.eta, MIROSTAT_M)
-                : llama_sampler_init_mirostat_v2(seed, mirostat.tau, mirostat.eta));
+            add(version == 1 ? llama_sampler_init_mirostat(mdl.n_vocab(), seed, tau, eta, MIROSTAT_M) :
+                llama_sampler_init_mirostat_v2(seed, tau, eta));
             return;
         }
         add(llama_sampler_init_top_k(top_k));
@@ -143,13 +133,14 @@ private:
             throw h2o_error(
                 "[Llama.generate] dry_multiplier: this model has no tokenizer to find dry_sequence_breakers with");
         }
+        const auto [multiplier, base, allowed_length, last_n, texts] = dry;
+
         std::vector<const char *> breakers;
-        for (const auto & breaker : dry.breakers) {
-            breakers.push_back(breaker.c_str());
+        for (const auto & text : texts) {
+            breakers.push_back(text.c_str());
         }
-        llama_call::run("[Llama.generate] ", [&] {
-            add(llama_sampler_init_dry(
-                mdl.vocab, dry.multiplier, dry.base, dry.allowed_length, dry.last_n, breakers.data(), breakers.size()));
+        llama_call::run("[Llama.generate] ", [&, m = multiplier, b = base, allowed = allowed_length, n = last_n] {
+            add(llama_sampler_init_dry(mdl.vocab, m, b, allowed, n, breakers.data(), breakers.size()));
         });
     }
 
@@ -165,11 +156,6 @@ private:
 };
 
 void init_sampler(py::module_ & m) {
-    py::class_<dry_options>(m, "DryOptions")
-        .def(py::init<float, float, int32_t, int32_t, std::vector<std::string>>(),
-            py::arg("multiplier"), py::arg("base"), py::arg("allowed_length"), py::arg("last_n"), py::arg("breakers"));
-    py::class_<mirostat_options>(m, "MirostatOptions")
-        .def(py::init<int32_t, float, float>(), py::arg("version"), py::arg("tau"), py::arg("eta"));
     py::class_<sampler>(m, "Sampler")
         .def(py::init<const model &, float, int32_t, float, float, float, std::pair<float, float>, float, float, float,
                 const dry_options &, const mirostat_options &, uint32_t,

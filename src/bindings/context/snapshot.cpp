@@ -19,57 +19,7 @@ bool context::can_rewind(uint32_t pos) const {
         return false;
     }
     const int64_t n_swa = llama_model_n_swa(mdl->ptr.get());
-    return n_swa == 0 || min_position() <= std::max<int64_t>(0, pos - n_swa);
-}
-
-std::vector<std::pair<uint32_t, uint32_t>> context::state_points() {
-    drop_draft();
-
-    std::vector<llama_h2o_points> points(llama_h2o_state_points(get(), seq_id, nullptr, 0));
-    llama_h2o_state_points(get(), seq_id, points.data(), points.size());
-
-    std::vector<std::pair<uint32_t, uint32_t>> res;
-    for (const auto & [first, last] : points) {
-        res.push_back({ first, last });
-    }
-    return res;
-}
-
-std::vector<std::array<uint64_t, 4>> context::state_rows() {
-    drop_draft();
-
-    const auto get_rows = [&](llama_h2o_rows * dst, size_t n) {
-        return llama_call::run("[Llama.snapshot] ", [&] { return llama_h2o_state_rows(get(), seq_id, dst, n); });
-    };
-    std::vector<llama_h2o_rows> rows(get_rows(nullptr, 0));
-    rows.resize(get_rows(rows.data(), rows.size()));
-
-    std::vector<std::array<uint64_t, 4>> res;
-    for (const auto & r : rows) {
-        res.push_back({ r.offset, r.first, r.n, r.row_bytes });
-    }
-    return res;
-}
-
-// Of records, so that a text can be gone back to wherever it shares chunks with another. Not where other layers would copy theirs.
-void context::keep_boundaries() {
-    if (kv && llama_h2o_kv_stats(kv).bytes_side == 0) {
-        llama_h2o_kv_keep_boundaries(kv);
-    }
-}
-
-std::pair<uint32_t, uint32_t> context::rewind_points(uint32_t pos) {
-    drop_draft();
-
-    uint32_t below = std::min(pos, n_tokens());
-    uint32_t above = below;
-    while (!can_rewind(below)) {
-        below--;
-    }
-    while (!can_rewind(above)) {
-        above++;
-    }
-    return { below, above };
+    return n_swa == 0 || llama_memory_seq_pos_min(llama_get_memory(get()), seq_id) <= std::max<int64_t>(0, pos - n_swa);
 }
 
 void context::rewind(uint32_t pos) {
@@ -90,12 +40,12 @@ context::token_array context::tokens() const {
     return token_array(n_tokens(), text.data());
 }
 
-py::bytes context::snapshot() {
+py::bytes context::read_state(llama_state_seq_flags flags) {
     drop_draft();
 
     llama_call call(verbose);
 
-    const size_t size = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_size(get(), seq_id); });
+    const size_t size = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_size_ext(get(), seq_id, flags); });
 
     auto res = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, size));
     if (!res) {
@@ -105,7 +55,7 @@ py::bytes context::snapshot() {
 
     const size_t n_written = llama_call::run("[Llama.snapshot] ", [&] {
         without_gil no_gil;
-        return llama_state_seq_get_data(get(), dst, size, seq_id);
+        return llama_state_seq_get_data_ext(get(), dst, size, seq_id, flags);
     });
     if (size == 0 || n_written != size) {
         throw h2o_error("[Llama.snapshot] llama.cpp cannot save this sequence: " + call.reason());
@@ -113,7 +63,7 @@ py::bytes context::snapshot() {
     return res;
 }
 
-void context::write_state(const py::bytes & state) {
+void context::write_state(const py::bytes & state, llama_state_seq_flags flags) {
     const auto * src = (const uint8_t *) PyBytes_AS_STRING(state.ptr());
     const size_t n   = PyBytes_GET_SIZE(state.ptr());
 
@@ -121,11 +71,15 @@ void context::write_state(const py::bytes & state) {
 
     const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] {
         without_gil no_gil;
-        return llama_state_seq_set_data(get(), src, n, seq_id);
+        return llama_state_seq_set_data_ext(get(), src, n, seq_id, flags);
     });
     if (n_read != n) {
         throw h2o_error("[Llama.restore] llama.cpp refuses the state: " + (n_read > 0 ? "it has bytes left over" : call.reason()));
     }
+}
+
+py::bytes context::snapshot() {
+    return read_state(LLAMA_STATE_SEQ_FLAGS_NONE);
 }
 
 void context::restore(const py::bytes & state, const token_array & tokens, const logits_array & logits) {
@@ -142,16 +96,16 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
     try {
         clear_memory(/*data =*/ false);
         if (n > 0) {
-            write_state(state);
+            write_state(state, LLAMA_STATE_SEQ_FLAGS_NONE);
         }
-        if (llama_memory_seq_pos_max(memory, seq_id) != (llama_pos) n - 1 || (n > 0 && min_position() < 0)) {
+        if (llama_memory_seq_pos_max(memory, seq_id) != (llama_pos) n - 1 || (n > 0 && llama_memory_seq_pos_min(memory, seq_id) < 0)) {
             throw h2o_error("[Llama.restore] the state is damaged: it is not of " + std::to_string(n) + " tokens");
         }
     } catch (...) {
         clear_memory(/*data =*/ false);
         try {
             if (PyBytes_GET_SIZE(before.ptr()) > 0) {
-                write_state(before);
+                write_state(before, LLAMA_STATE_SEQ_FLAGS_NONE);
             }
         } catch (const h2o_error &) { // the first error is thrown; the sequence is empty
             clear_memory(/*data =*/ false);
@@ -174,38 +128,24 @@ static llama_state_seq_flags state_flags(bool partial, bool rows) {
 }
 
 py::bytes context::get_state(bool partial, bool rows, std::optional<uint32_t> end) {
-    drop_draft();
-
-    llama_call call(verbose);
-
-    const llama_state_seq_flags flags = state_flags(partial, rows);
-
     if (kv) {
-        llama_h2o_kv_set_state_end(kv, end.value_or(UINT32_MAX));
+        llama_h2o_kv_set_state_end(kv, end.value_or(UINT32_MAX)); // of partial states, which only this function makes
     }
-    std::string  res(llama_state_seq_get_size_ext(get(), seq_id, flags), '\0');
-    const size_t n = llama_state_seq_get_data_ext(get(), (uint8_t *) res.data(), res.size(), seq_id, flags);
-    if (kv) {
-        llama_h2o_kv_set_state_end(kv, UINT32_MAX);
-    }
-    if (res.empty() || n != res.size()) {
-        throw h2o_error("[Llama] the state cannot be saved: " + call.reason());
-    }
-    return res;
+    return read_state(state_flags(partial, rows));
 }
 
-void context::set_state(const std::string & state, bool partial, bool rows) {
+void context::set_state(const py::bytes & state, bool partial, bool rows) {
     drop_draft();
 
-    llama_call call(verbose);
     kept_logits.clear();
-
-    const size_t n_read = llama_state_seq_set_data_ext(get(), (const uint8_t *) state.data(), state.size(), seq_id, state_flags(partial, rows));
     if (!partial) {
         text.clear();
     }
-    sync_text();
-    if (n_read != state.size()) {
-        throw h2o_error("[Llama] the state cannot be restored: " + call.reason());
+    try {
+        write_state(state, state_flags(partial, rows));
+    } catch (...) {
+        sync_text();
+        throw;
     }
+    sync_text();
 }

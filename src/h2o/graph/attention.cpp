@@ -11,13 +11,7 @@
 static constexpr int64_t n_query_blocks = 4;
 
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
-    ggml_h2o_attn_params op = params;
-    if (const int64_t n_block = params.q->ne[3]; op.rows && n_block > 1) {
-        const int64_t n_k = op.rows->ne[0]/n_block;
-
-        op.rows = ggml_view_3d(ctx, op.rows, n_k, op.rows->ne[1], n_block, op.rows->nb[1], n_k*op.rows->nb[0], 0);
-    }
-    const h2o_attention res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &op);
+    const h2o_attention res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &params);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
@@ -25,40 +19,35 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
 }
 
 // The weights, set to 0 where a query does not count. Row numbers are exact in float32 up to 2^24.
-//   weights:  [n_k, n_q, n_head, n_block]
-//   neg_rows: F32 [n_k, 1, n_head_kv, n_block], minus the rows
-//   ends:     F32 [1, n_q, 1, n_block], limits + 1
+//   weights:  [n_k, n_q, n_head]
+//   neg_rows: F32 [n_k, 1, n_head_kv], minus the rows
+//   ends:     F32 [1, n_q], limits + 1
 static ggml_tensor * count_weights(ggml_context * ctx, ggml_tensor * weights, ggml_tensor * neg_rows,
         ggml_tensor * ends) {
     const int64_t n_k       = weights->ne[0];
     const int64_t n_q       = weights->ne[1];
     const int64_t n_head    = weights->ne[2];
-    const int64_t n_block   = weights->ne[3];
     const int64_t n_head_kv = neg_rows->ne[2];
 
-    ggml_tensor * counts = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, neg_rows, n_k, n_q, n_head_kv, n_block),
-            ends));
+    ggml_tensor * counts = ggml_step(ctx, ggml_add(ctx, ggml_repeat_4d(ctx, neg_rows, n_k, n_q, n_head_kv, 1), ends));
 
     // the query heads of a KV head share its mask
-    counts  = ggml_reshape_4d(ctx, counts,  n_k, n_q, 1,                n_head_kv*n_block);
-    weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head/n_head_kv, n_head_kv*n_block);
+    counts  = ggml_reshape_4d(ctx, counts,  n_k, n_q, 1,                n_head_kv);
+    weights = ggml_reshape_4d(ctx, weights, n_k, n_q, n_head/n_head_kv, n_head_kv);
 
-    return ggml_reshape_4d(ctx, ggml_mul(ctx, weights, counts), n_k, n_q, n_head, n_block);
+    return ggml_reshape_3d(ctx, ggml_mul(ctx, weights, counts), n_k, n_q, n_head);
 }
 
 static ggml_tensor * neg_rows_of(ggml_context * ctx, const h2o_attention_params & params) {
-    const int64_t n_block = params.q->ne[3];
-
     ggml_tensor * t = ggml_neg(ctx, ggml_cast(ctx, params.rows, GGML_TYPE_F32));
 
-    return ggml_view_4d(ctx, t, t->ne[0]/n_block, 1, t->ne[1], n_block, t->nb[1], t->nb[1], t->ne[0]/n_block*t->nb[0],
-            0);
+    return ggml_reshape_3d(ctx, t, t->ne[0], 1, t->ne[1]);
 }
 
 static ggml_tensor * ends_of(ggml_context * ctx, const h2o_attention_params & params) {
     ggml_tensor * t = ggml_scale_bias(ctx, ggml_cast(ctx, params.limits, GGML_TYPE_F32), 1.0f, 1.0f);
 
-    return ggml_reshape_4d(ctx, t, 1, t->ne[0], 1, t->ne[1]);
+    return ggml_reshape_2d(ctx, t, 1, t->ne[0]);
 }
 
 // Returns the scale that the logits still need.
@@ -71,14 +60,13 @@ static float cap_logits(ggml_context * ctx, ggml_tensor ** kq, const h2o_attenti
 }
 
 // of n_q queries: nothing but the sinks
-static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_params & params, int64_t n_q,
-        int64_t n_block) {
+static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_params & params, int64_t n_q) {
     const int64_t n_head = params.q->ne[2];
 
     return {
-        ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, params.sinks, 1, 1, n_head), 1, n_q, n_head, n_block),
-        h2o_constant(ctx, 1.0f, 1, n_q, n_head, n_block),
-        h2o_constant(ctx, 0.0f, params.v->ne[0], n_q, n_head, n_block),
+        ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, params.sinks, 1, 1, n_head), 1, n_q, n_head, 1),
+        h2o_constant(ctx, 1.0f, 1, n_q, n_head),
+        h2o_constant(ctx, 0.0f, params.v->ne[0], n_q, n_head),
     };
 }
 
@@ -201,10 +189,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
     ggml_tensor * q = params.q;
 
     const int64_t n_q       = q->ne[1];
-    const int64_t n_head    = q->ne[2];
-    const int64_t n_block   = q->ne[3];
     const int64_t n_head_kv = params.rows->ne[1];
-    const int64_t n_k       = params.rows->ne[0]/n_block;
+    const int64_t n_k       = params.rows->ne[0];
 
     ggml_tensor * k = ggml_get_rows(ctx, params.k, params.rows);
     ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, ggml_get_rows(ctx, params.v, params.rows)));
@@ -228,12 +214,13 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         const int64_t n_q_i = std::min(step, n_q - i);
         const int64_t n_k_i = params.first ? n_k - n_q + i + n_q_i : n_k;
 
-        ggml_tensor * k_i = ggml_view_4d(ctx, k, k->ne[0], n_k_i, n_head_kv, n_block, k->nb[1], k->nb[2], n_k*k->nb[1],
-                0);
-        ggml_tensor * v_i = ggml_view_4d(ctx, v, n_k_i, v->ne[1], n_head_kv, n_block, v->nb[1], v->nb[2], n_k*v->nb[0],
-                0);
-        ggml_tensor * q_i = ggml_view_4d(ctx, q, q->ne[0], n_q_i, n_head,    n_block, q->nb[1], q->nb[2], q->nb[3],
-                i*q->nb[1]);
+        // t's part for the block: queries are the second dimension
+        const auto of_block = [&](ggml_tensor * t) {
+            return ggml_view_3d(ctx, t, t->ne[0], n_q_i, t->ne[2], t->nb[1], t->nb[2], i*t->nb[1]);
+        };
+        ggml_tensor * k_i = ggml_view_3d(ctx, k, k->ne[0], n_k_i, n_head_kv, k->nb[1], k->nb[2], 0);
+        ggml_tensor * v_i = ggml_view_3d(ctx, v, n_k_i, v->ne[1], n_head_kv, v->nb[1], v->nb[2], 0);
+        ggml_tensor * q_i = of_block(q);
 
         ggml_tensor * kq = ggml_mul_mat(ctx, k_i, ggml_cont(ctx, q_i));
         ggml_prec_set_acc(kq, GGML_PREC_F32);
@@ -252,13 +239,10 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
 
         h2o_softmax_state beside = {};
         if (params.extra.rows) {
-            const auto of_queries = [&](ggml_tensor * t) { return ggml_view_3d(ctx, t, t->ne[0], n_q_i, n_head,
-                    t->nb[1], t->nb[2], i*t->nb[1]); };
-
-            beside = { of_queries(tiles.m), of_queries(tiles.l), of_queries(tiles.o) };
+            beside = { of_block(tiles.m), of_block(tiles.l), of_block(tiles.o) };
         }
         if (params.sinks) {
-            const auto sinks = sink_state(ctx, params, n_q_i, n_block);
+            const auto sinks = sink_state(ctx, params, n_q_i);
             beside = beside.m ? h2o_softmax_state_fuse(ctx, beside, sinks) : sinks;
         }
         ggml_tensor * share = nullptr; // of a query's weight, what its own keys have
@@ -277,10 +261,8 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         }
         if (params.limits) {
             weights = count_weights(ctx, weights,
-                    ggml_view_4d(ctx, neg_rows, n_k_i, 1, n_head_kv, n_block, neg_rows->nb[1], neg_rows->nb[2],
-                            neg_rows->nb[3], 0),
-                    ggml_view_4d(ctx, ends, 1, n_q_i, 1, n_block, ends->nb[1], ends->nb[2], ends->nb[3],
-                            i*ends->nb[1]));
+                    ggml_view_3d(ctx, neg_rows, n_k_i, 1, n_head_kv, neg_rows->nb[1], neg_rows->nb[2], 0),
+                    of_block(ends));
         }
         const bool of_queries = params.sums == GGML_H2O_ATTN_QUERY_SUMS;
 

@@ -11,9 +11,9 @@ struct ggml_tensor;
 struct h2o_attention_params : ggml_h2o_attn_params {
     ggml_tensor * k; // [n_embd_head_k, n_rows, n_head_kv]
     ggml_tensor * v; // [n_embd_head_v, n_rows, n_head_kv]
-    ggml_tensor * q; // F32 [n_embd_head_k, n_q, n_head, n_block]
+    ggml_tensor * q; // F32 [n_embd_head_k, n_q, n_head]
 
-    // rows: I32 [n_k*n_block, n_head_kv], the keys of each block of queries. Composed attention needs them.
+    // rows: I32 [n_k, n_head_kv]. Composed attention needs them.
     // first: the last n_q are the queries' own keys, the others are seen by all queries; NULL: all keys are
     // extra: composed attention has lists that all heads share, with first, without source
 };

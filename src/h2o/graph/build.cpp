@@ -18,7 +18,7 @@ namespace {
 
 // keys of a layer that queries attend to
 struct keys {
-    ggml_tensor * rows;  // I32 [n_k*n_block, n_head_kv]
+    ggml_tensor * rows;  // I32 [n_k, n_head_kv]
     ggml_tensor * first; // I32 [n_k]: the first query that sees a key; NULL: all see all
     ggml_tensor * mask;  // the same for flash attention
     uint32_t      first_row; // where they begin in the cache, if they lie together
@@ -75,10 +75,6 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
     if (g.inputs.extra_rows) {
         params.extra.rows  = g.inputs.extra_rows;
         params.extra.first = g.inputs.extra_first;
-        if (g.shape.n_offloaded > 0) {
-            params.extra.source   = h2o_fetch_rows(g, layer);
-            params.extra.n_source = g.shape.n_offloaded;
-        }
     } else if (g.shape.n_indexed > 0) {
         const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
 
@@ -93,10 +89,11 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
                 params.extra.offset);
         ggml_set_output(params.extra.rows); // read when the graph is computed
         g.choices.push_back({ (uint32_t) layer.index, params.extra.rows, {} });
-        if (g.env.store.offloaded(g.shape.seq)) {
-            params.extra.source   = h2o_fetch_chosen(g, layer, params.extra.rows);
-            params.extra.n_source = g.shape.n_indexed;
-        }
+    }
+    if (params.extra.rows && g.env.store.offloaded(g.shape.seq)) {
+        params.extra.n_source = g.inputs.extra_rows ? g.shape.n_offloaded : g.shape.n_indexed;
+        params.extra.source   = h2o_fetch_rows(g, layer, g.inputs.extra_rows ? nullptr : params.extra.rows,
+                params.extra.n_source);
     }
 }
 
@@ -115,7 +112,7 @@ h2o_attention_params params_of(const h2o_step_graph & g, const h2o_layer_attenti
     return params;
 }
 
-// q [n_embd_head_k, n_q, n_head, n_block], limits I32 [n_q, n_block] or NULL
+// q [n_embd_head_k, n_q, n_head], limits I32 [n_q] or NULL
 h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys,
         ggml_tensor * limits) {
     const auto & layer = a.layer;
@@ -166,42 +163,37 @@ ggml_tensor * build_causal(h2o_step_graph & g, const h2o_layer_attention & a, gg
     return ggml_reshape_2d(g.ctx, res.o, res.o->ne[0]*res.o->ne[1], g.step.n_tokens);
 }
 
-// Phase 1: every chunk attends to itself, whole chunks as one batch.
-ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
-    const uint32_t S      = g.env.config.chunk_size;
-    const int64_t  n_head = q->ne[1];
+// rows of phase 1's m or l: the n_q queries from the offset on, of every head
+ggml_tensor * state_rows(h2o_step_graph & g, ggml_tensor * t, int64_t n_q, int64_t offset) {
+    return ggml_view_3d(g.ctx, t, 1, n_q, t->ne[1], t->nb[0], t->nb[1], offset*t->nb[0]);
+}
 
+// Phase 1: every chunk attends to itself.
+ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
     const auto & cache = g.env.intra->get(a.layer.il);
-    const auto   runs  = h2o_runs(g.step, S);
+    const auto   parts = h2o_chunk_parts(g.step, g.env.config.chunk_size);
 
     ggml_tensor * text   = on_device(g, g.inputs.text_rows, a.layer);
     ggml_tensor * limits = g.inputs.limits ? on_device(g, g.inputs.limits, a.layer) : nullptr;
 
-    for (size_t i = 0; i < runs.size(); ++i) {
-        const auto & r = runs[i];
+    for (size_t i = 0; i < parts.size(); ++i) {
+        const auto & p = parts[i];
 
-        ggml_tensor * q_r = ggml_view_4d(g.ctx, q, q->ne[0], r.n_q, n_head, r.n_chunks, q->nb[2], q->nb[1], S*q->nb[2],
-                r.offset_q*q->nb[2]);
+        ggml_tensor * q_p = ggml_view_3d(g.ctx, q, q->ne[0], p.n_q, q->ne[1], q->nb[2], q->nb[1], p.offset*q->nb[2]);
 
-        ggml_tensor * rows = ggml_view_2d(g.ctx, text, r.n_k*r.n_chunks, a.layer.k.n_head, text->nb[1],
-                (r.pos_k - runs[0].pos_k)*text->nb[0]);
+        ggml_tensor * rows = ggml_view_2d(g.ctx, text, p.n_k, a.layer.k.n_head, text->nb[1],
+                (p.pos - parts[0].pos)*text->nb[0]);
 
-        ggml_tensor * limits_r = limits ? ggml_view_2d(g.ctx, limits, r.n_q, r.n_chunks, S*limits->nb[0],
-                r.offset_q*limits->nb[0]) : nullptr;
+        ggml_tensor * limits_p = limits ? ggml_view_1d(g.ctx, limits, p.n_q, p.offset*limits->nb[0]) : nullptr;
 
-        const h2o_attention res = attend(g, a, q_r, { rows, g.inputs.run_first[i], nullptr, 0, false }, limits_r);
+        const h2o_attention res = attend(g, a, q_p, { rows, g.inputs.part_first[i], nullptr, 0, false }, limits_p);
 
-        const auto state_row = [&](ggml_tensor * t) {
-            return ggml_view_4d(g.ctx, t, 1, r.n_q, n_head, r.n_chunks, t->nb[0], t->nb[1], S*t->nb[0],
-                    r.offset_q*t->nb[0]);
-        };
-        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.m, state_row(cache.m)));
-        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.l, state_row(cache.l)));
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.m, state_rows(g, cache.m, p.n_q, p.offset)));
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.l, state_rows(g, cache.l, p.n_q, p.offset)));
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.o,
-                ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], r.n_q*r.n_chunks, cache.o->nb[1],
-                        r.offset_q*cache.o->nb[1])));
+                ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], p.n_q, cache.o->nb[1], p.offset*cache.o->nb[1])));
 
-        keep_sums(g, a.layer, res.sums, r.pos_k);
+        keep_sums(g, a.layer, res.sums, p.pos);
     }
 
     return ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], g.step.n_tokens, cache.o->nb[1], 0);
@@ -227,12 +219,9 @@ ggml_tensor * build_inter(h2o_step_graph & g, h2o_layer_attention a, ggml_tensor
     const h2o_attention     res   = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory, g.inputs.limits);
     const h2o_softmax_state inter = { res.m, res.l, ggml_permute(g.ctx, res.o, 0, 2, 1, 3) };
 
-    const auto state_row = [&](ggml_tensor * t) {
-        return ggml_view_3d(g.ctx, t, 1, n_q, n_head, t->nb[0], t->nb[1], offset*t->nb[0]);
-    };
     const h2o_softmax_state intra = {
-        /*.m =*/ state_row(cache.m),
-        /*.l =*/ state_row(cache.l),
+        /*.m =*/ state_rows(g, cache.m, n_q, offset),
+        /*.l =*/ state_rows(g, cache.l, n_q, offset),
         /*.o =*/ ggml_view_3d(g.ctx, cache.o, d_v, n_q, n_head, cache.o->nb[1], d_v*cache.o->nb[0],
                 offset*cache.o->nb[1]),
     };

@@ -24,33 +24,22 @@ static ggml_tensor * add_node(h2o_step_graph & g, ggml_type type, int64_t ne0, i
     return res;
 }
 
-static ggml_h2o_attn_source_layout source_layout(const h2o_step_graph & g, const h2o_kv_layer & layer, uint32_t n) {
-    const auto & store = g.env.store;
-
-    return ggml_h2o_attn_source_offsets(store.view(g.ctx, layer, H2O_K, g.shape.seq),
+ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * chosen, uint32_t n) {
+    const auto & store  = g.env.store;
+    const auto   source = ggml_h2o_attn_source_offsets(store.view(g.ctx, layer, H2O_K, g.shape.seq),
             store.view(g.ctx, layer, H2O_V, g.shape.seq), n);
-}
-
-ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer) {
-    const auto source = source_layout(g, layer, g.shape.n_offloaded);
 
     return add_node(g, GGML_TYPE_I8, source.size, 1,
-            [offloaded = g.env.store.offloaded(g.shape.seq), i_layer = layer.index, &state = g.state, source,
-            n = g.shape.n_offloaded](ggml_tensor * dst, int ith, int nth) {
-        offloaded->fetch(state.layers[i_layer], source, n, (uint8_t *) dst->data, ith, nth);
-    });
-}
-
-ggml_tensor * h2o_fetch_chosen(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * positions) {
-    const auto source = source_layout(g, layer, g.shape.n_indexed);
-
-    return add_node(g, GGML_TYPE_I8, source.size, 1,
-            [offloaded = g.env.store.offloaded(g.shape.seq), i_layer = layer.index, source, n = g.shape.n_indexed](
+            [offloaded = store.offloaded(g.shape.seq), i_layer = layer.index, &state = g.state, source, n](
             ggml_tensor * dst, int ith, int nth) {
-        const ggml_tensor * chosen = dst->src[0];
-        offloaded->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n,
-                (uint8_t *) dst->data, ith, nth);
-    }, positions);
+        auto * data = (uint8_t *) dst->data;
+        if (const ggml_tensor * chosen = dst->src[0]) {
+            offloaded->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n, data,
+                    ith, nth);
+        } else {
+            offloaded->fetch(state.layers[i_layer], source, n, data, ith, nth);
+        }
+    }, chosen);
 }
 
 ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t first,

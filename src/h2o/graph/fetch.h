@@ -5,12 +5,9 @@
 
 // Nodes that bring K and V back from the cold store.
 
-// I8, the rows that the step's queries look up: a source of ggml_h2o_attn_extra.
-ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer);
-
-// The same of positions that the index of keys has chosen: I32 of any shape, -1 is none. Row i holds position i; rows
-// that were not chosen are undefined.
-ggml_tensor * h2o_fetch_chosen(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * positions);
+// I8, n rows: a source of ggml_h2o_attn_extra. They are those that the step's queries look up in the text. With chosen,
+// I32 of any shape, -1 is none, row i holds position i, and rows that were not chosen are undefined.
+ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * chosen, uint32_t n);
 
 // [n_embd, n, n_head_kv] of the positions [first, first + n)
 ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t first,

@@ -64,7 +64,7 @@ struct h2o_step_shape {
     uint32_t n_offloaded;     // rows to fetch from the cold store, at most; 0: none
     uint32_t pos;       // where views depend on it, else 0
     uint32_t offset;    // likewise
-    bool     is_scored; // attention is summed up
+    uint32_t is_scored; // attention is summed up
 
     bool operator==(const h2o_step_shape & other) const;
 };
@@ -73,16 +73,15 @@ struct h2o_step_shape {
 h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq,
         const h2o_step & step, uint32_t n_kv, bool alone);
 
-// Phase 1: queries of a run of whole chunks, or of a part of a chunk.
-struct h2o_run {
-    uint32_t pos_k;    // first key of the first chunk
-    uint32_t n_k;      // keys of a chunk
-    uint32_t offset_q; // first query, in the call
-    uint32_t n_q;      // queries of a chunk
-    uint32_t n_chunks;
+// Phase 1: the queries of one chunk in the call, and the keys of the chunk up to the last of them.
+struct h2o_chunk_part {
+    uint32_t pos;    // of the first key, where the chunk begins
+    uint32_t n_k;
+    uint32_t offset; // of the first query in the call
+    uint32_t n_q;
 };
 
-std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size);
+std::vector<h2o_chunk_part> h2o_chunk_parts(const h2o_step & step, uint32_t chunk_size);
 
 // Inputs of a step's graph. Unused inputs have no buffer.
 struct h2o_step_inputs {
@@ -96,7 +95,7 @@ struct h2o_step_inputs {
     // I32 [n_tokens]: h2o_query_limit() of the queries, as rows; none if every query counts
     ggml_tensor * limits     = nullptr;
 
-    std::vector<ggml_tensor *> run_first; // by run: I32 [n_k]
+    std::vector<ggml_tensor *> part_first; // by part of phase 1: I32 [n_k]
 
     ggml_tensor * extra_rows  = nullptr; // I32 [n, n_tiles]: extra keys of a tile's queries
     ggml_tensor * extra_first = nullptr; // I32 [n, n_tiles]: the step's first query that sees each
@@ -120,7 +119,7 @@ struct h2o_step_graph {
     struct sums_t {
         uint32_t      layer; // index
         uint32_t      first; // phase 1: position of the first key
-        ggml_tensor * t;     // F32 [n_k, n_head_kv, ..]: one for each chunk of phase 1, or for each generated token
+        ggml_tensor * t;     // F32 [n_k, n_head_kv, ..]: one for each generated token
 
         std::vector<float> data; // of t
     };

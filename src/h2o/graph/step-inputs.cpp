@@ -57,8 +57,8 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
         res.limits = new_input(ctx, "h2o_limits", GGML_TYPE_I32, shape.n_tokens);
     }
     if (step.phase == h2o_step::INTRA) {
-        for (const auto & run : h2o_runs(step, env.config.chunk_size)) {
-            res.run_first.push_back(new_input(ctx, "h2o_run_first", GGML_TYPE_I32, run.n_k));
+        for (const auto & part : h2o_chunk_parts(step, env.config.chunk_size)) {
+            res.part_first.push_back(new_input(ctx, "h2o_part_first", GGML_TYPE_I32, part.n_k));
         }
     }
     if (state.text && shape.n_memory > 0) {
@@ -165,9 +165,9 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     const uint32_t first_row = step.phase == h2o_step::INTRA ? start : 0;
     fill_rows(inputs.text_rows, first_row, step.pos + step.n_tokens - first_row);
     if (step.phase == h2o_step::INTRA) {
-        const auto runs = h2o_runs(step, config.chunk_size);
-        for (size_t i = 0; i < runs.size(); ++i) {
-            fill_first(inputs.run_first[i], runs[i].n_k - runs[i].n_q, runs[i].n_q);
+        const auto parts = h2o_chunk_parts(step, config.chunk_size);
+        for (size_t i = 0; i < parts.size(); ++i) {
+            fill_first(inputs.part_first[i], parts[i].n_k - parts[i].n_q, parts[i].n_q);
         }
     } else {
         fill_first(inputs.text_first, step.pos, step.n_tokens);

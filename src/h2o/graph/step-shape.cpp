@@ -6,7 +6,8 @@
 #include "h2o/store/kv-store.h"
 
 #include <algorithm>
-#include <tuple>
+#include <cstring>
+#include <type_traits>
 
 // as upstream's mask: a step's graph serves the next ones, as the text grows
 static constexpr uint32_t DECODE_PADDING = 256;
@@ -35,11 +36,8 @@ bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
 }
 
 bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
-    const auto tie = [](const h2o_step_shape & s) {
-        return std::tie(s.seq, s.phase, s.n_tokens, s.n_memory, s.n_chunk, s.n_text, s.n_indexed, s.n_offloaded, s.pos,
-                s.offset, s.is_scored);
-    };
-    return tie(*this) == tie(other);
+    static_assert(std::has_unique_object_representations_v<h2o_step_shape>, "no padding");
+    return memcmp(this, &other, sizeof(other)) == 0;
 }
 
 h2o_tile_grid h2o_tile_grid_of(const h2o_step & step, const h2o_config & config) {
@@ -123,25 +121,13 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     return res;
 }
 
-std::vector<h2o_run> h2o_runs(const h2o_step & step, uint32_t chunk_size) {
-    const uint32_t S   = chunk_size;
-    const uint32_t end = step.pos + step.n_tokens;
-
-    std::vector<h2o_run> res;
-
-    uint32_t p = step.pos;
-    while (p < end) {
-        const uint32_t chunk_start = p/S*S;
-
-        if (p == chunk_start && end - p >= S) {
-            const uint32_t n_chunks = (end - p)/S;
-            res.push_back({ p, S, p - step.pos, S, n_chunks });
-            p += n_chunks*S;
-        } else {
-            const uint32_t p_end = std::min(end, chunk_start + S);
-            res.push_back({ chunk_start, p_end - chunk_start, p - step.pos, p_end - p, 1 });
-            p = p_end;
-        }
+std::vector<h2o_chunk_part> h2o_chunk_parts(const h2o_step & step, uint32_t chunk_size) {
+    std::vector<h2o_chunk_part> res;
+    for (uint32_t offset = 0; offset < step.n_tokens; offset += res.back().n_q) {
+        const uint32_t pos   = step.pos + offset;
+        const uint32_t start = pos - pos % chunk_size;
+        const uint32_t end   = std::min(step.pos + step.n_tokens, start + chunk_size);
+        res.push_back({ start, end - start, offset, end - pos });
     }
     return res;
 }

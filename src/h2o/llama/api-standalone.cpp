@@ -62,57 +62,37 @@ void llama_h2o_kv_clear(llama_h2o_kv * kv) {
     kv->context.clear(*kv);
 }
 
-// column sums with the layer's KV heads as rows, empty if n_rows fits neither KV heads nor query heads
-static std::vector<float> h2o_colsum_rows(const h2o_layer & layer, const float * colsum, uint32_t n_rows,
-        uint32_t n_cols) {
-    std::vector<float> res;
-
-    if (n_rows == layer.n_head_kv) {
-        res.assign(colsum, colsum + (size_t) n_rows*n_cols);
-    } else if (n_rows == layer.n_head) {
-        res.resize((size_t) layer.n_head_kv*n_cols);
-        for (uint32_t h = 0; h < layer.n_head; ++h) {
-            float * sum = res.data() + (size_t) (h/(layer.n_head/layer.n_head_kv))*n_cols;
-            for (uint32_t i = 0; i < n_cols; ++i) {
-                sum[i] += colsum[(size_t) h*n_cols + i];
-            }
+// colsum [n_rows, n]: a row for each KV head, or for each query head; false if it is neither
+static bool add_scores(llama_h2o_kv * kv, const h2o_layer & layer, const h2o_columns & columns, const float * colsum,
+        uint32_t n_rows, size_t n) {
+    const uint32_t n_group = n_rows/layer.n_head_kv;
+    if (n_rows != layer.n_head_kv && n_rows != layer.n_head) {
+        return false;
+    }
+    std::vector<float> sums(layer.n_head_kv*n);
+    for (uint32_t h = 0; h < n_rows; ++h) {
+        for (size_t i = 0; i < n; ++i) {
+            sums[h/n_group*n + i] += colsum[h*n + i];
         }
     }
-
-    return res;
+    kv->sequence.add_scores(layer.index, columns, sums.data(), n);
+    return true;
 }
 
 bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum,
         uint32_t n_rows) {
     const auto * layer   = kv->state().layer(il);
     const auto   kv_size = kv->context.store.layout.kv_size;
-    if (!layer || n < 1 || start > kv_size || n > kv_size - start) {
-        return false;
-    }
 
-    const auto rows = h2o_colsum_rows(*layer, colsum, n_rows, n);
-    if (rows.empty()) {
-        return false;
-    }
-
-    kv->sequence.add_scores(layer->index, { 0, start, n }, rows.data(), n);
-    return true;
+    return layer && n >= 1 && start <= kv_size && n <= kv_size - start &&
+        add_scores(kv, *layer, { 0, start, n }, colsum, n_rows, n);
 }
 
 bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const float * colsum, uint32_t n_rows) {
     const auto * layer = kv->state().layer(il);
-    if (!layer) {
-        return false;
-    }
 
-    const size_t M    = kv->context.config.memory_size();
-    const auto   rows = h2o_colsum_rows(*layer, colsum, n_rows, M);
-    if (rows.empty()) {
-        return false;
-    }
-
-    kv->sequence.add_scores(layer->index, { (uint32_t) layer->n_memory(), 0, 0 }, rows.data(), M);
-    return true;
+    return layer && add_scores(kv, *layer, { (uint32_t) layer->n_memory(), 0, 0 }, colsum, n_rows,
+            kv->context.config.memory_size());
 }
 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {

@@ -94,7 +94,45 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
 }
 
 llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
-    return kv->context.stats(*kv);
+    llama_h2o_stats res = kv->stats;
+
+    const auto &   context = kv->context;
+    const auto &   config  = context.config;
+    const auto &   store   = context.store;
+    const auto &   state   = kv->state();
+    const uint64_t n_seq   = context.sequences().size();
+    const uint64_t n       = state.n_tokens;
+    const uint32_t start   = state.open_start(config);
+    const uint64_t n_kept  = store.layout.is_compact ? config.n_memory(start) + n - start : n;
+
+    res.bytes_token   = store.row_bytes(false) + store.row_bytes(true);
+    res.bytes_kept    = n_kept*store.row_bytes(false) + n*store.row_bytes(true);
+    res.bytes_dropped = store.cold(kv->id) ? 0 : (n - n_kept)*store.row_bytes(false);
+    res.bytes_cold    = store.cold(kv->id) ? store.cold(kv->id)->n_bytes() : 0;
+    res.bytes_kv      = store.n_bytes();
+    res.bytes_intra   = context.intra ? context.intra->n_bytes() : 0;
+    if (context.index) {
+        for (const auto & [buft, size] : context.index->sizes()) {
+            res.bytes_index += size/n_seq;
+        }
+    }
+    for (const auto * cache : context.caches.side.all()) {
+        for (const auto & [buft, size] : cache->memory_breakdown()) {
+            res.bytes_side += size/n_seq;
+        }
+    }
+    for (const auto & [pos, checkpoint] : state.checkpoints) {
+        res.bytes_side += checkpoint.side ? checkpoint.side->size() : 0;
+    }
+    for (const auto & layer : state.layers) {
+        res.bytes_scores += (layer.scores.size() + layer.memory_scores.size())*sizeof(float);
+        res.bytes_memory += layer.memory.size()*sizeof(int32_t);
+    }
+
+    res.t_gather_us    = kv->profile.t_part_us[H2O_PART_GATHER];
+    res.t_attention_us = kv->profile.t_part_us[H2O_PART_ATTENTION];
+    res.t_scores_us    = kv->profile.t_part_us[H2O_PART_SCORES];
+    return res;
 }
 
 bool llama_h2o_kv_lossless_stats(const llama_h2o_kv * kv, llama_h2o_lossless_stats * stats) {
@@ -141,26 +179,20 @@ uint32_t llama_h2o_kv_head_size_v(const llama_h2o_kv * kv, int32_t il) {
     return layer ? layer->v.n_embd : 0;
 }
 
+template <typename T>
+static bool give(const std::vector<T> & values, T * dst) {
+    std::copy(values.begin(), values.end(), dst);
+    return true;
+}
+
 bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
     const auto * layer = kv->state().layer(il);
-    if (!layer || !kv->state().is_scored) {
-        return false;
-    }
-
-    const auto scores = kv->state().scores(kv->context.config, *layer);
-    std::copy(scores.begin(), scores.end(), dst);
-    return true;
+    return layer && kv->state().is_scored && give(kv->state().scores(kv->context.config, *layer), dst);
 }
 
 bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * dst) {
     const auto * layer = kv->state().layer(il);
-    if (!layer) {
-        return false;
-    }
-
-    const auto memory = kv->state().memory(kv->context.config, *layer);
-    std::copy(memory.begin(), memory.end(), dst);
-    return true;
+    return layer && give(kv->state().memory(kv->context.config, *layer), dst);
 }
 
 bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
@@ -195,14 +227,9 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
 }
 
 bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst) {
-    const auto * layer = kv->state().layer(il);
-    if (!layer) {
-        return false;
-    }
-
-    const auto memory = kv->state().past_memory(kv->context.config, *layer, chunk);
-    std::copy(memory.begin(), memory.end(), dst);
-    return !memory.empty();
+    const auto * layer  = kv->state().layer(il);
+    const auto   memory = layer ? kv->state().past_memory(kv->context.config, *layer, chunk) : std::vector<int32_t>();
+    return !memory.empty() && give(memory, dst);
 }
 
 int32_t llama_h2o_kv_extra_keys(const llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile, int32_t * dst) {
@@ -212,7 +239,7 @@ int32_t llama_h2o_kv_extra_keys(const llama_h2o_kv * kv, int32_t il, uint32_t he
     }
     const auto keys = kv->state().extra_keys(kv->context.config, *layer, head, tile);
     if (keys && dst) {
-        std::copy(keys->begin(), keys->end(), dst);
+        give(*keys, dst);
     }
     return keys ? (int32_t) keys->size() : -1;
 }
@@ -238,4 +265,43 @@ bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32
 
 bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
     return read_positions(kv, il, H2O_V, p0, p1, dst);
+}
+
+// Positions to which a sequence that is restored from its state can be cut.
+static std::vector<llama_h2o_points> points_of(const llama_h2o_kv & kv) {
+    if (const uint32_t step = kv.context.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
+        return { { step, kv.state().n_tokens } };
+    }
+    std::vector<llama_h2o_points> res;
+    for (const uint32_t pos : kv.sequence.state_points()) {
+        if (pos < kv.state().n_tokens && !kv.context.caches.side.empty() && !kv.sequence.side_of(pos)) {
+            continue;
+        }
+        if (res.empty() || res.back().last + 1 != pos) {
+            res.push_back({ pos, pos });
+        }
+        res.back().last = pos;
+    }
+    return res;
+}
+
+static std::vector<llama_h2o_points> points_without_h2o(const llama_context * ctx, uint32_t n_tokens) {
+    if (n_tokens == 0) {
+        return {};
+    }
+    const auto *   model    = llama_get_model(ctx);
+    const uint32_t n_swa    = llama_model_n_swa(model);
+    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) &&
+            (n_swa == 0 || n_tokens <= n_swa);
+
+    return { { is_whole ? 1 : n_tokens, n_tokens } };
+}
+
+size_t llama_h2o_state_points(const llama_context * ctx, llama_seq_id seq_id, llama_h2o_points * dst, size_t n) {
+    const auto * kv  = llama_get_h2o_kv_seq(ctx, seq_id);
+    const auto   res = kv ? points_of(*kv) :
+            points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
+
+    std::copy_n(res.begin(), std::min(n, res.size()), dst);
+    return res.size();
 }

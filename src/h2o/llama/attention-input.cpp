@@ -207,7 +207,7 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
                     sequence.add_scores(s.layer, { step.n_memory, start, end - start }, data, n_k);
                     break;
                 case h2o_step::INTRA:
-                    sequence.add_scores(s.layer, { 0, s.first + (uint32_t) i*chunk_size, n_k }, data, n_k);
+                    sequence.add_scores(s.layer, { 0, s.first, n_k }, data, n_k);
                     break;
                 case h2o_step::INTER:
                     sequence.add_scores(s.layer, { step.n_memory, start, 0 }, data, n_k);

@@ -74,13 +74,6 @@ static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & ba
     return res;
 }
 
-static void add_sequence(llama_kv_cache::slot_info & slots, const llama_kv_cache::slot_info & sequence) {
-    slots.s0 = slots.strm.empty() ? sequence.s0 : std::min(slots.s0, sequence.s0);
-    slots.s1 = slots.strm.empty() ? sequence.s1 : std::max(slots.s1, sequence.s1);
-    slots.strm.push_back(sequence.strm[0]);
-    slots.idxs.push_back(sequence.idxs[0]);
-}
-
 // The number of calls from the i-th on in one ubatch. Views of a cache of windows need consecutive ids of sequences.
 static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch,
         bool has_window) {
@@ -118,9 +111,7 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
 
     std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);
 
-    std::vector<llama_ubatch>                 ubatches;
-    llama_kv_cache::slot_info_vec_t           sinfos;
-    llama_kv_cache::slot_info_vec_t           dense_sinfos;
+    std::vector<llama_ubatch>               ubatches;
     std::vector<std::vector<h2o_call_step>> steps;
 
     balloc.split_reset();
@@ -130,29 +121,29 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         if (n > 1) {
             ubatches.push_back(balloc.split_simple(n));
             ubatches.back().b_equal_seqs = true; // a token of each
-            sinfos.emplace_back();
-            dense_sinfos.emplace_back();
             steps.emplace_back();
             for (size_t j = i; j < i + n; ++j) {
-                const auto & step = calls[j].steps.front();
-                add_sequence(sinfos      .back(), slots      (calls[j].kv->id, step.pos, 1));
-                add_sequence(dense_sinfos.back(), dense_slots(calls[j].kv->id, step.pos, 1));
-                steps.back().push_back({ calls[j].kv, step, j });
+                steps.back().push_back({ calls[j].kv, calls[j].steps.front(), j });
             }
             continue;
         }
-
         for (const auto & step : calls[i].steps) {
             ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_seq(step.n_tokens));
-            sinfos      .push_back(slots      (calls[i].kv->id, step.pos, step.n_tokens));
-            dense_sinfos.push_back(dense_slots(calls[i].kv->id, step.pos, step.n_tokens));
             steps.push_back({ { calls[i].kv, step, i } });
         }
     }
 
+    llama_kv_cache::slot_info_vec_t sinfos      (steps.size());
+    llama_kv_cache::slot_info_vec_t dense_sinfos(steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+        for (const auto & [kv, step, i_call] : steps[i]) {
+            h2o_add_slots(sinfos      [i], kv->id, store.layout.row_of(step.pos), step.n_tokens);
+            h2o_add_slots(dense_sinfos[i], kv->id, step.pos,                      step.n_tokens);
+        }
+    }
+
     auto res = h2o_compose(std::make_unique<h2o_step_context>(*this, std::move(sinfos), std::move(dense_sinfos),
-            ubatches, std::move(calls),
-                std::move(steps)), ubatches);
+            ubatches, std::move(calls), std::move(steps)), ubatches);
     if (!res) {
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }

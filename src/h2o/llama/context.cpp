@@ -14,7 +14,6 @@
 #include "ggml/top-keys/top-keys.h"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -27,6 +26,69 @@ static std::vector<h2o_layer> sequence_layers(const h2o_kv_store & store) {
         }
     }
     return res;
+}
+
+namespace {
+
+// Tensors of a layer as in its attention: its device is asked which operators it has.
+struct probe {
+    probe(const h2o_kv_store & store, const h2o_kv_layer & layer)
+        : ctx(ggml_init({ 16*ggml_tensor_overhead(), nullptr, true })), device(layer.device),
+          k(store.view(ctx.get(), layer, H2O_K, 0)), v(store.view(ctx.get(), layer, H2O_V, 0)),
+          q(ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head)) {}
+
+    bool has_fused_attention() const {
+        ggml_h2o_attn_params op = {};
+        op.n_k = 1;
+        return ggml_backend_dev_supports_op(device, ggml_h2o_attn(ctx.get(), q, k, v, &op).o->view_src);
+    }
+
+    bool has_flash_attention() const {
+        ggml_tensor * mask = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[1], 1);
+
+        return ggml_backend_dev_supports_op(device,
+                ggml_flash_attn_ext(ctx.get(), q, k, v, mask, 1.0f, 0.0f, 0.0f));
+    }
+
+    bool has_top_keys(ggml_tensor * keys) const {
+        return ggml_backend_dev_supports_op(device, ggml_h2o_top_keys(ctx.get(), q, keys, nullptr, 1, 1, 0));
+    }
+
+    ggml_context_ptr   ctx;
+    ggml_backend_dev_t device;
+    ggml_tensor      * k, * v, * q;
+};
+
+} // namespace
+
+// the best that the layer's device can compute
+static h2o_attention_kind attention_kind(const probe & p, bool is_compact, bool flash_attention) {
+    if (flash_attention && !h2o_env("H2O_NO_FUSED_ATTENTION") && p.has_fused_attention()) {
+        return H2O_ATTENTION_FUSED;
+    }
+    // rounds F32
+    if (!flash_attention || !is_compact || p.k->type == GGML_TYPE_F32 || p.v->type == GGML_TYPE_F32) {
+        return H2O_ATTENTION_COMPOSED;
+    }
+    return p.has_flash_attention() ? H2O_ATTENTION_FLASH : H2O_ATTENTION_COMPOSED;
+}
+
+// throws std::runtime_error if a layer cannot have extra keys that only our operator takes
+static void check_retrieval(const h2o_graph_env & env) {
+    for (const auto & layer : env.store.layers()) {
+        if (layer.is_dense()) {
+            continue;
+        }
+        const probe p(env.store, layer);
+        if (env.kinds[layer.il] != H2O_ATTENTION_FUSED ||
+                (env.index && !p.has_top_keys(env.index->keys(p.ctx.get(), layer, 0, 1)))) {
+            throw h2o_refusal(env.index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL,
+                    format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash "
+                            "attention on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s",
+                        env.index ? "retrieval index" : "a cold store", layer.il,
+                        env.index ? "retrieval ngrams" : "none"));
+        }
+    }
 }
 
 llama_h2o_kv::llama_h2o_kv(h2o_context & context, llama_seq_id id)
@@ -55,14 +117,15 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
         env.kinds.resize(std::max<size_t>(env.kinds.size(), layer.il + 1));
         env.upstream_decodes.resize(env.kinds.size());
 
-        const auto kind = env.kinds[layer.il] = attention_kind(layer, cparams.flash_attn);
+        const probe p(store, layer);
+        const auto  kind = env.kinds[layer.il] = attention_kind(p, store.layout.is_compact, cparams.flash_attn);
         // upstream's kernel is faster on a GPU; a device behind RPC may be a CPU
         env.upstream_decodes[layer.il] = kind != H2O_ATTENTION_FUSED ||
                 (std::string_view(ggml_backend_reg_name(ggml_backend_dev_backend_reg(layer.device))) == "CUDA" &&
-                        has_flash_attention(layer));
+                        p.has_flash_attention());
     }
     if (config.has_key_index() || config.has_cold_store()) {
-        check_retrieval();
+        check_retrieval(env);
     }
 
     for (uint32_t id = 0; id < n_seq_max; ++id) {
@@ -70,70 +133,11 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
         store.release(id, 0);
     }
 
-    const auto stats = this->stats(*seqs[0]);
+    const auto stats = llama_h2o_kv_stats(seqs[0].get());
     char desc[512];
     llama_h2o_params_desc(&config, desc, sizeof(desc));
     LLAMA_LOG_INFO("%s: H2O: %s; intra state %.2f MiB, index of keys %.2f MiB\n", __func__, desc,
             stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
-}
-
-h2o_attention_kind h2o_context::attention_kind(const h2o_kv_layer & layer, bool flash_attention) const {
-    ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
-    ggml_context_ptr ctx { ggml_init(params) };
-
-    ggml_tensor * k    = store.view(ctx.get(), layer, H2O_K, 0);
-    ggml_tensor * v    = store.view(ctx.get(), layer, H2O_V, 0);
-    ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
-
-    ggml_h2o_attn_params op = {};
-    op.n_k = 1;
-
-    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx.get(), q, k, v, &op);
-
-    if (flash_attention && !h2o_env("H2O_NO_FUSED_ATTENTION") &&
-            ggml_backend_dev_supports_op(layer.device, res.o->view_src)) {
-        return H2O_ATTENTION_FUSED;
-    }
-    // rounds F32
-    if (!flash_attention || !store.layout.is_compact || k->type == GGML_TYPE_F32 || v->type == GGML_TYPE_F32) {
-        return H2O_ATTENTION_COMPOSED;
-    }
-    return has_flash_attention(layer) ? H2O_ATTENTION_FLASH : H2O_ATTENTION_COMPOSED;
-}
-
-bool h2o_context::has_flash_attention(const h2o_kv_layer & layer) const {
-    ggml_init_params params = { 16*ggml_tensor_overhead(), nullptr, true };
-    ggml_context_ptr ctx { ggml_init(params) };
-
-    ggml_tensor * k    = store.view(ctx.get(), layer, H2O_K, 0);
-    ggml_tensor * v    = store.view(ctx.get(), layer, H2O_V, 0);
-    ggml_tensor * q    = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
-    ggml_tensor * mask = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F16, k->ne[1], 1);
-
-    return ggml_backend_dev_supports_op(layer.device, ggml_flash_attn_ext(ctx.get(), q, k, v, mask, 1.0f, 0.0f, 0.0f));
-}
-
-void h2o_context::check_retrieval() const {
-    for (const auto & layer : store.layers()) {
-        bool ok = layer.is_dense() || env.kinds[layer.il] == H2O_ATTENTION_FUSED;
-        if (ok && index && !layer.is_dense()) {
-            ggml_init_params params = { 4*ggml_tensor_overhead(), nullptr, true };
-            ggml_context_ptr ctx { ggml_init(params) };
-
-            ggml_tensor * q = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, 1, layer.n_head);
-
-            ok = ggml_backend_dev_supports_op(layer.device,
-                    ggml_h2o_top_keys(ctx.get(), q, index->keys(ctx.get(), layer, 0, 1), nullptr, 1, 1, 0));
-        }
-        if (!ok) {
-            throw h2o_refusal(index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL,
-                    format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash "
-                            "attention "
-                        "on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s", index ?
-                                "retrieval index" : "a cold store",
-                        layer.il, index ? "retrieval ngrams" : "none"));
-        }
-    }
 }
 
 llama_h2o_kv * h2o_context::sequence(llama_seq_id seq_id) const {
@@ -153,7 +157,7 @@ void h2o_context::clear(bool data) {
 }
 
 void h2o_context::clear(llama_h2o_kv & kv) {
-    remove_cells(kv.id, 0);
+    caches.remove_cells(kv.id, 0);
     caches.side.clear(kv.id);
     kv.sequence.clear();
     store.go_back(kv.id, kv.state(), {}, backends);
@@ -170,70 +174,25 @@ void h2o_context::go_back(llama_h2o_kv & kv, uint32_t pos, const std::optional<h
         kv.sequence.rewind(pos);
     }
     store.go_back(kv.id, kv.state(), rows, moves_keys ? backends : std::vector<ggml_backend_t>());
-    remove_cells(kv.id, pos);
-}
-
-void h2o_context::remove_cells(llama_seq_id seq_id, uint32_t n) {
-    caches.cache->seq_rm(seq_id, n, -1);
-    if (caches.dense_cache) {
-        caches.dense_cache->seq_rm(seq_id, n, -1);
-    }
-}
-
-void h2o_context::fill_cells(llama_seq_id seq_id, uint32_t n) {
-    auto * full = caches.dense_cache ? caches.dense_cache.get() : store.layout.is_compact ? nullptr :
-            caches.cache.get();
-    if (!full || n == 0) {
-        return;
-    }
-
-    // by a batch that is not computed
-    std::vector<llama_pos>      pos(n);
-    std::vector<int32_t>        n_seq_id(n, 1);
-    std::vector<llama_seq_id *> seq_ids(n, &seq_id);
-    std::iota(pos.begin(), pos.end(), 0);
-
-    llama_ubatch ubatch = {};
-    ubatch.n_tokens = n;
-    ubatch.n_pos    = 1;
-    ubatch.pos      = pos.data();
-    ubatch.n_seq_id = n_seq_id.data();
-    ubatch.seq_id   = seq_ids.data();
-    full->apply_ubatch(dense_slots(seq_id, 0, n), ubatch);
-}
-
-llama_kv_cache::slot_info h2o_context::slots(llama_seq_id seq_id, uint32_t pos, uint32_t n_tokens) const {
-    llama_kv_cache::slot_info res;
-    res.s0 = seq_id;
-    res.s1 = seq_id;
-    res.resize(1);
-    res.strm[0] = seq_id;
-    for (uint32_t i = 0; i < n_tokens; ++i) {
-        res.idxs[0].push_back(store.layout.row_of(pos + i));
-    }
-    return res;
-}
-
-llama_kv_cache::slot_info h2o_context::dense_slots(llama_seq_id seq_id, uint32_t pos, uint32_t n_tokens) const {
-    auto res = slots(seq_id, pos, n_tokens);
-    std::iota(res.idxs[0].begin(), res.idxs[0].end(), pos);
-    return res;
+    caches.remove_cells(kv.id, pos);
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> h2o_context::memory_breakdown() const {
     auto res = caches.cache->memory_breakdown();
-    if (caches.dense_cache) {
-        for (const auto & [buft, size] : caches.dense_cache->memory_breakdown()) {
+
+    const auto add = [&](const std::map<ggml_backend_buffer_type_t, size_t> & sizes) {
+        for (const auto & [buft, size] : sizes) {
             res[buft] += size;
         }
+    };
+    if (caches.dense_cache) {
+        add(caches.dense_cache->memory_breakdown());
     }
-    for (const auto & [buft, size] : caches.side.memory_breakdown()) {
-        res[buft] += size;
+    for (const auto * cache : caches.side.all()) {
+        add(cache->memory_breakdown());
     }
     if (index) {
-        for (const auto & [buft, size] : index->sizes()) {
-            res[buft] += size;
-        }
+        add(index->sizes());
     }
     return res;
 }
@@ -330,7 +289,7 @@ void h2o_context::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama
         if (index) {
             index->copy(src->id, dst->id, src->state().n_tokens);
         }
-        fill_cells(dst->id, src->state().n_tokens);
+        caches.fill_cells(dst->id, src->state().n_tokens);
         caches.side.copy(src->id, dst->id);
         dst->sequence.copy_from(src->sequence);
     } catch (const std::exception & e) { // a device that cannot be read
@@ -369,38 +328,4 @@ llama_pos h2o_context::seq_pos_max(llama_seq_id seq_id) const {
     const auto * kv = sequence(seq_id);
 
     return kv ? (llama_pos) kv->state().n_tokens - 1 : -1;
-}
-
-llama_h2o_stats h2o_context::stats(const llama_h2o_kv & kv) const {
-    llama_h2o_stats res = kv.stats;
-
-    const auto &   state  = kv.state();
-    const uint64_t n      = state.n_tokens;
-    const uint32_t start  = state.open_start(config);
-    const uint64_t n_kept = store.layout.is_compact ? config.n_memory(start) + n - start : n;
-
-    res.bytes_token   = store.row_bytes(false) + store.row_bytes(true);
-    res.bytes_kept    = n_kept*store.row_bytes(false) + n*store.row_bytes(true);
-    res.bytes_dropped = store.cold(kv.id) ? 0 : (n - n_kept)*store.row_bytes(false);
-    res.bytes_cold    = store.cold(kv.id) ? store.cold(kv.id)->n_bytes() : 0;
-    res.bytes_kv      = store.n_bytes();
-    res.bytes_intra   = intra ? intra->n_bytes() : 0;
-    for (const auto & [buft, size] : index ? index->sizes() : std::map<ggml_backend_buffer_type_t, size_t>()) {
-        res.bytes_index += size/seqs.size();
-    }
-    for (const auto & [buft, size] : caches.side.memory_breakdown()) {
-        res.bytes_side += size/seqs.size();
-    }
-    for (const auto & [pos, checkpoint] : state.checkpoints) {
-        res.bytes_side += checkpoint.side ? checkpoint.side->size() : 0;
-    }
-    for (const auto & layer : state.layers) {
-        res.bytes_scores += (layer.scores.size() + layer.memory_scores.size())*sizeof(float);
-        res.bytes_memory += layer.memory.size()*sizeof(int32_t);
-    }
-
-    res.t_gather_us    = kv.profile.t_part_us[H2O_PART_GATHER];
-    res.t_attention_us = kv.profile.t_part_us[H2O_PART_ATTENTION];
-    res.t_scores_us    = kv.profile.t_part_us[H2O_PART_SCORES];
-    return res;
 }

@@ -100,17 +100,6 @@ public:
     void go_back(llama_h2o_kv & kv, uint32_t pos, const std::optional<h2o_checkpoint> & checkpoint,
             const std::optional<h2o_row_copies> & rows, bool moves_keys);
 
-    // the caches know that a sequence has the first n positions, or none from n on
-    void fill_cells  (llama_seq_id seq_id, uint32_t n);
-    void remove_cells(llama_seq_id seq_id, uint32_t n);
-
-    // the cells of positions [pos, pos + n_tokens) in the cache, and in the dense layers'
-    llama_kv_cache::slot_info slots      (llama_seq_id seq_id, uint32_t pos, uint32_t n_tokens) const;
-    llama_kv_cache::slot_info dense_slots(llama_seq_id seq_id, uint32_t pos, uint32_t n_tokens) const;
-
-    // counts, times and bytes of a sequence
-    llama_h2o_stats stats(const llama_h2o_kv & kv) const;
-
     const h2o_config    config;
     const llama_model & model;
     const uint32_t      n_batch;
@@ -127,14 +116,10 @@ public:
     std::vector<ggml_backend_t> backends; // of llama_context, the CPU's last
 
 private:
-    // the best that a layer's device can compute
-    h2o_attention_kind attention_kind(const h2o_kv_layer & layer, bool flash_attention) const;
-    bool has_flash_attention(const h2o_kv_layer & layer) const; // ggml's
-
-    // throws std::runtime_error if a layer cannot have extra keys that only our operator takes
-    void check_retrieval() const;
-
     bool remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1);
+
+    // this one, or all: -1. Throws std::runtime_error if there is none
+    std::vector<llama_h2o_kv *> sequences_of(llama_seq_id seq_id) const;
 
     std::vector<std::unique_ptr<llama_h2o_kv>> seqs;
 };

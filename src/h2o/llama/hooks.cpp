@@ -75,7 +75,12 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     // a cache of windows that is simulated full has all sequences in it, with as many tokens each
     const uint32_t n_seqs = h2o->memory.caches.side.window ? h2o->memory.sequences().size() : 1;
 
-    for (auto step : h2o->largest_steps()) {
+    const auto & memory = h2o->memory;
+    const auto & kinds  = memory.env.kinds;
+    const bool   fused  = std::count(kinds.begin(), kinds.end(), H2O_ATTENTION_FUSED) > 0;
+
+    for (auto step : h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch,
+            memory.n_ubatch, fused)) {
         step.n_tokens = std::max(step.n_tokens/n_seqs, 1u)*n_seqs;
         h2o->set_reserve_step(step);
         if (!ctx.graph_reserve(step.n_tokens, n_seqs, 1, mctx)) {
@@ -140,8 +145,10 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     const uint32_t n_memory = config.n_memory(pos);
     const uint32_t tail_pos = std::min(pos, 32*S);
 
-    // graphs are reserved for a whole ubatch; phase 1 has up to three runs; tokens of several sequences share a graph
+    // Graphs are reserved for a whole ubatch, in which tokens of several sequences share a graph. Phase 1 may begin
+    // within a chunk.
     const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
+    const uint32_t n_intra  = (std::min(h2o->n_batch, n_positions) + n_seq + S - 1)/S + 1;
 
     std::vector<std::pair<h2o_step, uint32_t>> steps = {
         { { h2o_step::DECODE, pos, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false }, n_seq },
@@ -150,7 +157,7 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
         steps.push_back({ { h2o_step::TAIL, tail_pos, std::min(S, n_positions - tail_pos), 0, 0, false }, 1 });
     }
     if (config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
-        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, 3 });
+        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, n_intra });
         steps.push_back({ { h2o_step::INTER, pos, std::min(n, h2o->n_batch), 0, n_memory, false }, n_chunks });
     } else {
         steps.push_back({ { h2o_step::SINGLE_PASS, pos, n, 0, n_memory, false }, n_chunks });

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <numeric>
 #include <stdexcept>
 
 uint32_t llama_h2o_n_learned_positions(const llama_model * model) {
@@ -151,4 +152,43 @@ std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
         throw std::invalid_argument("[h2o] dense layers: no layer is left for H2O. Switch H2O off instead");
     }
     return res;
+}
+
+void h2o_model_caches::remove_cells(llama_seq_id seq_id, uint32_t n) {
+    cache->seq_rm(seq_id, n, -1);
+    if (dense_cache) {
+        dense_cache->seq_rm(seq_id, n, -1);
+    }
+}
+
+void h2o_add_slots(llama_kv_cache::slot_info & slots, llama_seq_id seq_id, uint32_t first, uint32_t n) {
+    slots.s0 = slots.strm.empty() ? seq_id : std::min<uint32_t>(slots.s0, seq_id);
+    slots.s1 = slots.strm.empty() ? seq_id : std::max<uint32_t>(slots.s1, seq_id);
+    slots.strm.push_back(seq_id);
+    slots.idxs.emplace_back(n);
+    std::iota(slots.idxs.back().begin(), slots.idxs.back().end(), first);
+}
+
+void h2o_model_caches::fill_cells(llama_seq_id seq_id, uint32_t n) {
+    auto * full = dense_cache ? dense_cache.get() : config.evict ? nullptr : cache.get();
+    if (!full || n == 0) {
+        return;
+    }
+
+    // by a batch that is not computed
+    std::vector<llama_pos>      pos(n);
+    std::vector<int32_t>        n_seq_id(n, 1);
+    std::vector<llama_seq_id *> seq_ids(n, &seq_id);
+    std::iota(pos.begin(), pos.end(), 0);
+
+    llama_ubatch ubatch = {};
+    ubatch.n_tokens = n;
+    ubatch.n_pos    = 1;
+    ubatch.pos      = pos.data();
+    ubatch.n_seq_id = n_seq_id.data();
+    ubatch.seq_id   = seq_ids.data();
+
+    llama_kv_cache::slot_info slots = {};
+    h2o_add_slots(slots, seq_id, 0, n);
+    full->apply_ubatch(slots, ubatch);
 }

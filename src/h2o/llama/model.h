@@ -9,6 +9,9 @@
 #include <memory>
 #include <vector>
 
+// adds a sequence's rows [first, first + n)
+void h2o_add_slots(llama_kv_cache::slot_info & slots, llama_seq_id seq_id, uint32_t first, uint32_t n);
+
 // What H2O needs of a model: its caches, and their layers.
 struct h2o_model_caches {
     // throws std::runtime_error, with the reason, if H2O cannot work with this model
@@ -28,6 +31,10 @@ struct h2o_model_caches {
     int32_t source(int32_t il) const { return sources[il]; }
 
     std::vector<h2o_kv_layer> layers() const;
+
+    // the caches know that a sequence has the first n positions, or none from n on
+    void fill_cells  (llama_seq_id seq_id, uint32_t n);
+    void remove_cells(llama_seq_id seq_id, uint32_t n);
 
 private:
     void add_layers(const llama_kv_cache & cache, std::vector<h2o_kv_layer> & layers) const;

@@ -58,23 +58,19 @@ bool h2o_step_context::next() {
     return false;
 }
 
-void h2o_step_context::begin_call(h2o_sequence_call & call) {
-    if (call.transaction) {
-        return;
-    }
-    // said for this call only
-    call.kv->next_call  = LLAMA_H2O_CALL_AUTO;
-    call.kv->dense_tail = 0;
-
-    call.transaction = std::make_unique<h2o_transaction>(*call.kv, call.steps, call.n_tokens);
-}
-
 bool h2o_step_context::apply() {
     try {
         t_start_us = ggml_time_us();
 
         for (const auto & s : steps[i_step]) {
-            begin_call(calls[s.i_call]);
+            auto & call = calls[s.i_call];
+            if (!call.transaction) {
+                // said for this call only
+                call.kv->next_call  = LLAMA_H2O_CALL_AUTO;
+                call.kv->dense_tail = 0;
+
+                call.transaction = std::make_unique<h2o_transaction>(*call.kv, call.steps, call.n_tokens);
+            }
         }
 
         // in phase 2 the cells are already there
@@ -217,14 +213,6 @@ bool h2o_step_context::finish_step(const h2o_call_step & s, int64_t t_us) {
     const uint32_t n_done = step.has_phase2 ? 0 : step.offset + step.n_tokens;
 
     return !s.kv->progress || s.kv->progress(step.phase, n_done, calls[s.i_call].n_tokens, s.kv->progress_data);
-}
-
-std::vector<h2o_step> h2o_step_context::largest_steps() const {
-    const auto & kinds = memory.env.kinds;
-    const bool   fused = std::any_of(kinds.begin(), kinds.end(),
-            [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
-
-    return h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch, memory.n_ubatch, fused);
 }
 
 std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubatch) const {

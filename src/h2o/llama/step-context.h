@@ -48,9 +48,6 @@ public:
     bool apply() override;
     bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override;
 
-    // the largest steps, whose compute buffers are reserved
-    std::vector<h2o_step> largest_steps() const;
-
     // The step to reserve graphs for; else a whole chunk with a full memory set, and a generated token of each
     // sequence.
     void set_reserve_step(const h2o_step & step) { reserve_step = step; }
@@ -66,7 +63,6 @@ public:
     uint32_t n_kv_text() const { return (dense ? dense.get() : this)->get_n_kv(); }
 
 private:
-    void begin_call(h2o_sequence_call & call);
     void begin_step(const h2o_call_step & s, uint32_t first);
 
     bool finish_step(const h2o_call_step & s, int64_t t_us);

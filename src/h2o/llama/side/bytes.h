@@ -11,6 +11,14 @@
 
 // llama.cpp's states as bytes in memory.
 
+// FNV-1a; hash: of the bytes before these
+inline uint64_t h2o_hash(const void * data, size_t n, uint64_t hash = 0xcbf29ce484222325) {
+    for (size_t i = 0; i < n; ++i) {
+        hash = (hash ^ ((const uint8_t *) data)[i])*0x100000001b3;
+    }
+    return hash;
+}
+
 class h2o_byte_writer : public llama_io_write_i {
 public:
     // counts: only the number of bytes is right

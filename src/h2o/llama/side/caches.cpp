@@ -47,13 +47,21 @@ void h2o_side_caches::load_window(llama_seq_id seq_id, const std::vector<uint8_t
     window->state_read(io, seq_id, 0);
 }
 
-std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id, bool counts) const {
-    h2o_byte_writer io(counts);
+std::vector<llama_memory_i *> h2o_side_caches::all() const {
+    std::vector<llama_memory_i *> res;
     if (window) {
-        window->state_write(io, seq_id, 0);
+        res.push_back(window.get());
     }
     if (recurrent) {
-        recurrent->state_write(io, seq_id, 0);
+        res.push_back(recurrent.get());
+    }
+    return res;
+}
+
+std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id, bool counts) const {
+    h2o_byte_writer io(counts);
+    for (auto * cache : all()) {
+        cache->state_write(io, seq_id, 0);
     }
     io.bytes.shrink_to_fit(); // it grew by doubling
     return std::move(io.bytes);
@@ -63,11 +71,8 @@ void h2o_side_caches::load(llama_seq_id seq_id, const std::vector<uint8_t> & sav
     clear(seq_id);
 
     h2o_byte_reader io(saved);
-    if (window) {
-        window->state_read(io, seq_id, 0);
-    }
-    if (recurrent) {
-        recurrent->state_read(io, seq_id, 0);
+    for (auto * cache : all()) {
+        cache->state_read(io, seq_id, 0);
     }
 }
 
@@ -115,11 +120,8 @@ void h2o_side_caches::rewind(llama_seq_id seq_id, uint32_t pos) {
 }
 
 void h2o_side_caches::clear(llama_seq_id seq_id) {
-    if (window) {
-        window->seq_rm(seq_id, -1, -1);
-    }
-    if (recurrent) {
-        recurrent->seq_rm(seq_id, -1, -1);
+    for (auto * cache : all()) {
+        cache->seq_rm(seq_id, -1, -1);
     }
 }
 
@@ -130,14 +132,4 @@ void h2o_side_caches::copy(llama_seq_id from, llama_seq_id to) {
     if (window) { // upstream's copy waits for the next decode
         load_window(to, save_window(from));
     }
-}
-
-std::map<ggml_backend_buffer_type_t, size_t> h2o_side_caches::memory_breakdown() const {
-    auto res = window ? window->memory_breakdown() : std::map<ggml_backend_buffer_type_t, size_t>();
-    if (recurrent) {
-        for (const auto & [buft, size] : recurrent->memory_breakdown()) {
-            res[buft] += size;
-        }
-    }
-    return res;
 }

@@ -4,7 +4,6 @@
 #include "llama-memory-recurrent.h"
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -47,7 +46,7 @@ public:
     void clear(llama_seq_id seq_id);
     void copy (llama_seq_id from, llama_seq_id to);
 
-    std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const;
+    std::vector<llama_memory_i *> all() const;
 
     std::unique_ptr<llama_kv_cache>         window;    // or null
     std::unique_ptr<llama_memory_recurrent> recurrent; // or null: a cell and a spare one of each sequence

@@ -1,11 +1,13 @@
 #include "h2o/llama/state/record-io.h"
 
+#include "h2o/llama/side/bytes.h"
 #include "h2o/llama/state/row-notes.h"
 
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
 static constexpr uint32_t VERSION = 16;
@@ -40,15 +42,6 @@ static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
     return res;
 }
 
-// FNV-1a. Upstream reads the state of its caches without a check.
-static uint64_t checksum(const std::vector<uint8_t> & bytes) {
-    uint64_t res = 0xcbf29ce484222325;
-    for (const uint8_t byte : bytes) {
-        res = (res ^ byte)*0x100000001b3;
-    }
-    return res;
-}
-
 void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_checkpoint & record) {
     write_array(io, header(kv.context.config, record.layers.size()));
     write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored,
@@ -67,7 +60,8 @@ void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const 
 
     static const std::vector<uint8_t> none;
     const auto & side = record.side ? *record.side : none;
-    write_array(io, std::vector<uint64_t> { side.size(), io.is_counting() ? 0 : checksum(side) });
+    const uint64_t hash = io.is_counting() ? 0 : h2o_hash(side.data(), side.size()); // upstream checks nothing
+    write_array(io, std::vector<uint64_t> { side.size(), hash });
     write_array(io, side);
 }
 
@@ -151,11 +145,11 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
         record.layers.push_back(std::move(r));
     }
 
-    const auto side = read_array<uint64_t>(io, 2); // size, checksum
+    const auto side = read_array<uint64_t>(io, 2); // size, hash
     if (side[0] > 0) {
         check(!kv.context.caches.side.empty());
         record.side = std::make_shared<const std::vector<uint8_t>>(read_array<uint8_t>(io, side[0]));
-        check(checksum(*record.side) == side[1]);
+        check(h2o_hash(record.side->data(), side[0]) == side[1]);
     }
     return record;
 }
@@ -214,15 +208,7 @@ void h2o_rows_read(llama_io_read_i & io, h2o_row_copies & rows) {
     }
 }
 
-void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text) {
-    write_array(io, text.text());
-}
-
-std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
-    return read_array<int32_t>(io, n_tokens);
-}
-
-void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens) {
+void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens, bool has_ids) {
     const auto & log = text.log();
     const auto   end = std::partition_point(log.begin(), log.end(),
             [&](const auto & row) { return row.query < (int32_t) n_tokens; });
@@ -233,18 +219,23 @@ void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n
     io.write(&start, sizeof(start));
     io.write(&n, sizeof(n));
     write_array(io, h2o_lookup_log(log.begin(), end));
+    if (has_ids) {
+        write_array(io, text.text());
+    }
 }
 
-h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const llama_h2o_kv & kv, uint32_t n_tokens, uint32_t & start) {
-    const auto & config  = kv.context.config;
-    const auto   n_new   = kv.state().text->n_new();
+void h2o_text_read(llama_io_read_i & io, const llama_h2o_kv & kv, bool has_ids, h2o_saved_sequence & saved) {
+    const auto &   config   = kv.context.config;
+    const auto     n_new    = kv.state().text->n_new();
+    const uint32_t n_tokens = saved.record.n_tokens;
 
-    uint64_t n;
+    uint32_t & start = saved.lookup_start;
+    uint64_t   n;
     io.read(&start, sizeof(start));
     io.read(&n, sizeof(n));
     check(start <= n_tokens && n <= (uint64_t) n_tokens*n_new);
 
-    const auto log = read_array<h2o_lookup_row>(io, n);
+    auto log = read_array<h2o_lookup_row>(io, n);
     uint32_t n_asked = 0; // by the query so far
     for (size_t i = 0; i < n; ++i) {
         const auto [pos, query] = log[i];
@@ -256,5 +247,8 @@ h2o_lookup_log h2o_lookups_read(llama_io_read_i & io, const llama_h2o_kv & kv, u
         n_asked = is_first ? 1 : n_asked + 1;
         check(n_asked <= n_new);
     }
-    return log;
+    saved.lookups = std::move(log);
+    if (has_ids) {
+        saved.text = read_array<int32_t>(io, n_tokens);
+    }
 }

@@ -95,10 +95,7 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
         h2o_checkpoints_write(io, kv);
     }
     if (state.text) {
-        h2o_lookups_write(io, *state.text, n_tokens);
-        if (!partial) {
-            h2o_text_write(io, *state.text);
-        }
+        h2o_text_write(io, *state.text, n_tokens, !partial);
     }
     if (partial) {
         return;
@@ -167,7 +164,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         saved.checkpoints = h2o_checkpoints_read(io, kv, saved.record);
     }
     if (kv.state().text) {
-        saved.lookups = h2o_lookups_read(io, kv, n_tokens, saved.lookup_start);
+        h2o_text_read(io, kv, !partial, saved);
     }
 
     std::optional<h2o_cold_store> cold;
@@ -176,9 +173,6 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     } else {
         if (!context.caches.side.empty() && !saved.record.side && n_tokens > 0) {
             throw std::runtime_error("[h2o] this state lacks the sliding windows and recurrent states of this model");
-        }
-        if (kv.state().text) {
-            saved.text = h2o_text_read(io, n_tokens);
         }
         if (store.cold(kv.id)) {
             read_cold_store(io, cold.emplace(store.cold(kv.id)->empty_like()), saved.record.layers[0].n_built);
@@ -194,14 +188,14 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
             }
             for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset,
                     size_t size) { io.read_tensor(t, offset, size); });
-            context.fill_cells(kv.id, n_tokens);
+            context.caches.fill_cells(kv.id, n_tokens);
         }
         if (const auto side = saved.record.side) {
             context.caches.side.load(kv.id, *side);
         }
         kv.sequence.restore(std::move(saved));
         store.go_back(kv.id, kv.state(), rows, context.backends);
-        context.remove_cells(kv.id, n_tokens);
+        context.caches.remove_cells(kv.id, n_tokens);
     } catch (...) {
         context.clear(kv);
         throw;
@@ -227,41 +221,40 @@ size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are
-void h2o_context::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
-    if (seq_id >= 0) {
-        const auto * kv = sequence(seq_id);
-        if (!kv) {
-            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id,
-                    seqs.size()));
-        }
-        write_sequence(io, *kv, flags);
-        return;
-    }
-
-    const uint32_t n = seqs.size();
-    io.write(&n, sizeof(n));
+std::vector<llama_h2o_kv *> h2o_context::sequences_of(llama_seq_id seq_id) const {
+    std::vector<llama_h2o_kv *> res;
     for (const auto & kv : seqs) {
+        if (seq_id < 0 || kv->id == seq_id) {
+            res.push_back(kv.get());
+        }
+    }
+    if (res.empty()) {
+        throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id, seqs.size()));
+    }
+    return res;
+}
+
+void h2o_context::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+    const auto kvs = sequences_of(seq_id);
+    if (seq_id < 0) {
+        const uint32_t n = kvs.size();
+        io.write(&n, sizeof(n));
+    }
+    for (const auto * kv : kvs) {
         write_sequence(io, *kv, flags);
     }
 }
 
 void h2o_context::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
-    if (seq_id >= 0) {
-        auto * kv = sequence(seq_id);
-        if (!kv) {
-            throw std::runtime_error(format("[h2o] there is no sequence %d, this context has %zu", seq_id,
-                    seqs.size()));
+    const auto kvs = sequences_of(seq_id);
+    if (seq_id < 0) {
+        uint32_t n;
+        io.read(&n, sizeof(n));
+        if (n != kvs.size()) {
+            throw std::runtime_error(format("[h2o] this state is of %u sequences, the context has %zu", n, kvs.size()));
         }
-        read_sequence(io, *kv, flags);
-        return;
     }
-
-    uint32_t n;
-    io.read(&n, sizeof(n));
-    if (n != seqs.size()) {
-        throw std::runtime_error(format("[h2o] this state is of %u sequences, the context has %zu", n, seqs.size()));
-    }
-    for (auto & kv : seqs) {
+    for (auto * kv : kvs) {
         read_sequence(io, *kv, flags);
     }
 }
