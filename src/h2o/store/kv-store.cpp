@@ -2,7 +2,6 @@
 
 #include "h2o/config/refusal.h"
 #include "h2o/store/buffers.h"
-#include "h2o/store/cold/offloaded-rows.h"
 #include "h2o/store/cold/store.h"
 
 #include <algorithm>
@@ -24,7 +23,7 @@ static h2o_codec_type codec_type(ggml_type type) {
 
 h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq,
         std::vector<h2o_kv_layer> layers, const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place)
-    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), offloads(n_seq) {
+    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), cold_stores(n_seq) {
     for (const auto & layer : all_layers) {
         for (int part = H2O_K; part <= (layer.v_is_in_k() ? H2O_K : H2O_V); ++part) {
             all_parts.push_back({ &layer, (h2o_kv_part) part });
@@ -49,9 +48,8 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
     if (config.lossless.mode != LLAMA_H2O_LOSSLESS_OFF) {
         codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
     }
-    for (auto & offload : offloads) {
-        offload.cold      = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
-        offload.offloaded = std::make_unique<h2o_offloaded_rows>(*offload.cold);
+    for (auto & cold : cold_stores) {
+        cold = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
     }
 }
 

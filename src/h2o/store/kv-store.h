@@ -18,7 +18,6 @@
 
 class h2o_cold_place;
 class h2o_cold_store;
-class h2o_offloaded_rows;
 
 // K and V of all sequences of a context: their rows in the cache, and evicted rows in the cold store.
 class h2o_kv_store {
@@ -88,20 +87,13 @@ public:
     // bytes of all rows of a sequence that are ever used
     uint64_t n_bytes() const;
 
-    // NULL without a cold store
-    h2o_cold_store     * cold     (uint32_t seq) const { return offloads[seq].cold.get(); }
-    h2o_offloaded_rows * offloaded(uint32_t seq) const { return offloads[seq].offloaded.get(); }
+    // NULL: there is none
+    h2o_cold_store * cold(uint32_t seq) const { return cold_stores[seq].get(); }
 
     const h2o_layout    layout;
     const h2o_positions positions;
 
 private:
-    // of one sequence
-    struct offload {
-        std::unique_ptr<h2o_cold_store>     cold;
-        std::unique_ptr<h2o_offloaded_rows> offloaded;
-    };
-
     // compact layout: where a part of the n positions in the memory set of a chunk is as it was written
     uint32_t written_row(h2o_kv_part part, uint32_t n, uint32_t chunk_start) const {
         return part == H2O_K && positions.is_moved(chunk_start) ? layout.first_written_row(n) : layout.first_row(n);
@@ -120,7 +112,8 @@ private:
     std::vector<h2o_kv_layer>  all_layers;
     std::vector<part_of_layer> all_parts;
     std::vector<part_of_layer> memory_parts; // of layers with memory sets
-    std::vector<offload>       offloads;     // by sequence
+
+    std::vector<std::unique_ptr<h2o_cold_store>> cold_stores; // by sequence
 
     std::map<int32_t, h2o_rope> ropes; // by layer
 
