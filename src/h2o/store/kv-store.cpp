@@ -7,20 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-static h2o_codec_type codec_type(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_F16:  return H2O_CODEC_TYPE_F16;
-        case GGML_TYPE_BF16: return H2O_CODEC_TYPE_BF16;
-        case GGML_TYPE_F32:  return H2O_CODEC_TYPE_F32;
-        case GGML_TYPE_Q8_0: return H2O_CODEC_TYPE_Q8_0;
-        case GGML_TYPE_Q4_0: return H2O_CODEC_TYPE_Q4_0;
-        case GGML_TYPE_Q4_1: return H2O_CODEC_TYPE_Q4_1;
-        case GGML_TYPE_Q5_0: return H2O_CODEC_TYPE_Q5_0;
-        case GGML_TYPE_Q5_1: return H2O_CODEC_TYPE_Q5_1;
-        default:             return H2O_CODEC_TYPE_U8;
-    }
-}
-
 h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq,
         std::vector<h2o_kv_layer> layers, const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place)
     : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), cold_stores(n_seq) {
@@ -41,7 +27,7 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
     for (const auto & layer : all_layers) {
         if (!layer.is_dense()) {
             row_sizes.push_back({ layer.k.t->nb[1], layer.v.t->nb[1] });
-            types.push_back({ layer.il, { codec_type(layer.k.t->type), codec_type(layer.v.t->type) } });
+            types.push_back({ layer.il, { layer.k.t->type, layer.v.t->type } });
         }
     }
     std::shared_ptr<h2o_cold_codec> codec;
