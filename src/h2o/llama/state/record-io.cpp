@@ -214,7 +214,7 @@ void h2o_rows_read(llama_io_read_i & io, h2o_row_copies & rows) {
     }
 }
 
-void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text) {
+void h2o_text_write(llama_io_write_i & io, const h2o_lookup & text) {
     write_array(io, text.text());
 }
 
@@ -222,7 +222,7 @@ std::vector<int32_t> h2o_text_read(llama_io_read_i & io, uint32_t n_tokens) {
     return read_array<int32_t>(io, n_tokens);
 }
 
-void h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens) {
+void h2o_lookups_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens) {
     const auto & log = text.log();
     const auto   end = std::partition_point(log.begin(), log.end(),
             [&](const auto & row) { return row.query < (int32_t) n_tokens; });

@@ -25,9 +25,9 @@ std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, co
 void h2o_rows_write(llama_io_write_i & io, const h2o_row_copies & rows);
 void h2o_rows_read (llama_io_read_i  & io, h2o_row_copies & rows);
 
-void                 h2o_text_write(llama_io_write_i & io, const h2o_tiles & text);
+void                 h2o_text_write(llama_io_write_i & io, const h2o_lookup & text);
 std::vector<int32_t> h2o_text_read (llama_io_read_i  & io, uint32_t n_tokens);
 
 // what the queries before n_tokens have looked up
-void           h2o_lookups_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens);
+void           h2o_lookups_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens);
 h2o_lookup_log h2o_lookups_read (llama_io_read_i  & io, const llama_h2o_kv & kv, uint32_t n_tokens, uint32_t & start);
