@@ -24,10 +24,10 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
 
     std::vector<std::array<size_t, 2>> row_sizes;
     std::vector<h2o_cold_codec::layer> types;
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense()) {
-            row_sizes.push_back({ layer.k.t->nb[1], layer.v.t->nb[1] });
-            types.push_back({ layer.il, { layer.k.t->type, layer.v.t->type } });
+    for (const auto & [layer, part] : memory_parts) {
+        if (part == H2O_K) {
+            row_sizes.push_back({ layer->k.t->nb[1], layer->v.t->nb[1] });
+            types.push_back({ layer->il, { layer->k.t->type, layer->v.t->type } });
         }
     }
     std::shared_ptr<h2o_cold_codec> codec;
@@ -79,7 +79,7 @@ void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) con
         rotations.push_back({ k, rope, layout.first_written_row(1), layout.first_row(1),
                 std::vector<int32_t>(k.n_head, 1) });
     }
-    h2o_key_rotor::check(backends, rotations);
+    h2o_row_mover::check(backends, rotations);
 }
 
 void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state,
@@ -123,18 +123,16 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
     }
 
     std::vector<h2o_key_rotation> rotations;
-    for (const auto & layer : all_layers) {
-        if (layer.is_dense()) {
+    for (const auto & [layer, part] : memory_parts) {
+        const auto &   memory = state.layers[layer->index].memory;
+        const uint32_t n      = state.layers[layer->index].n_memory();
+        if (part == H2O_V || n == 0) {
             continue;
         }
-        const auto &   memory = state.layers[layer.index].memory;
-        const uint32_t n      = state.layers[layer.index].n_memory();
-        const auto     k      = rows(layer, H2O_K, seq);
-        const auto     rope   = ropes.find(layer.il);
-        if (rope == ropes.end() && n > 0) { // its keys know no positions
+        const auto k    = rows(*layer, H2O_K, seq);
+        const auto rope = ropes.find(layer->il);
+        if (rope == ropes.end()) { // its keys know no positions
             h2o_copy_rows(k.t, k.row0 + layout.first_written_row(n), k.t, k.row0 + layout.first_row(n), n);
-        }
-        if (rope == ropes.end() || n == 0) {
             continue;
         }
 
@@ -146,7 +144,7 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
         }
         rotations.push_back({ k, rope->second, layout.first_written_row(n), layout.first_row(n), std::move(shifts) });
     }
-    rotor.rotate(backends, rotations);
+    mover.rotate(backends, rotations);
 }
 
 std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_checkpoint & checkpoint) const {
@@ -158,30 +156,26 @@ std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_c
 
     auto range = res.ranges().begin();
     for (const auto & [layer, part] : memory_parts) {
-        read_memory_rows(seq, checkpoint.layers[layer->index].memory, *layer, part, (uint8_t *) range++->copy->data);
+        const auto & memory = checkpoint.layers[layer->index].memory;
+        const auto   r      = rows(*layer, part, seq);
+        const size_t n      = memory.size()/r.n_head;
+        const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
+        const size_t stride = r.t->nb[1];
+        auto *       dst    = (uint8_t *) range++->copy->data;
+
+        std::vector<uint8_t> found(n*stride);
+        for (size_t h = 0; h < r.n_head; ++h) { // its own positions
+            std::vector<h2o_cold_store::wanted> wanted;
+            for (size_t i = 0; i < n; ++i) {
+                wanted.push_back({ memory[h*n + i], found.data() + i*stride });
+            }
+            cold(seq)->read(layer->index, part, wanted);
+            for (size_t i = h*n_byte; i < found.size(); i += stride) {
+                std::copy_n(found.data() + i, n_byte, dst + i);
+            }
+        }
     }
     return res;
-}
-
-// of every head its own positions
-void h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer,
-        h2o_kv_part part, uint8_t * dst) const {
-    const auto   r      = rows(layer, part, seq);
-    const size_t n      = memory.size()/r.n_head;
-    const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
-    const size_t stride = r.t->nb[1];
-
-    std::vector<uint8_t> found(n*stride);
-    for (size_t h = 0; h < r.n_head; ++h) {
-        std::vector<h2o_cold_store::wanted> wanted;
-        for (size_t i = 0; i < n; ++i) {
-            wanted.push_back({ memory[h*n + i], found.data() + i*stride });
-        }
-        cold(seq)->read(layer.index, part, wanted);
-        for (size_t i = 0; i < n; ++i) {
-            std::copy_n(found.data() + i*stride + h*n_byte, n_byte, dst + i*stride + h*n_byte);
-        }
-    }
 }
 
 void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::optional<h2o_row_copies> & rows,
@@ -197,28 +191,17 @@ void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const
     }
 }
 
-h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t end) const {
+h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t end, bool with_moved) const {
     const uint32_t n = config.n_memory(start);
 
     h2o_row_copies res;
     for (const auto & [layer, part] : memory_parts) {
         res.add(rows(*layer, part, seq), written_row(part, n, start), n, start - n);
         res.add(rows(*layer, part, seq), layout.row_of(0), end - start, start);
-    }
-    return res;
-}
-
-h2o_row_copies h2o_kv_store::copy_rows(uint32_t seq, const h2o_sequence_state & state) const {
-    const uint32_t start = state.open_start(config);
-    const uint32_t n     = config.n_memory(start);
-
-    auto res = kept_rows(seq, start, state.n_tokens);
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense() && positions.is_moved(start)) {
-            res.add(rows(layer, H2O_K, seq), layout.first_row(n), n, start - n);
+        if (with_moved && part == H2O_K && positions.is_moved(start)) {
+            res.add(rows(*layer, part, seq), layout.first_row(n), n, start - n);
         }
     }
-    res.save();
     return res;
 }
 

@@ -3,7 +3,6 @@
 #include "h2o/sequence/positions.h"
 #include "h2o/sequence/selection.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/key-rotor.h"
 #include "h2o/store/kv-layer.h"
 #include "h2o/store/layout.h"
 #include "h2o/store/row-copies.h"
@@ -57,10 +56,8 @@ public:
             const std::vector<ggml_backend_t> & backends);
 
     // Compact layout: rows of the memory sets, with keys as written, and of the chunk [start, end), as in a state.
-    h2o_row_copies kept_rows(uint32_t seq, uint32_t start, uint32_t end) const;
-
-    // Compact layout: copies of all rows that the next chunk moves.
-    h2o_row_copies copy_rows(uint32_t seq, const h2o_sequence_state & state) const;
+    // with_moved: and of the keys where they have moved to
+    h2o_row_copies kept_rows(uint32_t seq, uint32_t start, uint32_t end, bool with_moved = false) const;
 
     // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not
     // moved since. Throws std::runtime_error if it cannot be read.
@@ -104,9 +101,6 @@ private:
 
     uint32_t n_rows_of(const h2o_kv_layer & layer) const { return layer.is_dense() ? layout.kv_size : layout.n_rows(); }
 
-    void read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer,
-            h2o_kv_part part, uint8_t * dst) const;
-
     const h2o_config & config;
 
     std::vector<h2o_kv_layer>  all_layers;
@@ -118,5 +112,4 @@ private:
     std::map<int32_t, h2o_rope> ropes; // by layer
 
     h2o_row_mover mover;
-    h2o_key_rotor rotor;
 };

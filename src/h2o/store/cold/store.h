@@ -54,7 +54,7 @@ public:
     // the rows of the positions [first, first + n), one after another
     void read_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst) const;
 
-    // Sets the positions of which the next step fetches rows, ascending.
+    // Sets the positions whose rows the next step fetches, ascending.
     void set_positions(std::vector<int32_t> positions);
 
     // the index of one of them
