@@ -5,15 +5,10 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 
 using byte_array = py::array_t<uint8_t, py::array::c_style>;
-
-// In the order of h2o_codec_type.
-static const std::array<const char *, H2O_CODEC_TYPE_COUNT> TYPES = { "u8", "f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1" };
 
 // Rows as a cold store encodes them.
 struct encoded_rows {
@@ -23,16 +18,19 @@ struct encoded_rows {
 };
 
 static encoded_rows encode(const byte_array & rows, const std::string & type_name, uint32_t unit_rows) {
-    const auto type = (h2o_codec_type) (std::find(TYPES.begin(), TYPES.end(), type_name) - TYPES.begin());
-    if (type == H2O_CODEC_TYPE_COUNT || unit_rows == 0 || rows.ndim() != 2 || rows.size() > INT32_MAX ||
-            rows.shape(1)%h2o_codec_block_bytes(type) != 0) {
+    int type = 0;
+    while (type < GGML_TYPE_COUNT && type_name != ggml_type_name((ggml_type) type)) {
+        type++;
+    }
+    if (type == GGML_TYPE_COUNT || unit_rows == 0 || rows.ndim() != 2 || rows.size() > INT32_MAX ||
+            rows.shape(1)%h2o_codec_block_bytes((ggml_type) type) != 0) {
         throw std::invalid_argument("[codec] expected a type, rows of whole blocks, and units of a row or more");
     }
     computing no_gil;
-    const h2o_codec_shape shape = { type, (uint32_t) rows.shape(0), (uint32_t) rows.shape(1) };
-    encoded_rows res { shape.n_rows, {}, {} };
-    const auto code = std::make_shared<const h2o_codec_code>(rows.data(), shape, unit_rows);
-    res.block = h2o_codec_encode(rows.data(), shape.n_rows, code, true, res.frames);
+    encoded_rows res { (uint32_t) rows.shape(0), {}, {} };
+    const auto code = std::make_shared<const h2o_codec_code>(
+            rows.data(), res.n_rows, (ggml_type) type, rows.shape(1), unit_rows);
+    res.block = h2o_codec_encode(rows.data(), res.n_rows, code, true, res.frames);
     return res;
 }
 

@@ -1,5 +1,6 @@
 #include "bindings/bindings.h"
 
+#include "h2o/config/options.h"
 #include "h2o/text/lookup.h"
 
 #include <pybind11/numpy.h>
@@ -14,12 +15,13 @@ using row_array = py::array_t<int32_t, py::array::c_style>; // [n, 2]: position,
 
 static h2o_lookup make_lookup(
         uint32_t chunk_size, uint32_t tile, uint32_t budget, uint32_t sink_tokens, uint32_t local_window) {
-    h2o_lookup_params params;
-    params.chunk_size   = chunk_size;
-    params.tile         = tile;
-    params.budget       = budget;
-    params.sink_tokens  = sink_tokens;
-    params.local_window = local_window;
+    auto params = llama_h2o_default_params();
+    params.chunk_size    = chunk_size;
+    params.tile          = tile;
+    params.lookup_budget = budget;
+    params.sink_tokens   = sink_tokens;
+    params.local_window  = local_window;
+    h2o_check_options(params);
     return h2o_lookup(params);
 }
 
@@ -37,16 +39,18 @@ static row_array choose(h2o_lookup & self, uint32_t first, uint32_t last, const 
     }
     const size_t n_old = log ? log->shape(0) : 0;
 
-    std::vector<h2o_lookup_row> rows;
+    h2o_lookup_log rows;
     for (size_t i = 0; i < n_old; ++i) {
         rows.push_back({ log->at(i, 0), log->at(i, 1) });
     }
-    self.choose(first, last, rows);
+    self.assign_log(std::move(rows), 0);
+    self.choose(first, last);
 
-    row_array res({ (py::ssize_t) (rows.size() - n_old), (py::ssize_t) 2 });
-    for (size_t i = n_old; i < rows.size(); ++i) {
-        res.mutable_at(i - n_old, 0) = rows[i].pos;
-        res.mutable_at(i - n_old, 1) = rows[i].query;
+    const auto & all = self.log();
+    row_array res({ (py::ssize_t) (all.size() - n_old), (py::ssize_t) 2 });
+    for (size_t i = n_old; i < all.size(); ++i) {
+        res.mutable_at(i - n_old, 0) = all[i].pos;
+        res.mutable_at(i - n_old, 1) = all[i].query;
     }
     return res;
 }
@@ -58,6 +62,6 @@ void init_lookup(py::module_ & m) {
         .def("append", &append, py::arg("ids").noconvert())
         .def("truncate", &h2o_lookup::truncate, py::arg("n"))
         .def("choose", &choose, py::arg("first"), py::arg("last"), py::arg("log").noconvert() = py::none())
-        .def_property_readonly("n_tokens", &h2o_lookup::n_tokens)
+        .def_property_readonly("n_tokens", [](const h2o_lookup & self) { return self.text().size(); })
         .def_property_readonly("bytes",    &h2o_lookup::bytes);
 }

@@ -36,19 +36,13 @@ static llama_h2o_option part(const char * name, size_t offset, const char * flag
 // the default is the first one
 static llama_h2o_option choice(const char * name, size_t offset, const char * flag, const char * const * choices,
         const char * help) {
-    return { name, flag, LLAMA_H2O_OPTION_CHOICE, offset, choices[0], choices, 0.0, 0.0, help };
+    const auto kind = choices == switches ? LLAMA_H2O_OPTION_SWITCH : LLAMA_H2O_OPTION_CHOICE;
+    return { name, flag, kind, offset, choices[0], choices, 0.0, 0.0, help };
 }
 
-static llama_h2o_option on_off(const char * name, size_t offset, const char * flag, const char * help) {
-    return { name, flag, LLAMA_H2O_OPTION_SWITCH, offset, switches[0], switches, 0.0, 0.0, help };
-}
-
-static llama_h2o_option text(const char * name, size_t offset, const char * flag, const char * help) {
-    return { name, flag, LLAMA_H2O_OPTION_TEXT, offset, "", nullptr, 0.0, 0.0, help };
-}
-
-static llama_h2o_option layers(const char * name, size_t offset, const char * flag, const char * help) {
-    return { name, flag, LLAMA_H2O_OPTION_LAYERS, offset, "", nullptr, 0.0, 0.0, help };
+static llama_h2o_option text(const char * name, size_t offset, const char * flag, llama_h2o_option_kind kind,
+        const char * help) {
+    return { name, flag, kind, offset, "", nullptr, 0.0, 0.0, help };
 }
 
 static const llama_h2o_option options[] = {
@@ -62,21 +56,24 @@ static const llama_h2o_option options[] = {
     choice(FIELD(scorer),        "scorer", scorers, "how heavy hitters are ranked"),
     number(FIELD(block_tokens),  "block",  1, INT32_MAX, "16", "block_ema: tokens of a block, kept or dropped together"),
     part  (FIELD(ema_alpha),     "ema",    "0.5", "block_ema: part of a score that stays when a chunk is closed"),
-    on_off(FIELD(shared_heads),  "shared-heads", "all KV heads of a layer keep the same tokens"),
+    choice(FIELD(shared_heads),  "shared-heads", switches, "all KV heads of a layer keep the same tokens"),
     part  (FIELD(keep_ratio),    "keep",   "0", "part of the text that a memory set may hold; 0: no limit"),
     choice(FIELD(schedule),      "schedule", schedules, "one pass, or all chunks alone and then again with memory sets"),
     choice(FIELD(decode),        "decode", decodes, "generated tokens attend to everything, or like tokens of a prompt"),
-    layers(FIELD(dense_layers),  "dense-layers", "layers that attend to everything, such as 0-2,11"),
-    on_off(FIELD(evict),         "evict",  "drop tokens outside of the memory sets: the cache does not grow with the text"),
+    text  (FIELD(dense_layers),  "dense-layers", LLAMA_H2O_OPTION_LAYERS,
+            "layers that attend to everything, such as 0-2,11"),
+    choice(FIELD(evict),         "evict", switches,
+            "drop tokens outside of the memory sets: the cache does not grow with the text"),
     choice(FIELD(positions),     "positions", positions, "evict: positions beyond the trained length, of the text or no further away than that"),
-    text  (FIELD(cold_store),    "cold-store", "evict: where dropped tokens go, to be looked up: memory, or a folder"),
+    text  (FIELD(cold_store),    "cold-store", LLAMA_H2O_OPTION_TEXT,
+            "evict: where dropped tokens go, to be looked up: memory, or a folder"),
     choice("lossless",        offsetof(llama_h2o_params, lossless.mode),      "lossless", lossless,
            "cold store: store compresses; full only tries whether it could, probe how much that would save"),
     number("codec_threads",   offsetof(llama_h2o_params, lossless.n_threads), "codec-threads", 1, 512, "2",
             "lossless: threads that compress"),
     number("codec_max_queue", offsetof(llama_h2o_params, lossless.max_queue), "codec-max-queue", 1, INT32_MAX, "8",
            "lossless: chunks that wait for them at most"),
-    on_off("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict",
+    choice("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict", switches,
             "lossless: what is compressed is read back and compared"),
     choice(FIELD(products),      "products", products,
             "who multiplies by weights on the CPU, with H2O or without: auto is own with H2O, and upstream without"),
@@ -167,24 +164,6 @@ static bool set_value(llama_h2o_params & params, const llama_h2o_option & option
     return false;
 }
 
-static bool is_valid(const llama_h2o_params & params, const llama_h2o_option & option) {
-    switch (option.kind) {
-        case LLAMA_H2O_OPTION_NUMBER: return field<uint32_t>(params, option) >= option.min &&
-                field<uint32_t>(params, option) <= option.max;
-        case LLAMA_H2O_OPTION_PART:   return field<double>  (params, option) >= option.min &&
-                field<double>  (params, option) <= option.max;
-        case LLAMA_H2O_OPTION_TEXT:   return memchr(&field<char>(params, option), 0, LLAMA_H2O_MAX_PATH);
-        case LLAMA_H2O_OPTION_CHOICE: {
-            uint32_t n = 0;
-            while (option.choices[n]) {
-                n++;
-            }
-            return field<uint32_t>(params, option) < n;
-        }
-        default: return true;
-    }
-}
-
 // "a, b or c"
 static std::string list_choices(const llama_h2o_option & option) {
     std::string res;
@@ -194,7 +173,7 @@ static std::string list_choices(const llama_h2o_option & option) {
     return res;
 }
 
-static std::string what_it_may_be(const llama_h2o_option & option) {
+static std::string allowed_values(const llama_h2o_option & option) {
     switch (option.kind) {
         case LLAMA_H2O_OPTION_NUMBER: return "an integer from " + std::to_string((int64_t) option.min) + " to " +
                 std::to_string((int64_t) option.max);
@@ -212,20 +191,12 @@ void h2o_set_option(llama_h2o_params & params, const std::string & name, const s
             continue;
         }
         if (!set_value(params, option, value.c_str())) {
-            throw std::invalid_argument("[h2o] " + name + " must be " + what_it_may_be(option) + ", got '" +
+            throw std::invalid_argument("[h2o] " + name + " must be " + allowed_values(option) + ", got '" +
                     (value.size() > 80 ? value.substr(0, 77) + "..." : value) + "'");
         }
         return;
     }
     throw std::invalid_argument("[h2o] there is no option '" + name + "'");
-}
-
-void h2o_check_options(const llama_h2o_params & params) {
-    for (const auto & option : options) {
-        if (!is_valid(params, option)) {
-            throw std::invalid_argument("[h2o] " + std::string(option.name) + " must be " + what_it_may_be(option));
-        }
-    }
 }
 
 std::string h2o_option_text(const llama_h2o_params & params, const llama_h2o_option & option) {
@@ -236,9 +207,18 @@ std::string h2o_option_text(const llama_h2o_params & params, const llama_h2o_opt
             snprintf(res, sizeof(res), "%.15g", field<double>(params, option));
             return res;
         }
-        case LLAMA_H2O_OPTION_CHOICE: return option.choices[field<uint32_t>(params, option)];
+        case LLAMA_H2O_OPTION_CHOICE: {
+            uint32_t i = 0;
+            while (option.choices[i] && i < field<uint32_t>(params, option)) {
+                i++;
+            }
+            return option.choices[i] ? option.choices[i] : "";
+        }
         case LLAMA_H2O_OPTION_SWITCH: return option.choices[field<bool>(params, option)];
-        case LLAMA_H2O_OPTION_TEXT:   return &field<char>(params, option);
+        case LLAMA_H2O_OPTION_TEXT: {
+            const char * res = &field<char>(params, option);
+            return { res, std::find(res, res + LLAMA_H2O_MAX_PATH, 0) };
+        }
         case LLAMA_H2O_OPTION_LAYERS: {
             std::string res;
             for (uint32_t il = 0; il < LLAMA_H2O_MAX_LAYERS; ++il) {
@@ -250,6 +230,15 @@ std::string h2o_option_text(const llama_h2o_params & params, const llama_h2o_opt
         }
     }
     return "";
+}
+
+void h2o_check_options(const llama_h2o_params & params) {
+    for (const auto & option : options) {
+        llama_h2o_params copy = params;
+        if (!set_value(copy, option, h2o_option_text(params, option).c_str())) {
+            throw std::invalid_argument("[h2o] " + std::string(option.name) + " must be " + allowed_values(option));
+        }
+    }
 }
 
 const llama_h2o_option * llama_h2o_get_option(size_t i) {

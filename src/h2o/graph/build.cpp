@@ -90,7 +90,7 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
         ggml_set_output(params.extra.rows); // read when the graph is computed
         g.choices.push_back({ (uint32_t) layer.index, params.extra.rows, {} });
     }
-    if (params.extra.rows && g.env.store.offloaded(g.shape.seq)) {
+    if (params.extra.rows && g.env.store.cold(g.shape.seq)) {
         params.extra.n_source = g.inputs.extra_rows ? g.shape.n_offloaded : g.shape.n_indexed;
         params.extra.source   = h2o_fetch_rows(g, layer, g.inputs.extra_rows ? nullptr : params.extra.rows,
                 params.extra.n_source);
@@ -280,7 +280,7 @@ ggml_tensor * h2o_build_attention(h2o_step_graph & g, const h2o_layer_attention 
         case h2o_step::INTER:
             return build_inter(g, a, q);
         case h2o_step::TAIL:
-            return g.env.store.offloaded(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, a, q) :
+            return g.env.store.cold(g.shape.seq) && !layer.is_dense() ? build_stored_tail(g, a, q) :
                     build_causal(g, a, q, text_keys(g, layer));
         case h2o_step::DECODE:
             return build_causal(g, a, q, g.env.decodes_memory(layer) ?

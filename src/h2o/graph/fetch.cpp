@@ -2,7 +2,7 @@
 
 #include "h2o/graph/profile.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/cold/offloaded-rows.h"
+#include "h2o/store/cold/store.h"
 
 #include "ggml/attention/attention.h"
 
@@ -30,14 +30,14 @@ ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggm
             store.view(g.ctx, layer, H2O_V, g.shape.seq), n);
 
     return add_node(g, GGML_TYPE_I8, source.size, 1,
-            [offloaded = store.offloaded(g.shape.seq), i_layer = layer.index, &state = g.state, source, n](
+            [cold = store.cold(g.shape.seq), i_layer = layer.index, &state = g.state, source, n](
             ggml_tensor * dst, int ith, int nth) {
         auto * data = (uint8_t *) dst->data;
         if (const ggml_tensor * chosen = dst->src[0]) {
-            offloaded->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n, data,
+            cold->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n, data,
                     ith, nth);
         } else {
-            offloaded->fetch(state.layers[i_layer], source, n, data, ith, nth);
+            cold->fetch(state.layers[i_layer], source, n, data, ith, nth);
         }
     }, chosen);
 }
@@ -47,9 +47,9 @@ ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2
     const auto & rows = part == H2O_K ? layer.k : layer.v;
 
     ggml_tensor * res = add_node(g, rows.t->type, (int64_t) rows.n_embd*rows.n_head, n,
-            [offloaded = g.env.store.offloaded(g.shape.seq), i_layer = layer.index, part, first, n](
+            [cold = g.env.store.cold(g.shape.seq), i_layer = layer.index, part, first, n](
             ggml_tensor * dst, int ith, int nth) {
-        offloaded->fetch_range(i_layer, part, first, n, (uint8_t *) dst->data, ith, nth);
+        cold->fetch_range(i_layer, part, first, n, (uint8_t *) dst->data, ith, nth);
     });
     return ggml_view_3d(g.ctx, res, rows.n_embd, n, rows.n_head, res->nb[1], ggml_row_size(rows.t->type, rows.n_embd),
             0);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/store/key-rotor.h"
+#include "h2o/store/row-mover.h"
 
 #include <optional>
 

@@ -4,7 +4,7 @@
 
 #include "h2o/select/scorer.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/cold/offloaded-rows.h"
+#include "h2o/store/cold/store.h"
 #include "h2o/store/kv-store.h"
 
 #include "ggml-backend.h"
@@ -120,13 +120,13 @@ static void fill_positions(ggml_tensor * t, const h2o_sequence_state & state, ui
 
 static void fill_extra_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape) {
-    const auto * offloaded = env.store.offloaded(shape.seq);
+    const auto * cold = env.store.cold(shape.seq);
 
     const auto   tiles = h2o_tile_grid_of(step, env.config);
     const size_t n     = inputs.extra_rows->ne[0];
 
     // padding is read, and not seen
-    std::vector<int32_t> rows (ggml_nelements(inputs.extra_rows), offloaded ? 0 : env.store.layout.row_of(0));
+    std::vector<int32_t> rows (ggml_nelements(inputs.extra_rows), cold ? 0 : env.store.layout.row_of(0));
     std::vector<int32_t> first(rows.size(), step.n_tokens);
 
     const uint32_t end = step.pos + step.n_tokens;
@@ -137,7 +137,7 @@ static void fill_extra_rows(const h2o_step_inputs & inputs, const h2o_graph_env 
 
         size_t i = l*n;
         for (const auto * row = view.begin; row < view.end; ++row, ++i) {
-            rows[i]  = offloaded ? offloaded->row_of(row->pos) : env.store.layout.row_of(row->pos);
+            rows[i]  = cold ? cold->row_of(row->pos) : env.store.layout.row_of(row->pos);
             first[i] = std::max<int32_t>(0, row->query - step.pos);
         }
     }

@@ -84,7 +84,7 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
             res.n_text  = env.has_dense_layers() ? step.pos + step.n_tokens : 0;
             break;
         case h2o_step::TAIL:
-            res.n_chunk = env.store.offloaded(seq) ? n_chunk : 0;
+            res.n_chunk = env.store.cold(seq) ? n_chunk : 0;
             res.n_text  = step.pos + step.n_tokens;
             res.pos     = step.pos;
             break;
@@ -115,7 +115,7 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     if (env.index && step.n_memory > 0 && start > step.n_memory) {
         res.n_indexed = start;
     }
-    if (env.store.offloaded(seq) && state.text && step.n_memory > 0) {
+    if (env.store.cold(seq) && state.text && step.n_memory > 0) {
         res.n_offloaded = n_offloaded_rows(env, state, step);
     }
     return res;

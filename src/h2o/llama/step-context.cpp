@@ -1,7 +1,7 @@
 #include "h2o/llama/step-context.h"
 
 #include "h2o/config/env.h"
-#include "h2o/store/cold/offloaded-rows.h"
+#include "h2o/store/cold/store.h"
 #include "h2o/text/embedding-id.h"
 
 #include "llama-graph.h"
@@ -138,8 +138,8 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
         s.kv->stats.n_select    += selection->from.size();
     }
 
-    if (auto * offloaded = memory.store.offloaded(s.kv->id); offloaded && s.kv->state().text && step.n_memory > 0) {
-        offloaded->set(s.kv->state().text->positions_seen(step.pos, step.pos + step.n_tokens));
+    if (auto * cold = memory.store.cold(s.kv->id); cold && s.kv->state().text && step.n_memory > 0) {
+        cold->set_positions(s.kv->state().text->positions_seen(step.pos, step.pos + step.n_tokens));
     }
     if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
         memory.store.release(s.kv->id, memory.store.layout.row_of(step.pos) + step.n_tokens);
@@ -165,8 +165,8 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
             ggml_backend_sched_synchronize(sched);
         }
         for (const auto & s : steps[i_step]) {
-            if (auto * offloaded = memory.store.offloaded(s.kv->id)) {
-                offloaded->check();
+            if (auto * cold = memory.store.cold(s.kv->id)) {
+                cold->check();
             }
         }
 

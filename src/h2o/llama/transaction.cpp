@@ -16,7 +16,8 @@ h2o_transaction::h2o_transaction(llama_h2o_kv & kv, const std::vector<h2o_step> 
 
         // rows move when a chunk is closed
         if (context.store.layout.is_compact && config.chunk_start(start + n_tokens - 1) > open_start) {
-            rows = context.store.copy_rows(kv.id, kv.state());
+            rows = context.store.kept_rows(kv.id, open_start, start, /*with_moved =*/ true);
+            rows->save();
         }
         if (first.phase != h2o_step::DECODE) {
             kv.sequence.mark();

@@ -3,7 +3,7 @@
 #include "h2o/config/config.h"
 #include "h2o/sequence/generated.h"
 #include "h2o/sequence/checkpoint.h"
-#include "h2o/text/tiles.h"
+#include "h2o/text/lookup.h"
 
 #include <cstdint>
 #include <map>
@@ -77,7 +77,7 @@ struct h2o_sequence_state {
     // By position: boundaries, made when the next chunk begins, and starts of a prompt's calls within a chunk.
     std::map<uint32_t, h2o_checkpoint> checkpoints;
 
-    std::optional<h2o_tiles> text; // with a lookup budget and retrieval by n-grams
+    std::optional<h2o_lookup> text; // with a lookup budget and retrieval by n-grams
 
     uint32_t n_memory_sets() const {
         uint32_t res = 0;

@@ -4,11 +4,12 @@
 
 #include "ggml-backend.h"
 
-#include <stdexcept>
+#include <new>
+#include <utility>
 
-ggml_tensor * h2o_buffers::add(ggml_backend_dev_t device, const std::string & name, ggml_type type, int64_t ne0,
+ggml_tensor * h2o_buffers::add(ggml_backend_buffer_type_t buft, const std::string & name, ggml_type type, int64_t ne0,
         int64_t ne1) {
-    auto & ctx = ctxs[ggml_backend_dev_buffer_type(device)];
+    auto & ctx = ctxs[buft];
     if (!ctx) {
         ggml_init_params params = {
             /*.mem_size   =*/ n_tensors_max*ggml_tensor_overhead(),
@@ -16,18 +17,24 @@ ggml_tensor * h2o_buffers::add(ggml_backend_dev_t device, const std::string & na
             /*.no_alloc   =*/ true,
         };
         ctx.reset(ggml_init(params));
+        if (!ctx) {
+            throw std::bad_alloc();
+        }
     }
 
     return ggml_set_name(ggml_new_tensor_2d(ctx.get(), type, ne0, ne1), name.c_str());
 }
 
-void h2o_buffers::allocate() {
+void h2o_buffers::allocate(const char * what, bool or_on_host) {
     for (auto & [buft, ctx] : ctxs) {
-        buffers.emplace_back(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
-        if (!buffers.back()) {
-            throw h2o_refusal(h2o_reason::MEMORY,
-                    "[h2o] not enough memory for the index of keys or the attention state");
+        ggml_backend_buffer_ptr buffer { ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft) };
+        if (!buffer && or_on_host) {
+            buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_cpu_buffer_type()));
         }
+        if (!buffer) {
+            throw h2o_refusal(h2o_reason::MEMORY, std::string("[h2o] not enough memory for ") + what);
+        }
+        buffers.push_back(std::move(buffer));
     }
 }
 

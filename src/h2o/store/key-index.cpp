@@ -24,14 +24,15 @@ h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t 
                     ", but layer " + std::to_string(layer.il) + " has heads of " + std::to_string(n_embd_head) +
                             ": use retrieval ngrams");
         }
-        tensors[layer.il] = buffers.add(layer.device, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE,
+        auto * buft = ggml_backend_dev_buffer_type(layer.device);
+        tensors[layer.il] = buffers.add(buft, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE,
                 n_embd_head*layer.k.n_head, n_rows*n_seq);
         if (layer.k.n_rot == 0) {
-            rotations[layer.il] = buffers.add(layer.device, "h2o_index_rotation_l" + std::to_string(layer.il),
+            rotations[layer.il] = buffers.add(buft, "h2o_index_rotation_l" + std::to_string(layer.il),
                     GGML_TYPE_F32, block, block);
         }
     }
-    buffers.allocate();
+    buffers.allocate("the index of keys");
 
     const auto matrix = h2o_hadamard(block);
     for (const auto & [il, t] : rotations) {

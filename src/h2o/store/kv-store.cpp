@@ -2,29 +2,14 @@
 
 #include "h2o/config/refusal.h"
 #include "h2o/store/buffers.h"
-#include "h2o/store/cold/offloaded-rows.h"
 #include "h2o/store/cold/store.h"
 
 #include <algorithm>
 #include <cmath>
 
-static h2o_codec_type codec_type(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_F16:  return H2O_CODEC_TYPE_F16;
-        case GGML_TYPE_BF16: return H2O_CODEC_TYPE_BF16;
-        case GGML_TYPE_F32:  return H2O_CODEC_TYPE_F32;
-        case GGML_TYPE_Q8_0: return H2O_CODEC_TYPE_Q8_0;
-        case GGML_TYPE_Q4_0: return H2O_CODEC_TYPE_Q4_0;
-        case GGML_TYPE_Q4_1: return H2O_CODEC_TYPE_Q4_1;
-        case GGML_TYPE_Q5_0: return H2O_CODEC_TYPE_Q5_0;
-        case GGML_TYPE_Q5_1: return H2O_CODEC_TYPE_Q5_1;
-        default:             return H2O_CODEC_TYPE_U8;
-    }
-}
-
 h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t n_seq,
         std::vector<h2o_kv_layer> layers, const h2o_positions & positions, std::shared_ptr<h2o_cold_place> place)
-    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), offloads(n_seq) {
+    : layout(config, kv_size), positions(positions), config(config), all_layers(std::move(layers)), cold_stores(n_seq) {
     for (const auto & layer : all_layers) {
         for (int part = H2O_K; part <= (layer.v_is_in_k() ? H2O_K : H2O_V); ++part) {
             all_parts.push_back({ &layer, (h2o_kv_part) part });
@@ -39,19 +24,18 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
 
     std::vector<std::array<size_t, 2>> row_sizes;
     std::vector<h2o_cold_codec::layer> types;
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense()) {
-            row_sizes.push_back({ layer.k.t->nb[1], layer.v.t->nb[1] });
-            types.push_back({ layer.il, { codec_type(layer.k.t->type), codec_type(layer.v.t->type) } });
+    for (const auto & [layer, part] : memory_parts) {
+        if (part == H2O_K) {
+            row_sizes.push_back({ layer->k.t->nb[1], layer->v.t->nb[1] });
+            types.push_back({ layer->il, { layer->k.t->type, layer->v.t->type } });
         }
     }
     std::shared_ptr<h2o_cold_codec> codec;
     if (config.lossless.mode != LLAMA_H2O_LOSSLESS_OFF) {
         codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
     }
-    for (auto & offload : offloads) {
-        offload.cold      = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
-        offload.offloaded = std::make_unique<h2o_offloaded_rows>(*offload.cold);
+    for (auto & cold : cold_stores) {
+        cold = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);
     }
 }
 
@@ -95,7 +79,7 @@ void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) con
         rotations.push_back({ k, rope, layout.first_written_row(1), layout.first_row(1),
                 std::vector<int32_t>(k.n_head, 1) });
     }
-    h2o_key_rotor::check(backends, rotations);
+    h2o_row_mover::check(backends, rotations);
 }
 
 void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state,
@@ -139,18 +123,16 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
     }
 
     std::vector<h2o_key_rotation> rotations;
-    for (const auto & layer : all_layers) {
-        if (layer.is_dense()) {
+    for (const auto & [layer, part] : memory_parts) {
+        const auto &   memory = state.layers[layer->index].memory;
+        const uint32_t n      = state.layers[layer->index].n_memory();
+        if (part == H2O_V || n == 0) {
             continue;
         }
-        const auto &   memory = state.layers[layer.index].memory;
-        const uint32_t n      = state.layers[layer.index].n_memory();
-        const auto     k      = rows(layer, H2O_K, seq);
-        const auto     rope   = ropes.find(layer.il);
-        if (rope == ropes.end() && n > 0) { // its keys know no positions
+        const auto k    = rows(*layer, H2O_K, seq);
+        const auto rope = ropes.find(layer->il);
+        if (rope == ropes.end()) { // its keys know no positions
             h2o_copy_rows(k.t, k.row0 + layout.first_written_row(n), k.t, k.row0 + layout.first_row(n), n);
-        }
-        if (rope == ropes.end() || n == 0) {
             continue;
         }
 
@@ -162,7 +144,7 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
         }
         rotations.push_back({ k, rope->second, layout.first_written_row(n), layout.first_row(n), std::move(shifts) });
     }
-    rotor.rotate(backends, rotations);
+    mover.rotate(backends, rotations);
 }
 
 std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_checkpoint & checkpoint) const {
@@ -174,30 +156,26 @@ std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_c
 
     auto range = res.ranges().begin();
     for (const auto & [layer, part] : memory_parts) {
-        read_memory_rows(seq, checkpoint.layers[layer->index].memory, *layer, part, (uint8_t *) range++->copy->data);
+        const auto & memory = checkpoint.layers[layer->index].memory;
+        const auto   r      = rows(*layer, part, seq);
+        const size_t n      = memory.size()/r.n_head;
+        const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
+        const size_t stride = r.t->nb[1];
+        auto *       dst    = (uint8_t *) range++->copy->data;
+
+        std::vector<uint8_t> found(n*stride);
+        for (size_t h = 0; h < r.n_head; ++h) { // its own positions
+            std::vector<h2o_cold_store::wanted> wanted;
+            for (size_t i = 0; i < n; ++i) {
+                wanted.push_back({ memory[h*n + i], found.data() + i*stride });
+            }
+            cold(seq)->read(layer->index, part, wanted);
+            for (size_t i = h*n_byte; i < found.size(); i += stride) {
+                std::copy_n(found.data() + i, n_byte, dst + i);
+            }
+        }
     }
     return res;
-}
-
-// of every head its own positions
-void h2o_kv_store::read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer,
-        h2o_kv_part part, uint8_t * dst) const {
-    const auto   r      = rows(layer, part, seq);
-    const size_t n      = memory.size()/r.n_head;
-    const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
-    const size_t stride = r.t->nb[1];
-
-    std::vector<uint8_t> found(n*stride);
-    for (size_t h = 0; h < r.n_head; ++h) {
-        std::vector<h2o_cold_store::wanted> wanted;
-        for (size_t i = 0; i < n; ++i) {
-            wanted.push_back({ memory[h*n + i], found.data() + i*stride });
-        }
-        cold(seq)->read(layer.index, part, wanted);
-        for (size_t i = 0; i < n; ++i) {
-            std::copy_n(found.data() + i*stride + h*n_byte, n_byte, dst + i*stride + h*n_byte);
-        }
-    }
 }
 
 void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::optional<h2o_row_copies> & rows,
@@ -213,28 +191,17 @@ void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const
     }
 }
 
-h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t end) const {
+h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t end, bool with_moved) const {
     const uint32_t n = config.n_memory(start);
 
     h2o_row_copies res;
     for (const auto & [layer, part] : memory_parts) {
         res.add(rows(*layer, part, seq), written_row(part, n, start), n, start - n);
         res.add(rows(*layer, part, seq), layout.row_of(0), end - start, start);
-    }
-    return res;
-}
-
-h2o_row_copies h2o_kv_store::copy_rows(uint32_t seq, const h2o_sequence_state & state) const {
-    const uint32_t start = state.open_start(config);
-    const uint32_t n     = config.n_memory(start);
-
-    auto res = kept_rows(seq, start, state.n_tokens);
-    for (const auto & layer : all_layers) {
-        if (!layer.is_dense() && positions.is_moved(start)) {
-            res.add(rows(layer, H2O_K, seq), layout.first_row(n), n, start - n);
+        if (with_moved && part == H2O_K && positions.is_moved(start)) {
+            res.add(rows(*layer, part, seq), layout.first_row(n), n, start - n);
         }
     }
-    res.save();
     return res;
 }
 

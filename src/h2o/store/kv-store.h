@@ -3,7 +3,6 @@
 #include "h2o/sequence/positions.h"
 #include "h2o/sequence/selection.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/key-rotor.h"
 #include "h2o/store/kv-layer.h"
 #include "h2o/store/layout.h"
 #include "h2o/store/row-copies.h"
@@ -18,7 +17,6 @@
 
 class h2o_cold_place;
 class h2o_cold_store;
-class h2o_offloaded_rows;
 
 // K and V of all sequences of a context: their rows in the cache, and evicted rows in the cold store.
 class h2o_kv_store {
@@ -58,10 +56,8 @@ public:
             const std::vector<ggml_backend_t> & backends);
 
     // Compact layout: rows of the memory sets, with keys as written, and of the chunk [start, end), as in a state.
-    h2o_row_copies kept_rows(uint32_t seq, uint32_t start, uint32_t end) const;
-
-    // Compact layout: copies of all rows that the next chunk moves.
-    h2o_row_copies copy_rows(uint32_t seq, const h2o_sequence_state & state) const;
+    // with_moved: and of the keys where they have moved to
+    h2o_row_copies kept_rows(uint32_t seq, uint32_t start, uint32_t end, bool with_moved = false) const;
 
     // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not
     // moved since. Throws std::runtime_error if it cannot be read.
@@ -88,20 +84,13 @@ public:
     // bytes of all rows of a sequence that are ever used
     uint64_t n_bytes() const;
 
-    // NULL without a cold store
-    h2o_cold_store     * cold     (uint32_t seq) const { return offloads[seq].cold.get(); }
-    h2o_offloaded_rows * offloaded(uint32_t seq) const { return offloads[seq].offloaded.get(); }
+    // NULL: there is none
+    h2o_cold_store * cold(uint32_t seq) const { return cold_stores[seq].get(); }
 
     const h2o_layout    layout;
     const h2o_positions positions;
 
 private:
-    // of one sequence
-    struct offload {
-        std::unique_ptr<h2o_cold_store>     cold;
-        std::unique_ptr<h2o_offloaded_rows> offloaded;
-    };
-
     // compact layout: where a part of the n positions in the memory set of a chunk is as it was written
     uint32_t written_row(h2o_kv_part part, uint32_t n, uint32_t chunk_start) const {
         return part == H2O_K && positions.is_moved(chunk_start) ? layout.first_written_row(n) : layout.first_row(n);
@@ -112,18 +101,15 @@ private:
 
     uint32_t n_rows_of(const h2o_kv_layer & layer) const { return layer.is_dense() ? layout.kv_size : layout.n_rows(); }
 
-    void read_memory_rows(uint32_t seq, const std::vector<int32_t> & memory, const h2o_kv_layer & layer,
-            h2o_kv_part part, uint8_t * dst) const;
-
     const h2o_config & config;
 
     std::vector<h2o_kv_layer>  all_layers;
     std::vector<part_of_layer> all_parts;
     std::vector<part_of_layer> memory_parts; // of layers with memory sets
-    std::vector<offload>       offloads;     // by sequence
+
+    std::vector<std::unique_ptr<h2o_cold_store>> cold_stores; // by sequence
 
     std::map<int32_t, h2o_rope> ropes; // by layer
 
     h2o_row_mover mover;
-    h2o_key_rotor rotor;
 };

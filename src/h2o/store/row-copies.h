@@ -1,10 +1,10 @@
 #pragma once
 
+#include "h2o/store/buffers.h"
 #include "h2o/store/kv-rows.h"
 
-#include "ggml-cpp.h"
-
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 // Ranges of rows in the cache, and copies of them.
@@ -36,11 +36,7 @@ public:
     void restore() const;
 
 private:
-    // copies of the ranges in buffers of type `from`; false: no room in buffers of type `to`
-    bool allocate(ggml_backend_buffer_type_t from, ggml_backend_buffer_type_t to);
-
     std::vector<range> all;
 
-    std::vector<ggml_context_ptr>        ctxs;
-    std::vector<ggml_backend_buffer_ptr> buffers;
+    std::optional<h2o_buffers> buffers; // of the copies
 };

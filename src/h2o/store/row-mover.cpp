@@ -1,15 +1,121 @@
 #include "h2o/store/row-mover.h"
 
 #include "h2o/config/env.h"
-#include "h2o/store/rows-graph.h"
+#include "h2o/config/refusal.h"
 
 #include <algorithm>
+#include <new>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
-static constexpr size_t N_TENSORS = 5; // of a move
+namespace {
+
+constexpr size_t N_TENSORS = 16; // of a move or a rotation, at most
+
+// What one backend does to rows of some layers between two calls.
+class rows_graph {
+public:
+    rows_graph(ggml_backend_t backend, size_t n_tensors_max) : backend(backend),
+        ctx(ggml_init({ n_tensors_max*ggml_tensor_overhead() + ggml_graph_overhead_custom(n_tensors_max, false),
+                nullptr, true })) {
+        if (!ctx) {
+            throw std::bad_alloc();
+        }
+        gf = ggml_new_graph_custom(ctx.get(), n_tensors_max, false);
+    }
+
+    ggml_context * get() const { return ctx.get(); }
+
+    // rows of a tensor of the cache are where the backend can use them
+    bool can_use(const ggml_tensor * t) const {
+        return ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(t->buffer));
+    }
+
+    // Adds the last of these nodes, and with it the others; false: the backend cannot compute them.
+    bool add(const std::vector<ggml_tensor *> & nodes) {
+        const bool ok = std::all_of(nodes.begin(), nodes.end(),
+                [&](const ggml_tensor * node) { return ggml_backend_supports_op(backend, node); });
+        if (ok) {
+            ggml_build_forward_expand(gf, nodes.back());
+        }
+        return ok;
+    }
+
+    template <typename T>
+    ggml_tensor * new_input(ggml_type type, const std::vector<T> & values, int64_t ne1 = 1) {
+        const auto * bytes = (const uint8_t *) values.data();
+        inputs.push_back({ ggml_new_tensor_2d(ctx.get(), type, values.size()/ne1, ne1),
+                { bytes, bytes + values.size()*sizeof(T) } });
+        ggml_set_input(inputs.back().first);
+        return inputs.back().first;
+    }
+
+    // NULL: none
+    ggml_tensor * hadamard(uint32_t n) {
+        ggml_tensor *& res = hadamards[n];
+        if (n > 0 && !res) {
+            res = new_input(GGML_TYPE_F32, h2o_hadamard(n), n);
+        }
+        return res;
+    }
+
+    // begins to compute the nodes that were added
+    void compute(ggml_gallocr_ptr & allocator, const char * what);
+
+    const ggml_backend_t backend;
+
+private:
+    ggml_context_ptr ctx;
+    ggml_cgraph *    gf;
+
+    std::vector<std::pair<ggml_tensor *, std::vector<uint8_t>>> inputs; // and their values
+    std::map<uint32_t, ggml_tensor *> hadamards;                        // by size
+};
+
+void rows_graph::compute(ggml_gallocr_ptr & allocator, const char * what) {
+    if (ggml_graph_n_nodes(gf) == 0) {
+        return;
+    }
+    auto * buft = ggml_backend_get_default_buffer_type(backend);
+    if (!allocator) {
+        allocator.reset(ggml_gallocr_new(buft));
+    }
+    // Without a reservation the allocator keeps the previous graph's layout when the number of tensors is the same and
+    // none is larger. Here other tensors may use an input, so its place may be taken.
+    if (!ggml_gallocr_reserve(allocator.get(), gf) || !ggml_gallocr_alloc_graph(allocator.get(), gf)) {
+        allocator.reset(); // it would not try again
+        throw h2o_refusal(h2o_reason::MEMORY, std::string("[h2o] not enough memory: ") + what + ": " +
+                ggml_backend_buft_name(buft));
+    }
+    for (const auto & [input, bytes] : inputs) {
+        if (input->buffer) { // else nothing that was added uses it
+            ggml_backend_tensor_set(input, bytes.data(), 0, bytes.size());
+        }
+    }
+    if (ggml_backend_graph_compute_async(backend, gf) != GGML_STATUS_SUCCESS) {
+        throw std::runtime_error(std::string("[h2o] ") + what + ": " + ggml_backend_name(backend) + " failed");
+    }
+}
+
+// One graph of each backend, with the items that it can compute: add(graph, item) adds one. Returns what none can.
+template <typename T, typename Add, typename Compute>
+std::vector<T> for_backends(const std::vector<ggml_backend_t> & backends, std::vector<T> left, const Add & add,
+        const Compute & compute) {
+    for (auto * backend : backends) {
+        if (left.empty()) {
+            break;
+        }
+        rows_graph graph(backend, (left.size() + 1)*N_TENSORS);
+        left.erase(std::remove_if(left.begin(), left.end(), [&](const T & item) { return add(graph, item); }),
+                left.end());
+        compute(graph);
+    }
+    return left;
+}
 
 // Rows [r0, r1), one for each head, as words: every type moves unchanged.
-static ggml_tensor * words_of(ggml_context * ctx, const h2o_kv_rows & rows, uint32_t r0, uint32_t r1) {
+ggml_tensor * words_of(ggml_context * ctx, const h2o_kv_rows & rows, uint32_t r0, uint32_t r1) {
     const ggml_tensor * t = rows.t;
 
     ggml_tensor * res = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, t->nb[1]/rows.n_head/sizeof(int32_t),
@@ -21,68 +127,126 @@ static ggml_tensor * words_of(ggml_context * ctx, const h2o_kv_rows & rows, uint
     return res;
 }
 
-// Numbers of heads of rows, of all moves: one input, for each has to be copied to the device.
-static std::vector<int32_t> numbers_of(const std::vector<const h2o_row_moves *> & moves) {
-    std::vector<int32_t> res;
-    for (const auto * m : moves) {
-        const size_t n_head = m->rows.n_head;
-        const size_t n      = m->from.size()/n_head;
-        for (size_t i = 0; i < n; ++i) {
-            for (size_t h = 0; h < n_head; ++h) {
-                res.push_back(m->from[h*n + i]*n_head + h);
-            }
-        }
-    }
-    return res;
-}
-
-// False: the backend cannot. No operator can move heads that are not whole words, such as heads of 32 in Q4_0.
-static bool add_move(h2o_rows_graph & graph, const h2o_row_moves & m, ggml_tensor * numbers, size_t first_number) {
+// idx: rows of single heads. No operator can move heads that are not whole words, such as heads of 32 in Q4_0.
+bool add_move(rows_graph & graph, const h2o_row_moves & m, ggml_tensor * idx) {
     const auto & rows = m.rows;
     const size_t n    = m.from.size()/rows.n_head;
 
     if (rows.t->nb[1]%(rows.n_head*sizeof(int32_t)) != 0 || !graph.can_use(rows.t)) {
         return false;
     }
-    ggml_tensor * idx    = ggml_view_1d(graph.get(), numbers, m.from.size(), first_number*numbers->nb[0]);
     ggml_tensor * all    = words_of(graph.get(), rows, 0, *std::max_element(m.from.begin(), m.from.end()) + 1);
     ggml_tensor * chosen = ggml_get_rows(graph.get(), all, idx);
     ggml_tensor * moved  = ggml_cpy(graph.get(), chosen, words_of(graph.get(), rows, m.first, m.first + n));
-    if (!graph.can_compute({ chosen, moved })) {
+    return graph.add({ chosen, moved });
+}
+
+// in float32, from the type of the cache and back to it
+bool add_rotation(rows_graph & graph, const h2o_key_rotation & r) {
+    if (!graph.can_use(r.rows.t) || (r.rope.factors && !graph.can_use(r.rope.factors))) {
         return false;
     }
-    graph.add(moved);
-    return true;
+    ggml_context * ctx = graph.get();
+
+    const int64_t n = r.shifts.size()/r.rows.n_head;
+
+    ggml_tensor * shifts   = graph.new_input(GGML_TYPE_I32, r.shifts);
+    ggml_tensor * hadamard = graph.hadamard(r.rows.n_rot);
+
+    std::vector<ggml_tensor *> nodes; // but for views
+    const auto node = [&](ggml_tensor * t) {
+        nodes.push_back(t);
+        return t;
+    };
+    const auto multiplied = [&](ggml_tensor * t) { // is its own inverse
+        return hadamard ? node(ggml_mul_mat(ctx, hadamard,
+                ggml_reshape_2d(ctx, t, r.rows.n_rot, ggml_nelements(t)/r.rows.n_rot))) : t;
+    };
+    const auto view = [&](uint32_t first) {
+        return ggml_view_2d(ctx, r.rows.t, r.rows.t->ne[0], n, r.rows.t->nb[1],
+                (r.rows.row0 + first)*r.rows.t->nb[1]);
+    };
+
+    ggml_tensor * k = node(ggml_cast(ctx, view(r.from), GGML_TYPE_F32));
+
+    k = ggml_reshape_3d(ctx, multiplied(k), r.rows.n_embd, 1, r.shifts.size());
+    k = node(ggml_rope_ext(ctx, k, shifts, r.rope.factors, r.rows.n_embd, GGML_ROPE_TYPE_NORMAL, 0, 1.0f, 1.0f, 0.0f,
+            1.0f, 0.0f, 0.0f));
+    std::copy(r.rope.params.begin(), r.rope.params.end(), k->op_params);
+
+    k = ggml_reshape_2d(ctx, multiplied(k), r.rows.t->ne[0], n);
+    node(ggml_cpy(ctx, k, view(r.to)));
+    return graph.add(nodes);
 }
+
+} // namespace
 
 h2o_row_mover::h2o_row_mover() : is_on_device(h2o_env("H2O_NO_FUSED_ATTENTION")) {}
 
 void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves) {
-    std::vector<const h2o_row_moves *> left; // moves for a device
+    struct device_moves {
+        const h2o_row_moves * moves;
+        size_t first_number;
+    };
+    std::vector<device_moves> left;
+    std::vector<int32_t>      numbers; // heads of rows, of all: one input, for each has to be copied to the device
     for (const auto & m : moves) {
-        if (is_on_device || !ggml_backend_buffer_is_host(m.rows.t->buffer)) {
-            left.push_back(&m);
-        } else {
+        if (!is_on_device && ggml_backend_buffer_is_host(m.rows.t->buffer)) {
             m.rows.move(m.first, m.from);
+            continue;
+        }
+        left.push_back({ &m, numbers.size() });
+        const size_t n_head = m.rows.n_head;
+        const size_t n      = m.from.size()/n_head;
+        for (size_t i = 0; i < n; ++i) {
+            for (size_t h = 0; h < n_head; ++h) {
+                numbers.push_back(m.from[h*n + i]*n_head + h);
+            }
         }
     }
 
-    for (const auto & backend : backends) {
-        if (left.empty()) {
-            return;
+    ggml_tensor * input = nullptr; // of a graph
+    left = for_backends(backends, left, [&](rows_graph & graph, const device_moves & m) {
+        if (!input) {
+            input = graph.new_input(GGML_TYPE_I32, numbers);
         }
-        h2o_rows_graph graph(backend, left.size()*N_TENSORS + 1);
-        ggml_tensor *  numbers = graph.new_input(GGML_TYPE_I32, numbers_of(left));
-
-        size_t end = 0; // of a move's numbers
-        left.erase(std::remove_if(left.begin(), left.end(), [&](const auto * m) {
-            end += m->from.size();
-            return add_move(graph, *m, numbers, end - m->from.size());
-        }), left.end());
-        graph.compute(allocators[backend], "rows could not be moved");
+        return add_move(graph, *m.moves, ggml_view_1d(graph.get(), input, m.moves->from.size(),
+                m.first_number*input->nb[0]));
+    }, [&](rows_graph & graph) {
+        graph.compute(allocators[graph.backend], "rows could not be moved");
+        input = nullptr;
+    });
+    for (const auto & m : left) {
+        m.moves->rows.move(m.moves->first, m.moves->from);
     }
+}
 
-    for (const auto * m : left) {
-        m->rows.move(m->first, m->from);
+template <typename Compute>
+static void rotate_by(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_key_rotation> & rotations,
+        const Compute & compute) {
+    std::vector<const h2o_key_rotation *> left;
+    for (const auto & r : rotations) {
+        left.push_back(&r);
     }
+    left = for_backends(backends, left,
+            [](rows_graph & graph, const h2o_key_rotation * r) { return add_rotation(graph, *r); }, compute);
+    if (!left.empty()) {
+        throw h2o_refusal(h2o_reason::POSITIONS,
+                std::string("[h2o] positions cache needs keys that their device can rotate: ") +
+                ggml_backend_buft_name(ggml_backend_buffer_get_type(left[0]->rows.t->buffer)) + " cannot rotate " +
+                ggml_type_name(left[0]->rows.t->type) + ". Use positions text, or another type of K");
+    }
+}
+
+void h2o_row_mover::rotate(const std::vector<ggml_backend_t> & backends,
+        const std::vector<h2o_key_rotation> & rotations) {
+    rotate_by(backends, rotations, [&](rows_graph & graph) {
+        graph.compute(allocators[graph.backend], "keys could not be rotated");
+        ggml_backend_synchronize(graph.backend);
+    });
+}
+
+void h2o_row_mover::check(const std::vector<ggml_backend_t> & backends,
+        const std::vector<h2o_key_rotation> & rotations) {
+    rotate_by(backends, rotations, [](rows_graph &) {});
 }

@@ -5,6 +5,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -17,17 +18,42 @@ struct h2o_row_moves {
     std::vector<int32_t> from;
 };
 
-// Moves rows in place: by the host or, where it cannot reach them, on their device, which gets only row numbers.
+// How RoPE rotates a layer's keys: the parameters of ggml's operator.
+struct h2o_rope {
+    std::array<int32_t, GGML_MAX_OP_PARAMS/sizeof(int32_t)> params;
+
+    ggml_tensor * factors; // of the frequencies; NULL: none
+};
+
+// Rows of keys that RoPE rotates again, each KV head's by its own angles.
+struct h2o_key_rotation {
+    h2o_kv_rows rows;
+    h2o_rope    rope;
+
+    uint32_t from; // rows [from, from + n) become [to, to + n)
+    uint32_t to;
+
+    std::vector<int32_t> shifts; // [n, n_head]: by how many positions
+};
+
+// Moves and rotates rows in place. backends: one for each device. Throws std::runtime_error if there is not enough
+// memory or a device fails.
 class h2o_row_mover {
 public:
     h2o_row_mover();
 
-    // backends: one for each device, which moves rows before its next computation; rows that none can move go through
-    // the host. Throws std::runtime_error if there is not enough memory or a device fails.
+    // By the host or, where it cannot reach them, on their device, which gets only row numbers and moves them before
+    // its next computation. Rows that no device can move go through the host.
     void move(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_row_moves> & moves);
+
+    // On the device that holds them. Throws too if it cannot.
+    void rotate(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_key_rotation> & rotations);
+
+    // throws if rotate() could not
+    static void check(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_key_rotation> & rotations);
 
 private:
     const bool is_on_device; // wherever rows are, for tests
 
-    std::map<ggml_backend_t, ggml_gallocr_ptr> allocators; // of what chosen rows are gathered into
+    std::map<ggml_backend_t, ggml_gallocr_ptr> allocators;
 };

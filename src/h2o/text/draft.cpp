@@ -4,21 +4,8 @@
 
 // The largest position in [1, end) that ends a pair of tokens (a, b), 0 if there is none.
 static size_t find_pair_before(const std::vector<int32_t> & text, size_t end, int32_t a, int32_t b) {
-    static constexpr size_t PART = 16; // which the compiler turns into a few vectors
-
-    const auto ends_pair = [&](size_t i) { return (text[i] == b) & (text[i - 1] == a); };
-
     size_t i = end - 1;
-    for (; i >= PART; i -= PART) {
-        int found = 0;
-        for (size_t j = 0; j < PART; ++j) {
-            found |= ends_pair(i - j);
-        }
-        if (found) {
-            break;
-        }
-    }
-    while (i > 0 && !ends_pair(i)) {
+    while (i > 0 && !(text[i] == b && text[i - 1] == a)) {
         --i;
     }
     return i;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
-#include <string>
+#include <utility>
 
 static constexpr size_t MIN_SLOTS = 16;
 
@@ -16,24 +16,13 @@ static void append_to(std::vector<T> & v, T x) {
     v.push_back(x);
 }
 
-void h2o_lookup_params::validate() const {
-    const auto check = [](bool ok, const char * what) {
-        if (!ok) {
-            throw std::invalid_argument(std::string("[lookup] ") + what);
-        }
-    };
-    check(chunk_size >= 1 && chunk_size <= INT32_MAX,  "the chunk size must be in [1, 2^31)");
-    check(tile >= 1,                                   "the tile must be at least 1");
-    check(budget       <= INT32_MAX,                   "the budget must be less than 2^31");
-    check(sink_tokens  <= INT32_MAX,                   "sink tokens must be less than 2^31");
-    check(local_window <= INT32_MAX,                   "the local window must be less than 2^31");
+h2o_lookup::h2o_lookup(const llama_h2o_params & params) : params(params) {
+    clear_index();
 }
 
-h2o_lookup::h2o_lookup(const h2o_lookup_params & params) : params(params) {
-    params.validate();
+void h2o_lookup::clear_index() {
     for (uint32_t i = 0; i < N_GRAM; ++i) {
-        grams[i].length = i + 1;
-        grams[i].slots.resize(MIN_SLOTS);
+        grams[i] = { i + 1, 0, std::vector<gram_index::slot>(MIN_SLOTS), {} };
     }
 }
 
@@ -45,10 +34,12 @@ void h2o_lookup::append(const int32_t * ids, size_t n) {
 }
 
 void h2o_lookup::truncate(uint32_t n) {
-    unindex(n);
-    if (n < tokens.size()) {
-        tokens.resize(n);
+    if (n < grams[0].prev.size()) {
+        clear_index();
     }
+    tokens.resize(std::min<size_t>(n, tokens.size()));
+    rows.resize(n_rows_of(n));
+    first_kept = std::min(first_kept, n);
 }
 
 size_t h2o_lookup::bytes() const {
@@ -87,8 +78,8 @@ uint32_t h2o_lookup::find(const gram_index & gram, uint32_t pos) const {
     return i;
 }
 
-void h2o_lookup::rehash(gram_index & gram, size_t n_slots) const {
-    std::vector<gram_index::slot> old(n_slots);
+void h2o_lookup::grow(gram_index & gram) const {
+    std::vector<gram_index::slot> old(gram.slots.size() + gram.slots.size()/5);
 
     old.swap(gram.slots);
     for (const auto & slot : old) {
@@ -105,7 +96,7 @@ void h2o_lookup::add_position(gram_index & gram) const {
         return;
     }
     if (gram.n_used >= gram.slots.size()/5*4) {
-        rehash(gram, gram.slots.size() + gram.slots.size()/5);
+        grow(gram);
     }
     auto & slot = gram.slots[find(gram, pos)];
     append_to(gram.prev, slot.n > 0 ? slot.head : -1);
@@ -113,45 +104,10 @@ void h2o_lookup::add_position(gram_index & gram) const {
     gram.n_used += slot.n++ == 0;
 }
 
-void h2o_lookup::remove_position(gram_index & gram) const {
-    const int32_t pos = gram.prev.size() - 1;
-    if ((uint32_t) pos + 1 >= gram.length) {
-        const uint32_t i = find(gram, pos);
-
-        gram.slots[i].head = gram.prev[pos];
-        if (--gram.slots[i].n == 0) {
-            remove_slot(gram, i);
-        }
-    }
-    gram.prev.pop_back();
-}
-
-// Fills the gap with n-grams that would not be found behind it.
-void h2o_lookup::remove_slot(gram_index & gram, uint32_t gap) const {
-    const uint32_t n_slots  = gram.slots.size();
-    const auto     next     = [&](uint32_t i) { return i + 1 < n_slots ? i + 1 : 0; };
-    const auto     distance = [&](uint32_t from, uint32_t to) { return to >= from ? to - from : to + n_slots - from; };
-
-    for (uint32_t i = next(gap); gram.slots[i].n > 0; i = next(i)) {
-        if (distance(home(gram, gram.slots[i].head), i) >= distance(gap, i)) {
-            gram.slots[gap] = gram.slots[i];
-            gap = i;
-        }
-    }
-    gram.slots[gap] = {};
-    gram.n_used--;
-}
-
-void h2o_lookup::unindex(uint32_t n) {
-    for (gram_index & gram : grams) {
-        while (gram.prev.size() > n) {
-            remove_position(gram);
-        }
-    }
-}
-
 void h2o_lookup::index_to(uint32_t n) {
-    unindex(n);
+    if (n < grams[0].prev.size()) {
+        clear_index();
+    }
     for (gram_index & gram : grams) {
         while (gram.prev.size() < n) {
             add_position(gram);
@@ -159,23 +115,61 @@ void h2o_lookup::index_to(uint32_t n) {
     }
 }
 
-size_t h2o_lookup::first_seen(const std::vector<h2o_lookup_row> & log, uint32_t query) const {
-    const int64_t tile   = query - query % params.chunk_size % params.tile;
-    const auto    before = [](const h2o_lookup_row & row, int64_t q) { return row.query < q; };
-    const size_t  n      = std::lower_bound(log.begin(), log.end(), tile, before) - log.begin();
+size_t h2o_lookup::n_rows_of(uint32_t query) const {
+    const auto before = [](const h2o_lookup_row & row, int64_t q) { return row.query < q; };
 
-    return n - std::min<size_t>(n, params.budget);
+    return std::lower_bound(rows.begin(), rows.end(), (int64_t) query, before) - rows.begin();
 }
 
-void h2o_lookup::choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log) {
-    if (q0 >= q1 || q1 > n_tokens()) {
+size_t h2o_lookup::first_seen(uint32_t query) const {
+    const size_t n = n_rows_of(query - query % params.chunk_size % params.tile);
+
+    return n - std::min<size_t>(n, params.lookup_budget);
+}
+
+h2o_lookup::view h2o_lookup::seen(uint32_t q0, uint32_t q1) const {
+    return { rows.data() + first_seen(q0), rows.data() + n_rows_of(q1) };
+}
+
+std::vector<int32_t> h2o_lookup::positions_seen(uint32_t q0, uint32_t q1) const {
+    const auto view = seen(q0, q1);
+
+    std::vector<int32_t> res;
+    for (const auto * row = view.begin; row < view.end; ++row) {
+        res.push_back(row->pos);
+    }
+    std::sort(res.begin(), res.end());
+    res.erase(std::unique(res.begin(), res.end()), res.end());
+
+    return res;
+}
+
+void h2o_lookup::forget(uint32_t query) {
+    if (query > first_kept) {
+        rows.erase(rows.begin(), rows.begin() + first_seen(query));
+        first_kept = query;
+    }
+}
+
+void h2o_lookup::assign_text(const std::vector<int32_t> & ids) {
+    clear_index();
+    tokens = ids;
+}
+
+void h2o_lookup::assign_log(h2o_lookup_log log, uint32_t start) {
+    rows       = std::move(log);
+    first_kept = start;
+}
+
+void h2o_lookup::choose(uint32_t q0, uint32_t q1) {
+    if (q0 >= q1 || q1 > tokens.size()) {
         throw std::invalid_argument("[lookup] queries must be a part of the text");
     }
     for (uint32_t q = q0; q < q1; ++q) {
         const uint32_t chunk = q - q % params.chunk_size;
 
         index_to(chunk - std::min(chunk, params.local_window));
-        choose_for(q, log);
+        choose_for(q);
     }
 }
 
@@ -187,10 +181,10 @@ struct follower {
 
 static constexpr follower FOLLOWERS[4] = { { 1, 1.0 }, { 0, 0.5 }, { 2, 0.5 }, { 3, 0.25 } };
 
-void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const {
+void h2o_lookup::choose_for(uint32_t query) {
     const int32_t begin = params.sink_tokens;
     const int32_t end   = grams[0].prev.size();
-    if (params.budget == 0 || begin >= end) {
+    if (params.lookup_budget == 0 || begin >= end) {
         return;
     }
     static thread_local std::vector<double> buffer; // zeros between calls
@@ -201,12 +195,12 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
     std::vector<int32_t> found; // positions with a score
     found.reserve(MAX_ROWS);
 
-    const size_t first  = first_seen(log, query);
-    const size_t n_rows = log.size();
+    const size_t first  = first_seen(query);
+    const size_t n_rows = rows.size();
     const auto   set_seen = [&](double score) {
         for (size_t i = first; i < n_rows; ++i) {
-            if (log[i].pos >= 0 && log[i].pos < end) {
-                scores[log[i].pos] = score;
+            if (rows[i].pos >= 0 && rows[i].pos < end) {
+                scores[rows[i].pos] = score;
             }
         }
     };
@@ -246,6 +240,6 @@ void h2o_lookup::choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) c
         scores[pos] = 0.0;
     }
     for (auto it = found.begin(); it != last; ++it) {
-        log.push_back({ *it, (int32_t) query });
+        rows.push_back({ *it, (int32_t) query });
     }
 }

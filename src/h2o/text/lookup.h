@@ -1,29 +1,23 @@
 #pragma once
 
+#include "llama-h2o.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-struct h2o_lookup_params {
-    uint32_t chunk_size   = 0; // S
-    uint32_t tile         = 0; // T
-    uint32_t budget       = 0; // B
-    uint32_t sink_tokens  = 0; // A
-    uint32_t local_window = 0; // L
-
-    // throws std::invalid_argument, naming the parameter
-    void validate() const;
-};
-
 struct h2o_lookup_row {
     int32_t pos;
     int32_t query; // that asked for it, a position
 };
 
-// Lookups: what followed earlier occurrences of a query's token, pair and triple. One index per sequence, on the host,
-// of its text alone: the same rows for all layers and heads.
+using h2o_lookup_log = std::vector<h2o_lookup_row>; // by query
+
+// The text of a sequence, and what its queries look up: what followed earlier occurrences of a query's token, pair and
+// triple. One index per sequence, on the host, of its text alone: the same rows for all layers and heads. S is
+// chunk_size, T tile, B lookup_budget, A sink_tokens, L local_window.
 //
 // Rows are logged in the order of the queries that ask for them. Queries share tiles of T, on an absolute grid in each
 // chunk. A query sees the last B rows of the log where its tile begins, and the rows that queries of the tile have
@@ -50,39 +44,65 @@ public:
     // more candidates a query cannot have
     static constexpr uint32_t MAX_ROWS = 4*3*MAX_VISITS;
 
-    // throws std::invalid_argument
-    explicit h2o_lookup(const h2o_lookup_params & params);
+    // A part of the log.
+    struct view {
+        const h2o_lookup_row * begin;
+        const h2o_lookup_row * end;
+    };
 
-    uint32_t n_tokens() const { return tokens.size(); }
-
-    // rows that a query may add
-    uint32_t n_new() const { return std::min(MAX_ROWS, params.budget/4 + (params.budget % 4 > 0)); }
-
-    // the first row that a query sees, of a log that goes up to its tile or further
-    size_t first_seen(const std::vector<h2o_lookup_row> & log, uint32_t query) const;
+    // params: within their ranges
+    explicit h2o_lookup(const llama_h2o_params & params);
 
     const std::vector<int32_t> & text() const { return tokens; }
+    const h2o_lookup_log & log() const { return rows; }
+
+    // queries before this one are forgotten: the log has only the rows of theirs that later queries see
+    uint32_t start() const { return first_kept; }
+
+    // rows that a query may add
+    uint32_t n_new() const { return std::min(MAX_ROWS, params.lookup_budget/4 + (params.lookup_budget % 4 > 0)); }
 
     // throws std::length_error if positions would not fit into int32
     void append(const int32_t * ids, size_t n);
 
-    // Forgets all tokens from position n on: as if they had never been appended.
+    // Forgets the tokens from position n on, and their lookups: as if they had never been appended.
     void truncate(uint32_t n);
 
-    // Chooses for the queries [q0, q1): adds their lookups to the log. Only the rows that they see matter.
+    // Chooses for the queries [q0, q1): adds their lookups to the log. None after them has chosen. Only the rows that
+    // they see matter.
     //
     // Queries may come in any order, but in the order of the text each token is indexed only once.
-    // Throws std::invalid_argument if [q0, q1) is empty or beyond n_tokens().
-    void choose(uint32_t q0, uint32_t q1, std::vector<h2o_lookup_row> & log);
+    // Throws std::invalid_argument if [q0, q1) is empty or beyond the text.
+    void choose(uint32_t q0, uint32_t q1);
 
-    // Memory of this index: 20 to 50 bytes per token.
+    // what queries of one tile see, each row from the query that asked for it on
+    view seen(uint32_t q0, uint32_t q1) const;
+
+    // the positions that queries of any tiles see, ascending
+    std::vector<int32_t> positions_seen(uint32_t q0, uint32_t q1) const;
+
+    // the positions that queries of n_tiles whole tiles may see at most, of a text of n tokens
+    uint32_t n_seen_max(uint32_t n_tiles, uint32_t n) const {
+        return std::min<uint64_t>(n, params.lookup_budget + (uint64_t) n_tiles*params.tile*n_new());
+    }
+
+    // Forgets queries before this one. They cannot be gone back to.
+    void forget(uint32_t query);
+
+    // as if appended
+    void assign_text(const std::vector<int32_t> & ids);
+
+    // as if chosen, and forgotten before the start
+    void assign_log(h2o_lookup_log log, uint32_t start);
+
+    // Memory of the index: 20 to 50 bytes per token.
     size_t bytes() const;
 
 private:
     static constexpr uint32_t N_GRAM = 3;
 
     // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram. The tokens of
-    // an n-gram's newest position are its key. Positions are added and removed at the end of the text only.
+    // an n-gram's newest position are its key. To remove positions, the others are indexed anew.
     struct gram_index {
         struct slot {
             int32_t  head;  // newest position
@@ -90,7 +110,7 @@ private:
         };
 
         uint32_t length;
-        uint32_t n_used = 0;
+        uint32_t n_used;
 
         std::vector<slot>    slots;
         std::vector<int32_t> prev; // [positions indexed] the n-gram's previous position, -1 if there is none
@@ -99,21 +119,24 @@ private:
     uint32_t home(const gram_index & gram, uint32_t pos) const;
     uint32_t find(const gram_index & gram, uint32_t pos) const; // its slot, or the empty one where it belongs
 
-    // the position after the indexed ones, or the last of these
-    void add_position   (gram_index & gram) const;
-    void remove_position(gram_index & gram) const;
+    void add_position(gram_index & gram) const; // after the indexed positions
+    void grow        (gram_index & gram) const;
 
-    void remove_slot(gram_index & gram, uint32_t gap) const;
-    void rehash     (gram_index & gram, size_t n_slots) const;
-
-    void unindex (uint32_t n); // leaves at most the positions [0, n)
+    void clear_index();
     void index_to(uint32_t n); // the positions [0, n) and no others
 
-    void choose_for(uint32_t query, std::vector<h2o_lookup_row> & log) const;
+    void choose_for(uint32_t query);
 
-    h2o_lookup_params params;
+    size_t first_seen(uint32_t query) const; // the first row that a query sees
+    size_t n_rows_of (uint32_t query) const; // the rows of the queries before this one
+
+    llama_h2o_params params;
 
     std::vector<int32_t> tokens;
 
     std::array<gram_index, N_GRAM> grams;
+
+    h2o_lookup_log rows;
+
+    uint32_t first_kept = 0;
 };

@@ -208,7 +208,7 @@ void h2o_rows_read(llama_io_read_i & io, h2o_row_copies & rows) {
     }
 }
 
-void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens, bool has_ids) {
+void h2o_text_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens, bool has_ids) {
     const auto & log = text.log();
     const auto   end = std::partition_point(log.begin(), log.end(),
             [&](const auto & row) { return row.query < (int32_t) n_tokens; });

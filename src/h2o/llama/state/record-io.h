@@ -26,5 +26,5 @@ void h2o_rows_write(llama_io_write_i & io, const h2o_row_copies & rows);
 void h2o_rows_read (llama_io_read_i  & io, h2o_row_copies & rows);
 
 // What the queries before n_tokens have looked up; has_ids: and the ids of the text's tokens. Reading needs saved.record.
-void h2o_text_write(llama_io_write_i & io, const h2o_tiles & text, uint32_t n_tokens, bool has_ids);
+void h2o_text_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens, bool has_ids);
 void h2o_text_read (llama_io_read_i  & io, const llama_h2o_kv & kv, bool has_ids, h2o_saved_sequence & saved);

@@ -10,6 +10,7 @@
 #include "llama-io.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -51,7 +52,9 @@ static void write_cold_store(llama_io_write_i & io, const h2o_cold_store & cold)
             for (const auto part : { H2O_K, H2O_V }) {
                 const size_t n = cold.chunk_size*cold.row_sizes[layer][part];
                 h2o_write_rows(io, chunk*cold.chunk_size, cold.chunk_size, n, [&] {
-                    io.write(cold.chunk_rows(chunk, layer, part).data(), n);
+                    std::vector<uint8_t> rows(n);
+                    cold.read_range(layer, part, chunk*cold.chunk_size, cold.chunk_size, rows.data());
+                    io.write(rows.data(), n);
                 });
             }
         }
@@ -167,7 +170,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         h2o_text_read(io, kv, !partial, saved);
     }
 
-    std::optional<h2o_cold_store> cold;
+    std::unique_ptr<h2o_cold_store> cold;
     if (partial) {
         check_partial(kv, saved.record, no_rows);
     } else {
@@ -175,7 +178,8 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
             throw std::runtime_error("[h2o] this state lacks the sliding windows and recurrent states of this model");
         }
         if (store.cold(kv.id)) {
-            read_cold_store(io, cold.emplace(store.cold(kv.id)->empty_like()), saved.record.layers[0].n_built);
+            cold = store.cold(kv.id)->empty_like();
+            read_cold_store(io, *cold, saved.record.layers[0].n_built);
         }
     }
 

@@ -47,17 +47,19 @@ struct layout {
 template <size_t BLOCK, size_t OFFSET, size_t N>
 constexpr layout LAYOUT = { BLOCK, N, split<BLOCK, OFFSET, N>, merge<BLOCK, OFFSET, N> };
 
-const layout LAYOUTS[H2O_CODEC_TYPE_COUNT] = {
-    /* U8   */ LAYOUT< 1, 0,  1>,
-    /* F16  */ LAYOUT< 2, 1,  1>,
-    /* BF16 */ LAYOUT< 2, 1,  1>,
-    /* F32  */ LAYOUT< 4, 3,  1>,
-    /* Q8_0 */ LAYOUT<34, 2, 32>,
-    /* Q4_0 */ LAYOUT<18, 2, 16>,
-    /* Q4_1 */ LAYOUT<20, 4, 16>,
-    /* Q5_0 */ LAYOUT<22, 6, 16>,
-    /* Q5_1 */ LAYOUT<24, 8, 16>,
-};
+const layout & layout_of(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F16:
+        case GGML_TYPE_BF16: return LAYOUT< 2, 1,  1>;
+        case GGML_TYPE_F32:  return LAYOUT< 4, 3,  1>;
+        case GGML_TYPE_Q8_0: return LAYOUT<34, 2, 32>;
+        case GGML_TYPE_Q4_0: return LAYOUT<18, 2, 16>;
+        case GGML_TYPE_Q4_1: return LAYOUT<20, 4, 16>;
+        case GGML_TYPE_Q5_0: return LAYOUT<22, 6, 16>;
+        case GGML_TYPE_Q5_1: return LAYOUT<24, 8, 16>;
+        default:             return LAYOUT< 1, 0,  1>; // any bytes
+    }
+}
 
 size_t checked(size_t n) {
     if (ZSTD_isError(n)) {
@@ -96,17 +98,17 @@ ZSTD_DCtx * decompressor() {
 
 } // namespace
 
-uint32_t h2o_codec_block_bytes(h2o_codec_type type) {
-    return LAYOUTS[type].block_bytes;
+uint32_t h2o_codec_block_bytes(ggml_type type) {
+    return layout_of(type).block_bytes;
 }
 
-h2o_codec_code::h2o_codec_code(const uint8_t * rows, const h2o_codec_shape & shape, uint32_t unit_rows)
-    : type(shape.type), row_bytes(shape.row_bytes), unit_rows(unit_rows),
-      width(row_bytes/LAYOUTS[type].block_bytes*LAYOUTS[type].plane_bytes) {
-    const uint32_t n_rows   = std::min<size_t>(shape.n_rows, SAMPLE_BYTES/std::max(width, 1u));
-    const size_t   n_blocks = (size_t) n_rows*row_bytes/LAYOUTS[type].block_bytes;
+h2o_codec_code::h2o_codec_code(const uint8_t * rows, uint32_t n, ggml_type type, uint32_t row_bytes,
+        uint32_t unit_rows) : type(type), row_bytes(row_bytes), unit_rows(unit_rows),
+      width(row_bytes/layout_of(type).block_bytes*layout_of(type).plane_bytes) {
+    const uint32_t n_rows   = std::min<size_t>(n, SAMPLE_BYTES/std::max(width, 1u));
+    const size_t   n_blocks = (size_t) n_rows*row_bytes/layout_of(type).block_bytes;
     std::vector<uint8_t> plane((size_t) n_rows*width), rest((size_t) n_rows*(row_bytes - width)), best;
-    LAYOUTS[type].split(rows, n_blocks, plane.data(), rest.data());
+    layout_of(type).split(rows, n_blocks, plane.data(), rest.data());
 
     std::vector<size_t> sizes; // of the units' planes
     for (uint32_t r = 0; r < n_rows; r += unit_rows) {
@@ -118,9 +120,10 @@ h2o_codec_code::h2o_codec_code(const uint8_t * rows, const h2o_codec_shape & sha
         for (uint32_t r = 0; r < n_rows; r += unit_rows) {
             predict(p, left.data() + (size_t) r*width, std::min(unit_rows, n_rows - r));
         }
-        const size_t n = checked(ZSTD_compress(encoded.data(), encoded.size(), left.data(), left.size(), LEVEL));
-        if (n < n_best) {
-            n_best = n;
+        const size_t n_encoded =
+                checked(ZSTD_compress(encoded.data(), encoded.size(), left.data(), left.size(), LEVEL));
+        if (n_encoded < n_best) {
+            n_best = n_encoded;
             chosen = p;
             best   = std::move(left);
         }
@@ -158,7 +161,7 @@ void h2o_codec_code::encode(const uint8_t * rows, uint32_t n, std::vector<uint8_
     const size_t n_raw   = (size_t) n*row_bytes;
     const size_t n_plane = (size_t) n*width;
     bytes.resize(n_raw);
-    LAYOUTS[type].split(rows, n_raw/LAYOUTS[type].block_bytes, bytes.data(), bytes.data() + n_plane);
+    layout_of(type).split(rows, n_raw/layout_of(type).block_bytes, bytes.data(), bytes.data() + n_plane);
     predict(chosen, bytes.data(), n);
 
     ZSTD_CCtx * zstd = compressor();
@@ -188,7 +191,7 @@ void h2o_codec_code::decode(const uint8_t * frame, size_t n_bytes, uint32_t n, u
         throw h2o_codec_error("zstd: a frame of other rows");
     }
     unpredict(bytes.data(), n);
-    LAYOUTS[type].merge(bytes.data(), bytes.data() + n_plane, n_raw/LAYOUTS[type].block_bytes, out);
+    layout_of(type).merge(bytes.data(), bytes.data() + n_plane, n_raw/layout_of(type).block_bytes, out);
 }
 
 h2o_codec_block h2o_codec_encode(const uint8_t * rows, uint32_t n_rows, std::shared_ptr<const h2o_codec_code> code,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "ggml.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,34 +19,14 @@ struct h2o_codec_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Row types; the last ones are ggml's blocks.
-enum h2o_codec_type : uint8_t {
-    H2O_CODEC_TYPE_U8, // any bytes
-    H2O_CODEC_TYPE_F16,
-    H2O_CODEC_TYPE_BF16,
-    H2O_CODEC_TYPE_F32,
-    H2O_CODEC_TYPE_Q8_0,
-    H2O_CODEC_TYPE_Q4_0,
-    H2O_CODEC_TYPE_Q4_1,
-    H2O_CODEC_TYPE_Q5_0,
-    H2O_CODEC_TYPE_Q5_1,
-    H2O_CODEC_TYPE_COUNT,
-};
-
 // Rows are whole blocks of this size.
-uint32_t h2o_codec_block_bytes(h2o_codec_type type);
-
-struct h2o_codec_shape {
-    h2o_codec_type type;
-    uint32_t       n_rows;
-    uint32_t       row_bytes;
-};
+uint32_t h2o_codec_block_bytes(ggml_type type);
 
 // How rows of one type and length are encoded: the predictor, and a dictionary of zstd's with the entropy tables.
 class h2o_codec_code {
 public:
-    // Made for rows like these. A unit, which is decoded as a whole, has up to unit_rows rows.
-    h2o_codec_code(const uint8_t * rows, const h2o_codec_shape & shape, uint32_t unit_rows);
+    // Made for rows like these n. A unit, which is decoded as a whole, has up to unit_rows rows.
+    h2o_codec_code(const uint8_t * rows, uint32_t n, ggml_type type, uint32_t row_bytes, uint32_t unit_rows);
 
     // Appends a frame of zstd's with n rows. Throws h2o_codec_error.
     void encode(const uint8_t * rows, uint32_t n, std::vector<uint8_t> & out) const;
@@ -52,9 +34,9 @@ public:
     // Writes the n rows of a frame. Throws h2o_codec_error; then out holds anything.
     void decode(const uint8_t * frame, size_t n_bytes, uint32_t n, uint8_t * out) const;
 
-    const h2o_codec_type type;
-    const uint32_t       row_bytes;
-    const uint32_t       unit_rows;
+    const ggml_type type;
+    const uint32_t  row_bytes;
+    const uint32_t  unit_rows;
 
 private:
     // How the plane is transformed for zstd.

@@ -119,8 +119,7 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         const bool is_new = !used.rows;
         if (is_new) {
             const uint32_t row_bytes = n_raw/chunk.n_rows;
-            const h2o_codec_shape shape = { layers[layer].types[kv], chunk.n_rows, row_bytes };
-            used.rows = std::make_shared<const h2o_codec_code>(rows, shape,
+            used.rows = std::make_shared<const h2o_codec_code>(rows, chunk.n_rows, layers[layer].types[kv], row_bytes,
                     std::max<uint32_t>(1, UNIT_BYTES/row_bytes));
         }
         b.encoded.clear();

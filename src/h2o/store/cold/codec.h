@@ -59,7 +59,7 @@ class h2o_cold_codec {
 public:
     struct layer {
         int32_t il;
-        std::array<h2o_codec_type, 2> types; // of K, of V
+        std::array<ggml_type, 2> types; // of K, of V
     };
 
     h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place,

@@ -24,8 +24,6 @@ struct memory_bytes : h2o_cold_bytes {
     const uint8_t * get(size_t offset, size_t /*n*/,
             std::vector<uint8_t> & /*buffer*/) const override { return bytes.data() + offset; }
 
-    void prefetch(size_t offset, size_t n) const override { h2o_prefetch(bytes.data() + offset, n); }
-
     const std::vector<uint8_t> bytes;
 };
 

@@ -6,16 +6,6 @@
 #include <string>
 #include <vector>
 
-// Asks for the cache lines of n bytes that will be read soon, without waiting for them.
-inline void h2o_prefetch(const void * data, size_t n) {
-    constexpr size_t LINE = 64;
-
-    const uint8_t * end = (const uint8_t *) data + n;
-    for (const uint8_t * p = (const uint8_t *) ((uintptr_t) data/LINE*LINE); p < end; p += LINE) {
-        __builtin_prefetch(p);
-    }
-}
-
 // Bytes that were written once and do not change.
 class h2o_cold_bytes {
 public:
@@ -25,9 +15,6 @@ public:
 
     // Where [offset, offset + n) are: in memory, or read to buffer. Throws std::runtime_error.
     virtual const uint8_t * get(size_t offset, size_t n, std::vector<uint8_t> & buffer) const = 0;
-
-    // those bytes will be read soon
-    virtual void prefetch(size_t /*offset*/, size_t /*n*/) const {}
 
     const size_t size;
 };

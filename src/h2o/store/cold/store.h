@@ -1,12 +1,23 @@
 #pragma once
 
+#include "h2o/sequence/state.h"
 #include "h2o/store/cold/codec.h"
 #include "h2o/store/kv-rows.h"
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+struct ggml_h2o_attn_source_layout;
 
 // K and V of all positions of a sequence's closed chunks, as stored in the cache: rows of all heads. Sequences that
-// share chunks share their rows.
+// share chunks share their rows. Nodes of a step's graph fetch rows from here, by layer.
 class h2o_cold_store {
 public:
     // row_sizes: bytes of each layer's rows of K and V
@@ -16,7 +27,9 @@ public:
         : chunk_size(chunk_size), row_sizes(std::move(row_sizes)), codec(std::move(codec)), place(std::move(place)) {}
 
     // an empty store of the same context
-    h2o_cold_store empty_like() const { return { place, codec, chunk_size, row_sizes }; }
+    std::unique_ptr<h2o_cold_store> empty_like() const {
+        return std::make_unique<h2o_cold_store>(place, codec, chunk_size, row_sizes);
+    }
 
     uint32_t n_chunks() const { return chunks.size(); }
 
@@ -26,16 +39,10 @@ public:
     // forgets all chunks from n on
     void truncate(uint32_t n);
 
-    // becomes a copy of the store of another sequence of the context
+    // takes over the chunks of another store of the context
     void share(const h2o_cold_store & other);
 
-    // changes when chunks were dropped or replaced
-    uint64_t version() const { return n_changes; }
-
-    // all rows of a chunk
-    std::vector<uint8_t> chunk_rows(uint32_t chunk, size_t layer, h2o_kv_part part) const;
-
-    // a row of a stored chunk, and its destination
+    // a position of a stored chunk, and the destination of its row
     struct wanted {
         int32_t   pos;
         uint8_t * dst;
@@ -44,8 +51,29 @@ public:
     // Several threads may read. Throws std::runtime_error.
     void read(size_t layer, h2o_kv_part part, const std::vector<wanted> & rows) const;
 
-    // the rows [first, first + n), one after another
+    // the rows of the positions [first, first + n), one after another
     void read_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst) const;
+
+    // Sets the positions whose rows the next step fetches, ascending.
+    void set_positions(std::vector<int32_t> positions);
+
+    // the index of one of them
+    int32_t row_of(int32_t pos) const;
+
+    // Writes their rows of a layer to dst, and which of them are in memory sets: a source of ggml_h2o_attn. This and
+    // the next ones do the ith part of the work of nth threads; check() reports errors.
+    void fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded, uint8_t * dst,
+            int ith, int nth);
+
+    // The same of chosen positions, and of position 0: row i holds position i, of n. Other rows are not written.
+    void fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & source,
+            size_t n, uint8_t * dst, int ith, int nth);
+
+    // read_range()
+    void fetch_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth);
+
+    // throws std::runtime_error if a row could not be fetched since the last time
+    void check();
 
     // bytes of all chunks
     uint64_t n_bytes() const;
@@ -57,21 +85,43 @@ public:
     const std::shared_ptr<h2o_cold_codec> codec;
 
 private:
-    // consecutive rows of a chunk with consecutive destinations
-    struct range {
-        const h2o_cold_chunk * chunk;
-        uint32_t  first; // row
-        uint32_t  n;
-        uint8_t * dst;
-
-        std::shared_ptr<const h2o_cold_rows> stored;
+    // Fetched rows are kept for the next steps: generated tokens look up nearly the same as the tokens before them. The
+    // least recently used positions make room. They are the same in all layers.
+    struct kept_position {
+        size_t   slot; // row of kept_bytes
+        uint64_t used; // n_steps then
     };
 
-    void read_ranges(size_t layer, h2o_kv_part part, range * ranges, size_t n) const;
+    static constexpr size_t MAX_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes the kept rows
+
+    void keep_positions();
+
+    // f's exception is kept for check()
+    template <typename F>
+    void keep_failure(const F & f);
+
+    // one of the step's positions
+    struct step_position {
+        int32_t pos;
+        bool    is_missing; // its row is read from the chunk
+        size_t  slot;       // if rows are kept
+    };
 
     const std::shared_ptr<h2o_cold_place> place;
 
     std::vector<std::shared_ptr<h2o_cold_chunk>> chunks;
 
-    uint64_t n_changes = 0;
+    std::vector<step_position> positions;
+
+    bool   keeps_rows     = false; // of the step
+    size_t n_layers_begun = 0;     // likewise
+
+    std::unordered_map<int32_t, kept_position> kept; // by position
+
+    uint64_t n_steps = 0;
+
+    std::vector<std::array<std::vector<uint8_t>, 2>> kept_bytes; // by layer: of K, of V
+
+    std::mutex  mutex;
+    std::string failure;
 };
