@@ -244,11 +244,3 @@ bool ggml_compute_forward_h2o_product(const ggml_compute_params * params, ggml_t
     p.compute(params);
     return true;
 }
-
-size_t ggml_h2o_experts_work_size(const ggml_tensor * dst, int n_threads) {
-    return ggml_h2o_product_work_size(dst, n_threads);
-}
-
-bool ggml_compute_forward_h2o_experts(const ggml_compute_params * params, ggml_tensor * dst) {
-    return ggml_compute_forward_h2o_product(params, dst);
-}
