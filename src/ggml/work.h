@@ -24,7 +24,7 @@ struct h2o_take {
     }
 };
 
-// Of a driver D: get_shared(arena) takes what all threads share, get_scratch(arena) what is one thread's.
+// Bytes of a thread. A driver D takes its buffers in get_shared(arena), for all threads, and get_scratch(arena), for one.
 template <typename D>
 size_t h2o_scratch_size(const D & driver) {
     h2o_take arena { nullptr };
