@@ -66,7 +66,7 @@ def attention(repeats: int, n_threads: int) -> Table:
     a, b = rng.standard_normal((2, MATRIX_SIZE, MATRIX_SIZE), dtype=np.float32)
     ways = {
         "NumPy's product": partial(numpy_seconds, a, b),
-        "ggml's product": partial(_core.ops_mul_mat_seconds, a, b, n_threads),
+        "ggml's product": partial(product_seconds, UPSTREAM, a.view(np.uint8), "f32", b, n_threads),
     }
     flops = dict.fromkeys(ways, 2.0 * MATRIX_SIZE**3)
     for memory in (0, MEMORY_SIZE):
@@ -89,7 +89,7 @@ def attention(repeats: int, n_threads: int) -> Table:
 
 def attention_seconds(isa: str, q: object, k: object, v: object, params: object, n_threads: int) -> float:
     _core.ops_set_isa(isa)
-    return _core.ops_attention_seconds(q, k, v, "f16", params, n_threads)
+    return _core.ops_seconds(partial(_core.ops_attention, q, k, v, "f16", params, "cpu", n_threads))
 
 
 def numpy_seconds(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
@@ -122,7 +122,7 @@ def products(repeats: int, n_threads: int, types: Sequence[str], columns: Sequen
 def product_seconds(isa: str, weights: object, type_name: str, x: object, n_threads: int) -> float:
     if isa != UPSTREAM:
         _core.ops_set_isa(isa)
-    return _core.ops_product_seconds(weights, type_name, x, isa != UPSTREAM, n_threads)
+    return _core.ops_seconds(partial(_core.ops_product, weights, type_name, x, isa != UPSTREAM, n_threads))
 
 
 def random_weights(rng: np.random.Generator, type_name: str) -> NDArray[np.uint8]:

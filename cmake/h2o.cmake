@@ -75,13 +75,12 @@ set(AMX_vector 16)
 # The best first.
 set(attention_isas AMX AVX512 AVX2 PORTABLE)
 set(product_isas AMX AVX512_BF16 AVX512_VNNI AVX_VNNI AVX2 DOTPROD)
-set(low-rank_isas AVX512 AVX2 PORTABLE)
 set(top-keys_isas AVX512_VNNI AVX2 PORTABLE)
 
 # Each kernel is kernels/simd.h of its operator, or kernels/<instruction set>.h if there is one. H2O_<OPERATOR>_KERNELS(F), in
 # h2o-kernels.h, is F(instruction set, variable) for each of them.
 set(kernels "#pragma once\n")
-foreach(operator attention low-rank product top-keys)
+foreach(operator attention product top-keys)
     string(MAKE_C_IDENTIFIER "h2o_${operator}_kernels" list)
     string(TOUPPER "${list}" list)
     string(APPEND kernels "\n#define ${list}(F)")

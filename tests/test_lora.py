@@ -19,7 +19,6 @@ from compare import assert_logits_close, relative_error
 from gguf_mutation import UINT32, mutated, pack
 from h2o_llama import DamagedFileError, H2OConfig, Llama, Model, Snapshot
 from inputs import ModelByName, random_tokens
-from kernels import ISAS
 from llamas import assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import read_model
 from pairwise import pairwise
@@ -66,18 +65,6 @@ def test_an_adapter_is_what_it_adds_to_the_weights(
     tokens = random_tokens(90)
     calls = [tokens[:50], tokens[50:85], *([t] for t in tokens[85:])]
     assert_agrees_with_oracle(path, read_model(merged), config, calls, lora=lora)
-
-
-@pytest.mark.parametrize("isa", ISAS, indirect=True)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_every_kernel_adds_the_same(isa: str, dtype: Any, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """The second factor's products, of whole runs of tokens and rows and of the remainders."""
-    path = model_by_name("llama-gqa2-f32")
-    adapter = random_adapter(path, rank=20)
-    adapter.factors = {name: (a, b.astype(dtype)) for name, (a, b) in adapter.factors.items()}
-    lora = adapter.write(tmp_path / "adapter.gguf")
-    merged = adapter.merge_into(path, tmp_path / "merged.gguf")
-    assert_agrees_with_oracle(path, read_model(merged), CONFIG, [random_tokens(2 * S + 11)], lora=lora)
 
 
 def test_an_adapter_of_the_embedding(model_by_name: ModelByName, tmp_path: Path) -> None:

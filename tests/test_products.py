@@ -222,7 +222,7 @@ def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
                 [rng.choice(n_experts, n_used, replace=False, p=skewed / skewed.sum()) for _ in range(n_tokens)]
             )
             x = columns_of(rng, n_tokens * (1 if is_shared else n_used), n).reshape(n_tokens, -1, n)
-            got = _core.ops_experts(weights, type_name, x, ids.astype(np.int32), True, 3)
+            got = _core.ops_product(weights, type_name, x, True, 3, ids.astype(np.int32))
             for token in range(n_tokens):
                 for i, expert in enumerate(ids[token]):
                     column = x[token, 0 if is_shared else i][None]

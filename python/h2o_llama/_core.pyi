@@ -36,16 +36,13 @@ __all__: list[str] = [
     "layer_devices",
     "ops_AttentionParams",
     "ops_attention",
-    "ops_attention_seconds",
     "ops_column_sums",
-    "ops_experts",
     "ops_fuse",
     "ops_get_rows",
     "ops_isas",
     "ops_max_rows",
-    "ops_mul_mat_seconds",
     "ops_product",
-    "ops_product_seconds",
+    "ops_seconds",
     "ops_set_isa",
     "ops_softmax_state",
     "ops_top_keys",
@@ -537,32 +534,12 @@ def ops_attention(
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
-def ops_attention_seconds(
-    q: numpy.ndarray,
-    k: numpy.ndarray,
-    v: numpy.ndarray,
-    type: str,
-    params: ops_AttentionParams,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> float: ...
 def ops_column_sums(
     weights: numpy.ndarray,
     n_head_kv: typing.SupportsInt | typing.SupportsIndex,
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
-def ops_experts(
-    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
-    type: str,
-    x: numpy.ndarray,
-    ids: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
-    by_h2o: bool,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> numpy.ndarray:
-    """
-    Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.
-    """
-
 def ops_fuse(
     a: collections.abc.Sequence[numpy.ndarray],
     b: collections.abc.Sequence[numpy.ndarray],
@@ -582,29 +559,26 @@ def ops_isas() -> list[str]:
     """
 
 def ops_max_rows(
-    a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
+    a: numpy.ndarray, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...
-def ops_mul_mat_seconds(
-    a: numpy.ndarray, b: numpy.ndarray, n_threads: typing.SupportsInt | typing.SupportsIndex
-) -> float: ...
 def ops_product(
     weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
     type: str,
     x: numpy.ndarray,
     by_h2o: bool,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
+    ids: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
 ) -> numpy.ndarray:
     """
-    Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n].
+    Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n]. With ids [n_tokens, n_used] of
+    experts, their rows are [n_experts, n_rows, bytes], and x is [n_tokens, 1 or n_used, n].
     """
 
-def ops_product_seconds(
-    weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
-    type: str,
-    x: numpy.ndarray,
-    by_h2o: bool,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> float: ...
+def ops_seconds(op: collections.abc.Callable[[], typing.Any]) -> float:
+    """
+    Seconds of the last graph that op() computes, when it is computed again.
+    """
+
 def ops_set_isa(name: str) -> None:
     """
     Kernels that need none better than this, from now on.

@@ -27,8 +27,8 @@ public:
     // Releases the GIL while it computes.
     void compute(const std::vector<ggml_tensor *> & outputs);
 
-    // Computes again, and returns the seconds it took.
-    double compute_seconds();
+    // for benchmarks: if it is set, every graph is computed twice, and these are the seconds of the second time
+    static double * seconds;
 
     // an output as an array of this shape
     py::array output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const;

@@ -8,6 +8,7 @@
 #include "h2o/graph/softmax.h"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <algorithm>
 #include <optional>
@@ -20,10 +21,10 @@ static shape shape_of(const py::array & a) {
     return shape(a.shape(), a.shape() + a.ndim());
 }
 
-static py::array max_rows(const py::array & a, const std::string & type, const std::string & backend, int n_threads) {
+static py::array max_rows(const py::array & a, const std::string & backend, int n_threads) {
     ops_graph graph("max_rows", backend, n_threads);
 
-    ggml_tensor * t = ggml_max_rows(graph.ctx(), graph.input(a, find_type(type)));
+    ggml_tensor * t = ggml_max_rows(graph.ctx(), graph.input(a, GGML_TYPE_F32));
     graph.compute({ t });
 
     shape res = shape_of(a);
@@ -129,10 +130,13 @@ struct attention_params {
     int                                 sums;
 };
 
-// q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]
-static ggml_h2o_attn_result attention_build(
-        ops_graph & graph, const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
-        const attention_params & params) {
+// q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]; column sums are [n_block, n_head_kv, n_k], query sums
+// [n_q, n_head_kv, n_k]
+static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
+        const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
+        const attention_params & params, const std::string & backend, int n_threads) {
+    ops_graph graph("attention", backend, n_threads);
+
     const ggml_type type = find_type(type_name);
 
     const auto input = [&](const auto & a, ggml_type type) { return a ? graph.input(*a, type) : nullptr; };
@@ -152,16 +156,8 @@ static ggml_h2o_attn_result attention_build(
     p.extra.tile   = params.tile;
     p.extra.offset = params.offset;
 
-    return ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32), input_of_type(graph, k, type), input_of_type(graph, v, type), &p);
-}
-
-// sums are [n_block, n_head_kv, n_k], those of each query [n_q, n_head_kv, n_k]
-static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
-        const py::array & q, const py::array & k, const py::array & v, const std::string & type, const attention_params & params,
-        const std::string & backend, int n_threads) {
-    ops_graph graph("attention", backend, n_threads);
-
-    const ggml_h2o_attn_result res = attention_build(graph, q, k, v, type, params);
+    const ggml_h2o_attn_result res = ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32),
+        input_of_type(graph, k, type), input_of_type(graph, v, type), &p);
 
     std::vector<ggml_tensor *> outputs = { res.o, res.m, res.l };
     if (res.sums) {
@@ -177,16 +173,6 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
         graph.output(res.m, queries),
         graph.output(res.l, queries),
     };
-}
-
-static double attention_seconds(
-        const py::array & q, const py::array & k, const py::array & v, const std::string & type, const attention_params & params,
-        int n_threads) {
-    ops_graph graph("attention", "cpu", n_threads);
-
-    graph.compute({ attention_build(graph, q, k, v, type, params).o });
-
-    return graph.compute_seconds();
 }
 
 // q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], taken is [n_head_kv, n_taken]
@@ -205,51 +191,41 @@ static py::array top_keys(
     return graph.output(t, { k.shape(0), t->ne[1], n_top });
 }
 
-static double mul_mat_seconds(const py::array & a, const py::array & b, int n_threads) {
-    ops_graph graph("mul_mat", "cpu", n_threads);
+// Weights are bytes of this type [n_rows, n_bytes], x is [n_columns, n]; of experts, with ids [n_tokens, n_used],
+// [n_experts, n_rows, n_bytes] and [n_tokens, 1 or n_used, n].
+static py::array product(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x,
+        bool by_h2o, int n_threads, const std::optional<py::array_t<int32_t>> & ids) {
+    ops_graph graph("product", "cpu", n_threads);
 
-    graph.compute({ ggml_mul_mat(graph.ctx(), graph.input(a, GGML_TYPE_F32), graph.input(b, GGML_TYPE_F32)) });
-
-    return graph.compute_seconds();
-}
-
-// weights are bytes of this type [n_rows, n_bytes], x is [n_columns, n]
-static ggml_tensor * product_build(ops_graph & graph, const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o) {
-    ggml_tensor * t = ggml_mul_mat(graph.ctx(), graph.input_rows(weights, find_type(type)), graph.input(x, GGML_TYPE_F32));
-    if (by_h2o) {
-        ggml_h2o_product_hint(t);
-    }
-    return t;
-}
-
-// of experts: weights [n_experts, n_rows, n_bytes], x [n_tokens, 1 or n_used, n], ids [n_tokens, n_used]
-static py::array experts(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, const py::array_t<int32_t> & ids, bool by_h2o, int n_threads) {
-    ops_graph graph("experts", "cpu", n_threads);
-
-    ggml_tensor * t = ggml_mul_mat_id(graph.ctx(), graph.input_rows(weights, find_type(type)), graph.input(x, GGML_TYPE_F32), graph.input(ids, GGML_TYPE_I32));
+    ggml_tensor * w = graph.input_rows(weights, find_type(type));
+    ggml_tensor * y = graph.input(x, GGML_TYPE_F32);
+    ggml_tensor * t = ids ? ggml_mul_mat_id(graph.ctx(), w, y, graph.input(*ids, GGML_TYPE_I32)) :
+        ggml_mul_mat(graph.ctx(), w, y);
     if (by_h2o) {
         ggml_h2o_product_hint(t);
     }
     graph.compute({ t });
 
-    return graph.output(t, { ids.shape(0), ids.shape(1), weights.shape(1) });
+    shape res = shape_of(ids ? *ids : x);
+    if (!ids) {
+        res.pop_back();
+    }
+    res.push_back(t->ne[0]);
+
+    return graph.output(t, res);
 }
 
-static py::array product(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o, int n_threads) {
-    ops_graph graph("product", "cpu", n_threads);
-
-    ggml_tensor * t = product_build(graph, weights, type, x, by_h2o);
-    graph.compute({ t });
-
-    return graph.output(t, { x.shape(0), weights.shape(0) });
-}
-
-static double product_seconds(const py::array_t<uint8_t> & weights, const std::string & type, const py::array & x, bool by_h2o, int n_threads) {
-    ops_graph graph("product", "cpu", n_threads);
-
-    graph.compute({ product_build(graph, weights, type, x, by_h2o) });
-
-    return graph.compute_seconds();
+static double seconds(const py::typing::Callable<py::object()> & op) {
+    double res = 0.0;
+    ops_graph::seconds = &res;
+    try {
+        op();
+    } catch (...) {
+        ops_graph::seconds = nullptr;
+        throw;
+    }
+    ops_graph::seconds = nullptr;
+    return res;
 }
 
 static std::vector<std::string> isas() {
@@ -273,7 +249,7 @@ static void set_isa(const std::string & name) {
 
 // For h2o_llama/_ops.py: arguments are not checked.
 void init_ops(py::module_ & m) {
-    m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_get_rows", &get_rows, py::arg("a"), py::arg("type"), py::arg("indices"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_softmax_state", &softmax_state, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));
@@ -296,11 +272,9 @@ void init_ops(py::module_ & m) {
     // for tests and benchmarks
     m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");
     m.def("ops_set_isa", &set_isa, py::arg("name"), "Kernels that need none better than this, from now on.");
-    m.def("ops_attention_seconds", &attention_seconds, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
-        py::arg("n_threads"));
-    m.def("ops_product", &product, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"), "Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n].");
-    m.def("ops_product_seconds", &product_seconds, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"));
-    m.def("ops_experts", &experts, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("ids"), py::arg("by_h2o"), py::arg("n_threads"),
-        "Products with experts' rows [n_experts, n_rows, bytes], of x [n_tokens, 1 or n_used, n] by ids.");
-    m.def("ops_mul_mat_seconds", &mul_mat_seconds, py::arg("a"), py::arg("b"), py::arg("n_threads"));
+    m.def("ops_product", &product, py::arg("weights"), py::arg("type"), py::arg("x"), py::arg("by_h2o"), py::arg("n_threads"),
+        py::arg("ids") = py::none(),
+        "Products with weights of a type [n_rows, bytes of a row], of x [n_columns, n]. With ids [n_tokens, n_used] of\n"
+        "experts, their rows are [n_experts, n_rows, bytes], and x is [n_tokens, 1 or n_used, n].");
+    m.def("ops_seconds", &seconds, py::arg("op"), "Seconds of the last graph that op() computes, when it is computed again.");
 }

@@ -1,6 +1,5 @@
 #include "ggml/attention/cpu/driver.h"
 
-#include "ggml-cpu-impl.h"
 #include "ops.h"
 
 #include "ggml/attention/kernels/kernels.h"
@@ -79,12 +78,6 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     // at least one item for each thread
     n_round = std::max(MAX_PACKED/(n_k_pad*(d_k_pad + d_v_pad)), h2o_ceil_div(n_threads, n_items));
     n_round = how == PACKED ? std::min(n_round, n_head_kv) : n_head_kv;
-
-    h2o_take arena { nullptr };
-    get_shared(arena);
-    off_thread = arena.size;
-    get_scratch(arena);
-    thread_size = arena.size - off_thread;
 }
 
 h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & arena) const {
@@ -478,27 +471,13 @@ void h2o_attn_driver::set_query_sums(const shared & w, int64_t h, int64_t query)
     }
 }
 
-void h2o_attn_driver::compute(const ggml_compute_params * params) const {
-    GGML_ASSERT(size() <= params->wsize && "planned for as many threads or more");
-
+void h2o_attn_driver::compute(const ggml_compute_params * params, const shared & w, const scratch & s) const {
     const int ith = params->ith;
     const int nth = params->nth;
-
-    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-
-    h2o_take of_all { work };
-    const shared w = get_shared(of_all);
-
-    h2o_take of_thread { work + off_thread + ith*thread_size };
-    const scratch s = get_scratch(of_thread);
 
     for (int64_t block = 0; block < n_block; ++block) {
         for (int64_t first = 0; first < n_head_kv; first += n_round) {
             const int64_t n = std::min(n_round, n_head_kv - first);
-
-            if (ith == 0) {
-                ggml_threadpool_chunk_set(params->threadpool, nth);
-            }
 
             // the heads of a token stand together in the cache
             for (int64_t i = ith; i < n*n_packs; i += nth) {
@@ -507,18 +486,14 @@ void h2o_attn_driver::compute(const ggml_compute_params * params) const {
                 w.peaks[h%n_round*n_packs + i/n] = h2o_attn_pack_keys(kernel, keys, i/n*H2O_ATTN_KEYS, s.rows);
             }
 
-            ggml_barrier(params->threadpool);
-
             // a KV head's items in a row, items that see most keys first
-            const int64_t n_all = how == IN_PLACE ? n_items : n*n_items;
-            for (int64_t i = ith; i < n_all; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+            h2o_for_items(params, how == IN_PLACE ? n_items : n*n_items, [&](int64_t i) {
                 if (how == IN_PLACE) {
                     compute_in_place(w, s, i);
                 } else {
                     compute_packed(w, s, first + i/n_items, n_items - 1 - i%n_items, block);
                 }
-            }
-
+            });
             ggml_barrier(params->threadpool);
 
             for (int64_t i = ith; has_column_sums && i < n*n_packs; i += nth) {
@@ -541,9 +516,9 @@ void h2o_attn_driver::compute(const ggml_compute_params * params) const {
 }
 
 size_t ggml_h2o_attn_work_size(const ggml_tensor * dst, int n_threads) {
-    return h2o_attn_driver(dst, n_threads).size();
+    return h2o_work_size(h2o_attn_driver(dst, n_threads), n_threads);
 }
 
 void ggml_compute_forward_h2o_attn(const ggml_compute_params * params, ggml_tensor * dst) {
-    h2o_attn_driver(dst, params->nth).compute(params);
+    h2o_compute(h2o_attn_driver(dst, params->nth), params);
 }

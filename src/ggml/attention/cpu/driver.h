@@ -2,8 +2,6 @@
 
 #include "ggml/attention/cpu/plain.h"
 
-struct ggml_compute_params;
-
 // Attention of tiles of rows (query, head of the group) to ranges of keys. A KV head's keys are memory keys and chunk
 // keys, for all queries; a list has extra keys for a tile of queries. There are three ways:
 //
@@ -20,15 +18,6 @@ struct ggml_compute_params;
 // at the end, in order. None of this depends on the number of threads.
 struct h2o_attn_driver : h2o_attn_args {
     h2o_attn_driver(const ggml_tensor * dst, int n_threads);
-
-    size_t size() const { return off_thread + n_threads*thread_size + 64; } // of the work buffer
-
-    void compute(const ggml_compute_params * params) const;
-
-private:
-    enum way { PACKED, BLOCKS, IN_PLACE };
-
-    static way way_of(const h2o_attn_args & args);
 
     // all threads'
     struct shared {
@@ -55,6 +44,16 @@ private:
         int32_t * iota;
     };
 
+    shared  get_shared (h2o_take & arena) const;
+    scratch get_scratch(h2o_take & arena) const;
+
+    void compute(const ggml_compute_params * params, const shared & w, const scratch & s) const;
+
+private:
+    enum way { PACKED, BLOCKS, IN_PLACE };
+
+    static way way_of(const h2o_attn_args & args);
+
     // a row's result so far: (m, l, o) of an online softmax
     struct state {
         float * o;
@@ -64,9 +63,6 @@ private:
 
     // a = a and what (m, l, o) is of
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
-
-    shared  get_shared (h2o_take & arena) const;
-    scratch get_scratch(h2o_take & arena) const;
 
     state state_of(const shared & w, int64_t range, int64_t h, int64_t row, int64_t block) const;
     float * weights_of(const shared & w, int64_t h, int64_t key) const {
@@ -121,6 +117,4 @@ private:
     int64_t n_slices;    // of rows
     int64_t n_items;     // of a KV head; in place: of all
     int64_t n_round;     // KV heads at once
-
-    size_t off_thread, thread_size; // bytes
 };

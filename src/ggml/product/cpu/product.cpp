@@ -1,4 +1,3 @@
-#include "ggml-cpu-impl.h"
 #include "ggml-cpu.h"
 #include "ops.h"
 
@@ -28,23 +27,23 @@ struct group {
 // a run of a matrix's rows, multiplied by all columns of the group. A sum is taken block after block, so it depends
 // only on its row and its column.
 struct product {
-    product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads);
+    product(const ggml_tensor * dst, const h2o_product_kernel & kernel);
 
-    size_t size; // of the work buffer
-
-    void compute(const ggml_compute_params * params) const;
-
-private:
-    // A thread's part of the work buffer.
-    struct thread_work {
+    // a thread's
+    struct scratch {
         group        * groups;
         const float ** columns;
-        float       ** dst;     // the results of each column
-        char         * scratch; // rounded columns of a panel, then unpacked rows
-        size_t         size;
-
-        thread_work(const product & p, char * start);
+        float       ** dst;  // the results of each column
+        char         * rows; // rounded columns of a panel, then unpacked rows
     };
+
+    // all threads': packed columns
+    char *  get_shared (h2o_take & arena) const { return arena.get<char>(packed_size); }
+    scratch get_scratch(h2o_take & arena) const;
+
+    void compute(const ggml_compute_params * params, char * work, const scratch & t) const;
+
+private:
 
     const h2o_product_kernel & kernel;
 
@@ -56,17 +55,17 @@ private:
     int64_t n_groups;
     int64_t n_tokens, n_used; // experts of a token; without experts, one token has all columns
     int64_t n_columns, n_rows, n_blocks;
-    size_t  packed_size, scratch_size;
+    size_t  packed_size, rows_size; // bytes
 
     h2o_packed packed(const group & g) const { return { kernel, g.n_columns, n_blocks }; }
     bool is_rounded() const { return kernel.column_block == H2O_PRODUCT_Q8_0_BYTES; }
 
-    void make_groups(const thread_work & t, int nth) const;
+    void make_groups(const scratch & t, int nth) const;
     void prefetch(const group & g, int64_t item) const;
-    void pack(const thread_work & t, char * work, int ith, int nth) const;
+    void pack(const scratch & t, char * work, int ith, int nth) const;
 };
 
-product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int n_threads)
+product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel)
     : kernel(kernel), weights(dst->src[0]), x(dst->src[1]), ids(dst->src[2]), dst(dst) {
     n_groups  = weights->ne[2];
     n_tokens  = ids ? ids->ne[1] : 1;
@@ -81,22 +80,20 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel, int
     packed_size = h2o_ceil_div(n_columns*column, 64)*64 + std::min(n_groups, n_columns)*panel;
 
     const size_t rounded = is_rounded() ? kernel.n_lanes*n_blocks*kernel.column_block : 0;
-    scratch_size = std::max(rounded, h2o_packed(kernel, n_columns, n_blocks).scratch_size()); // grows with the columns
-
-    size = packed_size + n_threads*thread_work(*this, nullptr).size;
+    rows_size = std::max(rounded, h2o_packed(kernel, n_columns, n_blocks).scratch_size()); // grows with the columns
 }
 
-product::thread_work::thread_work(const product & p, char * start) {
-    h2o_take take { start };
-    groups  = take.get<group>(p.n_groups + 1);
-    columns = take.get<const float *>(p.n_columns);
-    dst     = take.get<float *>(p.n_columns);
-    scratch = take.get<char>(p.scratch_size);
-    size    = take.size;
+product::scratch product::get_scratch(h2o_take & arena) const {
+    scratch t;
+    t.groups  = arena.get<group>(n_groups + 1);
+    t.columns = arena.get<const float *>(n_columns);
+    t.dst     = arena.get<float *>(n_columns);
+    t.rows    = arena.get<char>(rows_size);
+    return t;
 }
 
 // Every thread makes its own groups, which takes less time than waiting for another thread.
-void product::make_groups(const thread_work & t, int nth) const {
+void product::make_groups(const scratch & t, int nth) const {
     const auto for_each = [&](const auto & f) {
         for (int64_t token = 0; token < n_tokens; ++token) {
             for (int64_t i = 0; i < n_used; ++i) {
@@ -141,7 +138,7 @@ void product::prefetch(const group & g, int64_t item) const {
 }
 
 // A thread's share of the blocks of all panels.
-void product::pack(const thread_work & t, char * work, int ith, int nth) const {
+void product::pack(const scratch & t, char * work, int ith, int nth) const {
     const auto    round = ggml_get_type_traits_cpu(GGML_TYPE_Q8_0)->from_float;
     const int64_t all   = t.groups[n_groups].first_panel*n_blocks;
     const int64_t end   = all*(ith + 1)/nth;
@@ -163,7 +160,7 @@ void product::pack(const thread_work & t, char * work, int ith, int nth) const {
             const float * column = t.columns[g->first_column + first + j] + block*H2O_PRODUCT_BLOCK;
             columns[j] = (const char *) column;
             if (is_rounded()) {
-                char * rounded = t.scratch + j*n*kernel.column_block;
+                char * rounded = t.rows + j*n*kernel.column_block;
                 round(column, rounded, n*H2O_PRODUCT_BLOCK);
                 columns[j] = rounded;
             }
@@ -172,28 +169,15 @@ void product::pack(const thread_work & t, char * work, int ith, int nth) const {
     }
 }
 
-void product::compute(const ggml_compute_params * params) const {
-    const int ith = params->ith;
-    const int nth = params->nth;
-
-    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-    char * own  = work + packed_size;
-
-    const thread_work t(*this, own + ith*thread_work(*this, nullptr).size);
-
-    if (ith == 0) {
-        ggml_threadpool_chunk_set(params->threadpool, nth);
-    }
-    make_groups(t, nth);
+void product::compute(const ggml_compute_params * params, char * work, const scratch & t) const {
+    make_groups(t, params->nth);
     if (!ids && packed(*t.groups).is_direct) {
-        prefetch(*t.groups, ith);
+        prefetch(*t.groups, params->ith);
     }
-    pack(t, work, ith, nth);
-
-    ggml_barrier(params->threadpool);
+    pack(t, work, params->ith, params->nth);
 
     const group * g = t.groups;
-    for (int64_t i = ith; i < t.groups[n_groups].first_item; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+    h2o_for_items(params, t.groups[n_groups].first_item, [&](int64_t i) {
         while (i >= g[1].first_item) {
             ++g;
         }
@@ -201,8 +185,8 @@ void product::compute(const ggml_compute_params * params) const {
         const char  * rows = (const char *) weights->data + (g - t.groups)*weights->nb[2] + row*weights->nb[1];
 
         packed(*g).multiply(work + g->offset, rows, weights->nb[1], std::min(g->item_rows, n_rows - row),
-            t.scratch, t.dst + g->first_column, row);
-    }
+            t.rows, t.dst + g->first_column, row);
+    });
 }
 
 // NULL if upstream is to multiply. Upstream multiplies by experts column by column.
@@ -230,25 +214,13 @@ const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
 
 size_t ggml_h2o_product_work_size(const ggml_tensor * dst, int n_threads) {
     const h2o_product_kernel * kernel = kernel_for(dst);
-    return kernel ? product(dst, *kernel, n_threads).size + 64 : 0;
+    return kernel ? h2o_work_size(product(dst, *kernel), n_threads) : 0;
 }
 
 bool ggml_compute_forward_h2o_product(const ggml_compute_params * params, ggml_tensor * dst) {
     const h2o_product_kernel * kernel = params->use_ref ? nullptr : kernel_for(dst);
-    if (!kernel) {
-        return false;
+    if (kernel) {
+        h2o_compute(product(dst, *kernel), params);
     }
-
-    const product p(dst, *kernel, params->nth);
-    GGML_ASSERT(p.size + 64 <= params->wsize && "planned for as many threads or more");
-    p.compute(params);
-    return true;
-}
-
-size_t ggml_h2o_experts_work_size(const ggml_tensor * dst, int n_threads) {
-    return ggml_h2o_product_work_size(dst, n_threads);
-}
-
-bool ggml_compute_forward_h2o_experts(const ggml_compute_params * params, ggml_tensor * dst) {
-    return ggml_compute_forward_h2o_product(params, dst);
+    return kernel;
 }

@@ -1,4 +1,3 @@
-#include "ggml-cpu-impl.h"
 #include "ggml-cpu.h"
 #include "ops.h"
 
@@ -21,11 +20,6 @@ constexpr int64_t MIN_ITEMS  = 32;
 struct top_keys {
     explicit top_keys(const ggml_tensor * dst);
 
-    size_t size(int n_threads) const { return off_thread + n_threads*thread_size + 64; } // of the work buffer
-
-    void compute(const ggml_compute_params * params) const;
-
-private:
     // all threads'; [n_head_kv] of each
     struct shared {
         h2o_index_query * q;       // [n_q][n_blocks]
@@ -43,6 +37,12 @@ private:
         int32_t * rows;
     };
 
+    shared  get_shared (h2o_take & arena) const;
+    scratch get_scratch(h2o_take & arena) const;
+
+    void compute(const ggml_compute_params * params, const shared & w, const scratch & s) const;
+
+private:
     // some queries that choose together, of a KV head
     struct tile_queries {
         int64_t h;
@@ -50,9 +50,6 @@ private:
         int64_t first;
         int64_t n;
     };
-
-    shared  get_shared (h2o_take & arena) const;
-    scratch get_scratch(h2o_take & arena) const;
 
     tile_queries get_tile(int64_t h, int64_t tile) const;
 
@@ -83,8 +80,6 @@ private:
     int64_t n_ranges;     // of these
     int64_t n_round;     // KV heads at once
     bool    packs_once;  // for all tiles
-
-    size_t off_thread, thread_size; // in the work buffer
 };
 
 top_keys::top_keys(const ggml_tensor * dst)
@@ -108,12 +103,6 @@ top_keys::top_keys(const ggml_tensor * dst)
     packs_once = n_tiles > 1;
     n_round    = packs_once ? std::clamp<int64_t>(MAX_PACKED/(n_batches*batch_size), 1, n_head_kv) : n_head_kv;
     n_ranges    = std::min(h2o_ceil_div(MIN_ITEMS, n_round*n_tiles), n_batches);
-
-    h2o_take arena { nullptr };
-    get_shared(arena);
-    off_thread = arena.size;
-    get_scratch(arena);
-    thread_size = arena.size - off_thread;
 }
 
 top_keys::shared top_keys::get_shared(h2o_take & arena) const {
@@ -207,19 +196,9 @@ void top_keys::select(const scratch & s, const tile_queries & t, float * scores)
     std::fill(dst + n, dst + n_top, -1);
 }
 
-void top_keys::compute(const ggml_compute_params * params) const {
-    GGML_ASSERT(size(params->nth) <= params->wsize && "planned for as many threads or more");
-
+void top_keys::compute(const ggml_compute_params * params, const shared & w, const scratch & s) const {
     const int ith = params->ith;
     const int nth = params->nth;
-
-    char * work = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-
-    h2o_take of_all { work };
-    const shared w = get_shared(of_all);
-
-    h2o_take of_thread { work + off_thread + ith*thread_size };
-    const scratch s = get_scratch(of_thread);
 
     for (int64_t i = ith; i < n_head_kv*n_q; i += nth) {
         quantize(w, s, i/n_q, i%n_q);
@@ -233,26 +212,22 @@ void top_keys::compute(const ggml_compute_params * params) const {
             pack(first + i%n, i/n, w.panels + (i%n*n_batches + i/n)*batch_size);
         }
 
-        // f(tile, range) for all of them, each by one thread
-        const auto for_items = [&](int64_t n_ranges, const auto & f) {
-            if (ith == 0) {
-                ggml_threadpool_chunk_set(params->threadpool, nth);
-            }
-            ggml_barrier(params->threadpool);
-            for (int64_t i = ith; i < n*n_tiles*n_ranges; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        // f(tile, range) for all of them
+        const auto for_tiles = [&](int64_t n_ranges, const auto & f) {
+            h2o_for_items(params, n*n_tiles*n_ranges, [&](int64_t i) {
                 f(get_tile(first + i/n_ranges/n_tiles, i/n_ranges%n_tiles), i%n_ranges);
-            }
+            });
             ggml_barrier(params->threadpool);
         };
 
         if (n_ranges == 1) {
-            for_items(1, [&](const tile_queries & t, int64_t) {
+            for_tiles(1, [&](const tile_queries & t, int64_t) {
                 score(w, s, t, 0, s.scores);
                 select(s, t, s.scores);
             });
         } else {
-            for_items(n_ranges, [&](const tile_queries & t, int64_t range) { score(w, s, t, range, scores_of(w, t)); });
-            for_items(1,       [&](const tile_queries & t, int64_t)      { select(s, t, scores_of(w, t)); });
+            for_tiles(n_ranges, [&](const tile_queries & t, int64_t range) { score(w, s, t, range, scores_of(w, t)); });
+            for_tiles(1,       [&](const tile_queries & t, int64_t)      { select(s, t, scores_of(w, t)); });
         }
     }
 }
@@ -260,9 +235,9 @@ void top_keys::compute(const ggml_compute_params * params) const {
 } // namespace
 
 size_t ggml_h2o_top_keys_work_size(const ggml_tensor * dst, int n_threads) {
-    return top_keys(dst).size(n_threads);
+    return h2o_work_size(top_keys(dst), n_threads);
 }
 
 void ggml_compute_forward_h2o_top_keys(const ggml_compute_params * params, ggml_tensor * dst) {
-    top_keys(dst).compute(params);
+    h2o_compute(top_keys(dst), params);
 }

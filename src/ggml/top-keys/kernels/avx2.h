@@ -5,33 +5,14 @@
 
 namespace {
 
-struct key_block {
-    __m256i low [4]; // numbers 4*j to 4*j + 3 of each key
-    __m256i high[4]; // 16 more
+// Partial sums have 16 bits: 16*15*127 fits.
+inline vec_i add_products(vec_i sum, vec_i keys, vec_i q) {
+    return (vec_i) _mm256_add_epi16((__m256i) sum, _mm256_maddubs_epi16((__m256i) keys, (__m256i) q));
+}
 
-    explicit key_block(const char * src) {
-        const __m256i mask = _mm256_set1_epi8(15);
-        for (int j = 0; j < 4; ++j) {
-            const __m256i bytes = _mm256_loadu_si256((const __m256i *) (src + j*VL*4));
-            low [j] = _mm256_and_si256(bytes, mask);
-            high[j] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask);
-        }
-    }
-
-    // Products are summed in 16 bits first, 16 of them: 16*15*127 fits.
-    vec_i dot(const h2o_index_query & q) const {
-        __m256i sum = _mm256_setzero_si256();
-        for (int j = 0; j < 4; ++j) {
-            int32_t a;
-            int32_t b;
-            __builtin_memcpy(&a, q.x + 4*j, sizeof(a));
-            __builtin_memcpy(&b, q.x + 4*j + 16, sizeof(b));
-            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(low [j], _mm256_set1_epi32(a)));
-            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(high[j], _mm256_set1_epi32(b)));
-        }
-        return (vec_i) _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) + q.offset;
-    }
-};
+inline vec_i sums_of(vec_i a, vec_i b) {
+    return (vec_i) _mm256_madd_epi16(_mm256_add_epi16((__m256i) a, (__m256i) b), _mm256_set1_epi16(1));
+}
 
 inline vec_f load_rows(const char * const * src, int64_t offset) {
     const auto row = [&](int i) { return _mm_loadu_si128((const __m128i *) (src[i] + offset)); };

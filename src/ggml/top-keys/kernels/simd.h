@@ -1,7 +1,8 @@
 // Scores and their selection with vectors of VL floats. The file that includes this has included simd/half.h and
 // defines
 //   KERNEL                 the kernel's name
-//   key_block              a panel's block in registers; dot(q): VL sums of products with a query's block
+//   add_products(s, k, q)  adds products of 4 numbers of each key with 4 of the query, signed bytes, to partial sums
+//   sums_of(a, b)          the VL sums of two vectors of partial sums, each after 4 calls of add_products
 //   load_rows              16 bytes of every 4th of VL rows, side by side
 //   lanes_at_least(x, t)   the lanes that are t or more, as bits
 //   compress(x, lanes)     these lanes, one after another; the others may be anything
@@ -53,6 +54,35 @@ void pack(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels
         }
     }
 }
+
+// A panel's block in registers.
+struct key_block {
+    vec_i low [4]; // numbers 4*j to 4*j + 3 of each key
+    vec_i high[4]; // 16 more
+
+    explicit key_block(const char * src) {
+        for (int j = 0; j < 4; ++j) {
+            const vec_i bytes = *(const vec_i_mem *) (src + j*VL*4);
+            low [j] = bytes & 0x0f0f0f0f;
+            high[j] = bytes >> 4 & 0x0f0f0f0f;
+        }
+    }
+
+    // sums of products with a query's block
+    vec_i dot(const h2o_index_query & q) const {
+        const auto numbers = [&](int i) {
+            int32_t x;
+            __builtin_memcpy(&x, q.x + i, sizeof(x));
+            return x + vec_i {};
+        };
+        vec_i sum[2] = {};
+        for (int j = 0; j < 4; ++j) {
+            sum[0] = add_products(sum[0], low [j], numbers(4*j));
+            sum[1] = add_products(sum[1], high[j], numbers(4*j + 16));
+        }
+        return sums_of(sum[0], sum[1]) + q.offset;
+    }
+};
 
 // Scores of N queries with a panel's keys.
 template <int N>
