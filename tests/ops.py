@@ -33,8 +33,8 @@ class SoftmaxState(NamedTuple):
 
 
 def max_rows(a: Any, *, backend: str = "cpu", n_threads: int = 1) -> NDArray[Any]:
-    """Maximum of each row of float32 [..., n], by the operator ``ggml_max_rows``. Rows with NaN give NaN."""
-    return _core.ops_max_rows(a, backend, n_threads)
+    """Maximum of each row of float32 or float16 [..., n], by the operator ``ggml_max_rows``. Rows with NaN give NaN."""
+    return _core.ops_max_rows(a, _TYPES[a.dtype.name], backend, n_threads)
 
 
 def get_rows(a: Any, indices: Any, *, type: str | None = None, n_threads: int = 1) -> NDArray[Any]:

@@ -36,10 +36,11 @@ def backend() -> Iterator[None]:
 
 
 def test_max_rows(rng: np.random.Generator) -> None:
-    for n in (1, 33, 1500):
-        x = rng.standard_normal((2, 5, n), dtype=np.float32)
-        x[0, 1, n // 2], x[1, 2] = np.nan, -np.inf
-        np.testing.assert_array_equal(ops.max_rows(x, backend=BACKEND), x.max(axis=-1, keepdims=True))
+    for dtype in (np.float32, np.float16):
+        for n in (1, 33, 1500):
+            x = rng.standard_normal((2, 5, n)).astype(dtype)
+            x[0, 1, n // 2], x[1, 2] = np.nan, -np.inf
+            np.testing.assert_array_equal(ops.max_rows(x, backend=BACKEND), x.max(axis=-1, keepdims=True))
 
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -48,33 +48,33 @@ class TestMaxRows:
     """A maximum is one of the elements: equal, not close."""
 
     def test_equals_numpy(self, rng: np.random.Generator) -> None:
-        for shape, n_threads in product(SHAPES, THREADS):
-            with case(shape=shape, n_threads=n_threads):
-                a = random(rng, shape)
+        for shape, dtype, n_threads in product(SHAPES, ["float32", "float16"], THREADS):
+            with case(shape=shape, dtype=dtype, n_threads=n_threads):
+                a = random(rng, shape, dtype)
                 got = ops.max_rows(a, n_threads=n_threads)
                 assert got.dtype == a.dtype
                 np.testing.assert_array_equal(got, a.max(axis=-1, keepdims=True))
 
     def test_views(self, rng: np.random.Generator) -> None:
-        for name, view in VIEWS.items():
-            with case(view=name):
-                a = view(random(rng, (4, 6, 10, 67)))
+        for dtype, (name, view) in product(["float32", "float16"], VIEWS.items()):
+            with case(dtype=dtype, view=name):
+                a = view(random(rng, (4, 6, 10, 67), dtype))
                 np.testing.assert_array_equal(ops.max_rows(a, n_threads=3), a.max(axis=-1, keepdims=True))
 
     def test_maximum_nan_and_infinities_at_every_place(self, rng: np.random.Generator) -> None:
-        for n in (1, 16, 65, 300):
-            with case(n=n):
-                a = np.full((n, n), -2, dtype=np.float32)
+        for dtype, n in product(["float32", "float16"], [1, 16, 65, 300]):
+            with case(dtype=dtype, n=n):
+                a = np.full((n, n), -2, dtype=dtype)
                 np.fill_diagonal(a, -1)
                 np.testing.assert_array_equal(ops.max_rows(a), np.full((n, 1), -1))
-                a = random(rng, (n, n))
+                a = random(rng, (n, n), dtype)
                 np.fill_diagonal(a, np.nan)
                 assert np.isnan(ops.max_rows(a)).all()
-                a = random(rng, (4, n))
+                a = random(rng, (4, n), dtype)
                 a[0] = -np.inf
                 a[1, n // 2 :] = -np.inf
                 a[2, n // 2] = np.inf
-                a[3] = np.finfo(np.float32).min
+                a[3] = np.finfo(dtype).min
                 np.testing.assert_array_equal(ops.max_rows(a), a.max(axis=-1, keepdims=True))
 
 

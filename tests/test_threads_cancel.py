@@ -458,7 +458,7 @@ def embeds():
     model.embed("a text", n_threads=2)
 
 def multiplies():
-    _core.ops_max_rows(np.ones((64, 64), np.float32), "cpu", 2)
+    _core.ops_max_rows(np.ones((64, 64), np.float32), "f32", "cpu", 2)
 
 def compresses():
     pass  # by threads of its own, which the Llama has from the beginning
@@ -495,7 +495,7 @@ doors = {
     "Llama": lambda: Llama(model),
     "KVCache": lambda: KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1),
     "build_memory_set": lambda: cache.build_memory_set(0, 8),
-    "max_rows": lambda: _core.ops_max_rows(np.ones((64, 64), np.float32), "cpu", 2),
+    "max_rows": lambda: _core.ops_max_rows(np.ones((64, 64), np.float32), "f32", "cpu", 2),
     "encode": lambda: _core.EncodedRows(np.ones((64, 64), np.uint8), type="u8", unit_rows=8),
     "quantize": lambda: quantize_model(demo_model_path(), "q8_0.gguf", type="q8_0"),
 }

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "Vulkan0"
 TYPES = "type=(f32|f16|bf16|i32|q[458]_[01]),"
 """Of the cache and of numbers: a device in software compiles shaders of some others for minutes."""
-FIND = f"from h2o_llama import _core; _core.ops_max_rows(__import__('numpy').zeros((1, 1), 'f4'), '{DEVICE}', 1)"
+FIND = f"from h2o_llama import _core; _core.ops_max_rows(__import__('numpy').zeros((1, 1), 'f4'), 'f32', '{DEVICE}', 1)"
 
 
 def main() -> None:

@@ -559,7 +559,7 @@ def ops_isas() -> list[str]:
     """
 
 def ops_max_rows(
-    a: numpy.ndarray, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
+    a: numpy.ndarray, type: str, backend: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> numpy.ndarray: ...
 def ops_product(
     weights: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],

@@ -21,10 +21,10 @@ static shape shape_of(const py::array & a) {
     return shape(a.shape(), a.shape() + a.ndim());
 }
 
-static py::array max_rows(const py::array & a, const std::string & backend, int n_threads) {
+static py::array max_rows(const py::array & a, const std::string & type, const std::string & backend, int n_threads) {
     ops_graph graph("max_rows", backend, n_threads);
 
-    ggml_tensor * t = ggml_max_rows(graph.ctx(), graph.input(a, GGML_TYPE_F32));
+    ggml_tensor * t = ggml_max_rows(graph.ctx(), graph.input(a, find_type(type)));
     graph.compute({ t });
 
     shape res = shape_of(a);
@@ -249,7 +249,7 @@ static void set_isa(const std::string & name) {
 
 // For h2o_llama/_ops.py: arguments are not checked.
 void init_ops(py::module_ & m) {
-    m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_get_rows", &get_rows, py::arg("a"), py::arg("type"), py::arg("indices"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_softmax_state", &softmax_state, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_fuse", &fuse, py::arg("a"), py::arg("b"), py::arg("backend"), py::arg("n_threads"));

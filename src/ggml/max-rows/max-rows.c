@@ -3,7 +3,7 @@
 struct ggml_tensor * ggml_max_rows(
         struct ggml_context * ctx,
         struct ggml_tensor  * a) {
-    GGML_ASSERT(a->type == GGML_TYPE_F32 && "the kernels' type");
+    GGML_ASSERT((a->type == GGML_TYPE_F32 || a->type == GGML_TYPE_F16) && "the kernels' types");
     GGML_ASSERT(ggml_is_contiguous_rows(a) && "rows are whole");
 
     int64_t ne[GGML_MAX_DIMS] = { 1 };
