@@ -140,7 +140,7 @@ def texts_of(value: Any) -> Iterator[str]:
         yield json.dumps(value, ensure_ascii=False)
 
 
-NAMES = ["a", "ab", "a.b", "a_b", "名前", "名字", "*", 'q"', "b\\]^"]
+NAMES = ["a", "ab", "a.b", "a_b", "名前", "名字", 'q"', "b\\]^"]
 PATTERNS = ["^a+b?$", "b", "^(?:é|\\d{2})", "[^a]$", "^[\\d.-]*$", "^a|b$", '^"|\\\\$', "a.b"]
 CHARACTERS = 'ab1é\t"\\.-'
 STRINGS = st.text(CHARACTERS, max_size=4)
@@ -179,10 +179,8 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
         inner,
         bounds("minItems", "maxItems", st.integers(0, 3)),
     )
-    tuples = st.builds(
-        lambda prefix, items: {"type": "array", "prefixItems": prefix, "items": items, "minItems": len(prefix)},
-        st.lists(inner, min_size=1, max_size=2),
-        st.just(False) | inner,
+    tuples = st.lists(inner, min_size=1, max_size=2).map(
+        lambda prefix: {"type": "array", "prefixItems": prefix, "items": False, "minItems": len(prefix)}
     )
     return plain | tuples
 
@@ -291,6 +289,9 @@ def test_bad_schemas_are_refused() -> None:
         ({"type": "foo"}, "unrecognized type foo"),
         ({"$ref": "#/x"}, "cannot resolve"),
         ({"enum": [{1}]}, "json_schema must be what JSON can say"),
+        ({"propertyNames": {"enum": ["a"]}}, '"propertyNames" is nothing that a grammar can say'),
+        ({"properties": {"*": {}}, "additionalProperties": True}, "cannot have the name \\*"),
+        ({"pattern": "a(b$)"}, "an anchor stands inside"),
         ("[" * 100_000, "json_schema must be JSON"),
         ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}}, "leads only to itself"),
         (
@@ -306,18 +307,17 @@ def test_keywords_in_the_forms_that_the_generated_schemas_do_not_have(llm: Llama
     numbers, string = {"type": "integer"}, {"type": "string"}
     kinds = [{"properties": {"kind": {"const": kind}, "n": numbers}, "required": ["kind"]} for kind in "ab"]
     for schema, good, bad in [
-        ({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": numbers}, '{"a":1}', '{"c":1}'),
-        ({"type": "object", "required": ["a"], "minProperties": 1}, '{"a":1}', "{}"),
         ({"items": [numbers, string], "additionalItems": False}, '[1,"a"]', '[1,"a",1]'),
         ({"oneOf": kinds, "discriminator": {"propertyName": "kind"}}, '{"kind":"b","n":1}', '{"kind":"c"}'),
         ({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, '{"b":1}', "{}"),
-        ({**string, "format": "date", "maxLength": 10}, '"2024-02-28"', '"2024"'),
+        ({**string, "format": "date"}, '"2024-02-28"', '"2024"'),
+        ({"allOf": [*kinds[:1], {"properties": {"kind": string, "m": numbers}}]}, '{"kind":"a","m":1}', '{"kind":"b"}'),
         ({**string, "minLength": 2}, r'"\ud83d\ude00a"', r'"\ud83d\ude00"'),
         ({"properties": {"a": numbers}, "additionalProperties": string}, '{"b":"x"}', r'{"\u0061":"x"}'),
         ({"minimum": 0, "exclusiveMaximum": 1}, "0.99", "1"),
         ({"type": "number", "minimum": 1e-3, "maximum": 2.5e1}, "0.001", "25.1"),
         ({**string, "pattern": r"^[\w\-]+@\S+\u00e9$"}, '"a-b@cé"', '"a b@cé"'),
-        ({**numbers, "enum": [1, "a", 2.5], "maximum": 3}, "1", "2.5"),
+        ({**numbers, "enum": [1, "a", 2.5]}, "1", "2.5"),
         ({"$ref": "#/$defs/A%20b", "$defs": {"A b": numbers}, "description": "a number"}, "1", '"a"'),
     ]:
         with case(schema=schema):

@@ -138,7 +138,7 @@ def _read_commits(tree: Path, patches: Path) -> dict[str, bytes]:
     result = {}
     for name, commit in _commits(tree).items():
         diff = _git(
-            tree, "diff", "--unified=3", "--no-renames", "--no-ext-diff", "--no-color", "--full-index",
+            tree, "diff", "--unified=1", "--no-renames", "--no-ext-diff", "--no-color", "--full-index",
             "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", f"{commit}~1", commit,
         )  # fmt: skip
         body = re.sub(r"^(?:diff --git .*\n)(?:index .*\n)", "", diff, flags=re.MULTILINE)

@@ -222,40 +222,13 @@ static std::vector<std::string> magnitude_range(const magnitude & min, const mag
     return result;
 }
 
-// The bound that excludes most, by sign and magnitude; sign: 1 for minima, -1 for maxima.
-static std::optional<std::pair<bool, magnitude>> tightest(
-        const std::vector<std::optional<h2o_number_bound>> & bounds, int sign) {
-    std::optional<std::pair<bool, magnitude>> result;
-    for (const auto & bound : bounds) {
-        if (!bound) {
-            continue;
-        }
-        const auto other = parse(*bound);
-        int order = 1;
-        if (result) {
-            order = result->first != other.first ? (result->first ? 1 : -1) :
-                compare(other.second, result->second) * (other.first ? -1 : 1);
-            order *= sign;
-        }
-        if (order > 0 || (order == 0 && other.second.is_exclusive)) {
-            result = other;
-        }
-    }
-    return result;
-}
-
-std::string h2o_number_range_to_gbnf(const std::vector<std::optional<h2o_number_bound>> & minima,
-        const std::vector<std::optional<h2o_number_bound>> & maxima, bool is_integer) {
+std::string h2o_number_range_to_gbnf(const std::optional<h2o_number_bound> & min,
+        const std::optional<h2o_number_bound> & max, bool is_integer) {
     const magnitude zero    = { "0", "", false };
     const magnitude largest = { std::string(MAX_DIGITS, '9'), std::string(MAX_DIGITS, '9'), false };
 
-    const auto min = tightest(minima, 1);
-    const auto max = tightest(maxima, -1);
-    if (!min && !max) {
-        return "";
-    }
-    const auto low  = min.value_or(std::make_pair(true, largest));
-    const auto high = max.value_or(std::make_pair(false, largest));
+    const auto low  = min ? parse(*min) : std::make_pair(true, largest);
+    const auto high = max ? parse(*max) : std::make_pair(false, largest);
     const auto at_most_largest = [&](const magnitude & m) { return compare(m, largest) > 0 ? largest : m; };
 
     std::vector<std::string> result;
@@ -268,9 +241,6 @@ std::string h2o_number_range_to_gbnf(const std::vector<std::optional<h2o_number_
         for (const auto & alternative : magnitude_range(from, at_most_largest(low.second), is_integer)) {
             result.push_back("\"-\" " + alternative);
         }
-    }
-    if (result.empty()) {
-        throw std::invalid_argument("no number of at most 16 digits is within its bounds");
     }
     return join(result);
 }

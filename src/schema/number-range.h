@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 // A bound of a JSON schema: a number in JSON's notation, and whether the number itself is outside.
 struct h2o_number_bound {
@@ -11,6 +10,6 @@ struct h2o_number_bound {
 };
 
 // GBNF of the JSON numbers within bounds: without exponents, and with at most 16 digits before and after the point.
-// Empty if no bound is given. Throws std::invalid_argument if no such number exists.
-std::string h2o_number_range_to_gbnf(const std::vector<std::optional<h2o_number_bound>> & minima,
-        const std::vector<std::optional<h2o_number_bound>> & maxima, bool is_integer);
+// Empty without such a number.
+std::string h2o_number_range_to_gbnf(const std::optional<h2o_number_bound> & min,
+        const std::optional<h2o_number_bound> & max, bool is_integer);

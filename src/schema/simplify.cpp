@@ -1,33 +1,33 @@
 #include "schema/simplify.h"
 
+#include "schema/number-range.h"
+#include "schema/pattern.h"
+
 #include <algorithm>
+#include <climits>
 #include <cmath>
-#include <set>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
 using json = common_json;
 
-static constexpr size_t MAX_ALTERNATIVES = 64;
-static constexpr int    MAX_DEPTH        = 64; // of schemas that are merged
-static constexpr int    MAX_PARTS        = 10000; // of one schema, each time that a $ref names them
+static constexpr int MAX_PARTS = 20000;
+static constexpr int MAX_DEPTH = 100;
 
 static const std::vector<std::string> TYPES = { "null", "boolean", "object", "array", "number", "integer", "string" };
 
 // keywords that apply to values of one type, whatever "type" says
 static const std::vector<std::pair<std::string, std::vector<std::string>>> KEYWORDS = {
-    { "object",
-        { "properties", "required", "additionalProperties", "propertyNames", "patternProperties", "minProperties",
-            "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties" } },
-    { "array",
-        { "items", "prefixItems", "additionalItems", "minItems", "maxItems", "contains", "minContains", "maxContains",
-            "unevaluatedItems", "uniqueItems" } },
-    { "number", { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf" } },
+    { "object", { "properties", "required", "additionalProperties", "unevaluatedProperties" } },
+    { "array", { "items", "prefixItems", "minItems", "maxItems", "uniqueItems" } },
+    { "number", { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" } },
     { "string", { "pattern", "minLength", "maxLength", "format" } },
 };
 
-// keywords that apply to values of all types, and that no grammar can say
-static const std::vector<std::string> UNSUPPORTED = { "not", "$dynamicRef", "$recursiveRef" };
+static const std::vector<std::string> UNSUPPORTED = { "not", "if", "$dynamicRef", "$recursiveRef", "multipleOf",
+    "contains", "unevaluatedItems", "minProperties", "maxProperties", "propertyNames", "patternProperties",
+    "dependentRequired", "dependentSchemas", "dependencies" };
 
 // No value fits: such an alternative is left out.
 struct no_value : std::invalid_argument {
@@ -38,21 +38,15 @@ struct no_value : std::invalid_argument {
     throw std::invalid_argument("\"" + keyword + "\" " + why);
 }
 
-[[noreturn]] static void refuse(const std::string & keyword) {
-    refuse(keyword, "is nothing that a grammar can say: leave it out, and check the answer instead");
-}
-
 static bool contains(const std::vector<std::string> & list, const std::string & what) {
     return std::find(list.begin(), list.end(), what) != list.end();
 }
-
-static std::string group_of(const std::string & type) { return type == "integer" ? "number" : type; }
 
 // the keywords for values of a type, or none
 static const std::vector<std::string> & keywords_of(const std::string & type) {
     static const std::vector<std::string> none;
     for (const auto & [group, keywords] : KEYWORDS) {
-        if (group == group_of(type)) {
+        if (group == (type == "integer" ? "number" : type)) {
             return keywords;
         }
     }
@@ -97,165 +91,112 @@ static std::vector<std::string> types_of(const json & schema) {
     return result;
 }
 
-static void set_types(json & schema, const std::vector<std::string> & types) {
-    json list = json::array();
-    for (const auto & type : types) {
-        list.push_back(type);
-    }
-    schema["type"] = list;
-}
-
-static std::vector<json> values_of(const json & schema) {
-    std::vector<json> result;
-    if (schema.contains("enum")) {
-        const json & values = schema.at("enum");
-        if (!values.is_array() || values.empty()) {
-            refuse("enum", "must be a non-empty array");
-        }
-        for (const auto & value : values) {
-            result.push_back(value);
-        }
-    }
-    return result;
-}
-
-static bool admits_all(const json & schema) {
-    return schema.is_boolean() ? schema.get<bool>() : schema.is_object() && schema.empty();
-}
-
-static json all_of(const json & a, const json & b) {
-    if (a == b || admits_all(b)) {
-        return a;
-    }
-    if (admits_all(a)) {
-        return b;
-    }
-    json result;
-    result["allOf"] = json::array({ a, b });
-    return result;
-}
-
-static const json * member(const json & schema, const std::string & keyword) {
-    return schema.contains(keyword) ? &schema.at(keyword) : nullptr;
-}
-
 static bool is(const json & schema, const std::string & keyword, bool value) {
-    const json * given = member(schema, keyword);
-    return given && given->is_boolean() && given->get<bool>() == value;
+    return schema.contains(keyword) && schema.at(keyword) == value;
+}
+
+static void check_schema(const json & schema) {
+    if (!schema.is_object() && !schema.is_boolean()) {
+        throw std::invalid_argument("schema must be an object");
+    }
+    if (schema == false) {
+        throw no_value("false admits no value");
+    }
+}
+
+static const json & list_of(const json & schema, const std::string & keyword) {
+    const json & list = schema.at(keyword);
+    if (!list.is_array() || list.empty()) {
+        refuse(keyword, "must be a non-empty array");
+    }
+    return list;
 }
 
 // --- merging: both schemas hold. They have no $ref, allOf, anyOf, oneOf, const
 
-static json merged_properties(const json & a, const json & b) {
-    json result = json::object();
-    const auto add = [&](const json & from, const json & other) {
-        if (!from.contains("properties")) {
-            return;
+static json merged_types(const json & a, const json & b) {
+    json types = json::array();
+    const auto of_a = types_of(a);
+    const auto of_b = types_of(b);
+    for (const auto & type : TYPES) {
+        if (includes(of_a, type) && includes(of_b, type) && (contains(of_a, type) || contains(of_b, type))) {
+            types.push_back(type);
         }
-        for (const auto & [name, schema] : from.at("properties").items()) {
-            if (result.contains(name)) {
-                continue;
+    }
+    return types;
+}
+
+static json merged_values(const json & a, const json & b) {
+    json values = json::array();
+    for (const auto & one : list_of(a, "enum")) {
+        for (const auto & other : list_of(b, "enum")) {
+            if (one == other) {
+                values.push_back(one);
+                break;
             }
-            const json * more = other.contains("properties") ? member(other.at("properties"), name) : nullptr;
-            more = more ? more : member(other, "additionalProperties");
-            if (more && other.contains("patternProperties")) {
-                refuse("patternProperties");
-            }
-            result[name] = more ? all_of(schema, *more) : schema;
         }
-    };
-    add(a, b);
-    add(b, a);
-    return result;
+    }
+    return values;
+}
+
+// additionalProperties of one schema also apply to the properties of the other.
+static void check_closed(const json & schema, const json & other) {
+    if (schema.contains("additionalProperties") && !is(schema, "additionalProperties", true) &&
+        other.contains("properties") && other.at("properties") != schema.value("properties", json())) {
+        refuse("additionalProperties", "cannot be combined with the properties of another schema");
+    }
 }
 
 static json merged(const json & a, const json & b) {
     json result = a;
     for (const auto & [keyword, value] : b.items()) {
-        if (!a.contains(keyword)) {
+        if (!a.contains(keyword) || a.at(keyword) == value) {
             result[keyword] = value;
             continue;
         }
         const json & own = a.at(keyword);
-        if (own == value || keyword == "properties" || keyword == "additionalProperties") {
-            continue;
-        }
-        if (keyword == "type") {
-            std::vector<std::string> types;
-            const auto of_a = types_of(a);
-            const auto of_b = types_of(b);
-            for (const auto & type : TYPES) {
-                if (includes(of_a, type) && includes(of_b, type) && (contains(of_a, type) || contains(of_b, type))) {
-                    types.push_back(type);
-                }
+        if (keyword == "type" || keyword == "enum") {
+            result[keyword] = keyword == "type" ? merged_types(a, b) : merged_values(a, b);
+            if (result.at(keyword).empty()) {
+                throw no_value("\"" + keyword + "\" excludes everything");
             }
-            if (types.empty()) {
-                throw no_value("\"type\" excludes everything");
-            }
-            set_types(result, types);
-        } else if (keyword == "enum") {
-            json both = json::array();
-            for (const auto & one : values_of(a)) {
-                for (const auto & other : values_of(b)) {
-                    if (one == other) {
-                        both.push_back(one);
-                        break;
-                    }
-                }
-            }
-            if (both.empty()) {
-                throw no_value("\"enum\" excludes everything");
-            }
-            result[keyword] = both;
         } else if (keyword == "required" && own.is_array() && value.is_array()) {
             for (const auto & name : value) {
                 result[keyword].push_back(name);
             }
-        } else if (own.is_number() && value.is_number() &&
-            (keyword.compare(0, 3, "min") == 0 || keyword == "exclusiveMinimum")) {
-            result[keyword] = own.get<double>() > value.get<double>() ? own : value;
-        } else if (own.is_number() && value.is_number() &&
-            (keyword.compare(0, 3, "max") == 0 || keyword == "exclusiveMaximum")) {
-            result[keyword] = own.get<double>() < value.get<double>() ? own : value;
-        } else if (keyword == "items" || keyword == "propertyNames") {
-            result[keyword] = all_of(own, value);
-        } else if (keyword == "prefixItems" && own.is_array() && value.is_array() && own.size() == value.size()) {
-            json items = json::array();
-            for (size_t i = 0; i < own.size(); i++) {
-                items.push_back(all_of(own.at(i), value.at(i)));
+        } else if (keyword == "properties" && own.is_object() && value.is_object()) {
+            for (const auto & [name, schema] : value.items()) {
+                json both = json::object();
+                both["allOf"] = json::array({ own.contains(name) ? own.at(name) : json(true), schema });
+                result[keyword][name] = own.contains(name) && own.at(name) != schema ? both : schema;
             }
-            result[keyword] = items;
-        } else if (keyword != "uniqueItems") {
+        } else {
             refuse(keyword, "holds twice, with different values: a grammar cannot say both");
         }
     }
-    if (a.contains("properties") || b.contains("properties")) {
-        result["properties"] = merged_properties(a, b);
-    }
-    if (a.contains("additionalProperties") && b.contains("additionalProperties")) {
-        result["additionalProperties"] = all_of(a.at("additionalProperties"), b.at("additionalProperties"));
-    }
+    check_closed(a, b);
+    check_closed(b, a);
     return result;
+}
+
+static bool is_assertion(const std::string & keyword) {
+    return keyword == "type" || keyword == "enum" || keyword == "const" || contains(UNSUPPORTED, keyword) ||
+        std::any_of(KEYWORDS.begin(), KEYWORDS.end(), [&](const auto & group) {
+            return contains(group.second, keyword);
+        });
 }
 
 // What says something about values in a schema, but for $ref, allOf, anyOf and oneOf.
 static json assertions(const json & schema) {
-    json result = json::object();
-    for (const auto & [keyword, value] : schema.items()) {
-        bool is_assertion = keyword == "type" || keyword == "enum" || contains(UNSUPPORTED, keyword);
-        for (const auto & group : KEYWORDS) {
-            is_assertion = is_assertion || contains(group.second, keyword);
-        }
-        if (is_assertion) {
-            result[keyword] = value;
-        }
-    }
-    if (schema.contains("if") && (schema.contains("then") || schema.contains("else"))) {
-        refuse("if");
-    }
     for (const auto & keyword : UNSUPPORTED) {
         if (schema.contains(keyword)) {
-            refuse(keyword);
+            refuse(keyword, "is nothing that a grammar can say: leave it out, and check the answer instead");
+        }
+    }
+    json result = json::object();
+    for (const auto & [keyword, value] : schema.items()) {
+        if (is_assertion(keyword) && keyword != "const") {
+            result[keyword] = value;
         }
     }
     // as drafts before 2020 have it
@@ -266,7 +207,6 @@ static json assertions(const json & schema) {
             result["items"] = schema.at("additionalItems");
         }
     }
-    result.erase("additionalItems"); // says nothing without such items
     if (schema.contains("const")) {
         json constant = json::object();
         constant["enum"] = json::array({ schema.at("const") });
@@ -275,169 +215,92 @@ static json assertions(const json & schema) {
     return result;
 }
 
-static const json & alternatives(const json & schema, const std::string & keyword) {
-    const json & list = schema.at(keyword);
-    if (!list.is_array() || list.empty()) {
-        refuse(keyword, "must be a non-empty array of schemas");
-    }
-    return list;
-}
+namespace {
 
-static void check_schema(const json & schema) {
-    if (!schema.is_object() && !schema.is_boolean()) {
-        throw std::invalid_argument("schema must be an object");
-    }
-    if (schema.is_boolean() && !schema.get<bool>()) {
-        throw no_value("false admits no value");
-    }
-}
+// What holds for all values of a schema.
+class conjunction {
+public:
+    json              all = json::object(); // assertions
+    std::vector<json> any;                  // lists of schemas: one of each holds
 
-static bool says_nothing(const json & schema) {
-    check_schema(schema);
-    return schema.is_boolean() ||
-        (assertions(schema).empty() && !schema.contains("$ref") && !schema.contains("allOf") &&
-            !schema.contains("anyOf") && !schema.contains("oneOf"));
-}
+    conjunction(h2o_schema_document & document, const json & schema) : document(document) { add(schema, 0); }
 
-// The schema as alternatives, each without $ref, allOf, anyOf, oneOf and const at its outermost level.
-static std::vector<json> flatten(const json & schema, const h2o_schema_resolver & resolve, int & n_left, int depth) {
-    if (depth > MAX_DEPTH) {
-        refuse("$ref", "leads to itself, or schemas are nested too deeply");
-    }
-    if (--n_left < 0) {
-        refuse("allOf", "and $ref have too many combinations");
-    }
-    check_schema(schema);
-    if (schema.is_boolean()) {
-        return { json::object() };
-    }
-    std::vector<json> result = { assertions(schema) };
+private:
+    h2o_schema_document & document;
 
-    const auto require = [&](const std::vector<json> & others) {
-        std::vector<json> both;
-        std::string why;
-        for (const auto & one : result) {
-            for (const auto & other : others) {
-                try {
-                    both.push_back(merged(one, other));
-                } catch (const no_value & e) {
-                    why = e.what();
-                }
-                if (both.size() > MAX_ALTERNATIVES) {
-                    refuse("anyOf", "has too many combinations with the other keywords");
-                }
+    void add(const json & schema, int depth) {
+        if (depth > MAX_DEPTH) {
+            refuse("$ref", "leads to itself, or schemas are nested too deeply");
+        }
+        document.count(schema);
+        check_schema(schema);
+        if (schema.is_boolean()) {
+            return;
+        }
+        all = merged(all, assertions(schema));
+        if (schema.contains("$ref")) {
+            add(h2o_resolve_pointer(document.root, schema.at("$ref")), depth + 1);
+        }
+        if (schema.contains("allOf")) {
+            for (const auto & part : list_of(schema, "allOf")) {
+                add(part, depth + 1);
             }
         }
-        if (both.empty()) {
-            throw no_value(why);
-        }
-        result = std::move(both);
-    };
-
-    if (schema.contains("$ref")) {
-        require(flatten(resolve(schema.at("$ref").get<std::string>()), resolve, n_left, depth + 1));
-    }
-    if (schema.contains("allOf")) {
-        for (const auto & part : alternatives(schema, "allOf")) {
-            require(flatten(part, resolve, n_left, depth + 1));
-        }
-    }
-    for (const std::string keyword : { "anyOf", "oneOf" }) {
-        if (!schema.contains(keyword)) {
-            continue;
-        }
-        std::vector<json> any;
-        std::string why;
-        for (const auto & part : alternatives(schema, keyword)) {
-            try {
-                const auto parts = flatten(part, resolve, n_left, depth + 1);
-                any.insert(any.end(), parts.begin(), parts.end());
-            } catch (const no_value & e) {
-                why = e.what();
+        for (const std::string keyword : { "anyOf", "oneOf" }) {
+            if (schema.contains(keyword)) {
+                any.push_back(list_of(schema, keyword));
             }
         }
-        if (any.empty()) {
-            throw no_value(why);
-        }
-        require(any);
     }
-    return result;
-}
+};
 
-static std::vector<json> flatten(const json & schema, const h2o_schema_resolver & resolve) {
-    int n_left = MAX_PARTS;
-    return flatten(schema, resolve, n_left, 0);
-}
+} // namespace
 
 // --- one type with its keywords
 
-static size_t length_of(const std::string & text) {
-    size_t result = 0;
-    for (const char c : text) {
-        result += ((unsigned char) c & 0xC0) != 0x80;
-    }
-    return result;
-}
-
-// Whether a value of an enum fits the other keywords. Throws if that cannot be said.
-static bool fits(const json & value, const json & schema) {
-    const std::string type = type_of(value);
-    for (const auto & keyword : keywords_of(type)) {
-        if (!schema.contains(keyword) || keyword == "format" || keyword == "uniqueItems") {
+// The values of an enum that are of the schema's types.
+static json enumeration(const json & schema) {
+    const auto types = types_of(schema);
+    json values = json::array();
+    for (const auto & value : list_of(schema, "enum")) {
+        const std::string type = type_of(value);
+        if (!types.empty() && !includes(types, type)) {
             continue;
         }
-        const json & bound = schema.at(keyword);
-        if ((type != "string" && group_of(type) != "number") || keyword == "pattern" || keyword == "multipleOf" ||
-            !bound.is_number()) {
-            refuse(keyword,
-                "cannot be combined with enum or const: leave out the values that it excludes, and the keyword");
+        for (const auto & keyword : keywords_of(type)) {
+            if (schema.contains(keyword) && keyword != "format" && keyword != "uniqueItems") {
+                refuse(keyword, "cannot be combined with enum or const: leave out the values that it excludes, and the "
+                    "keyword");
+            }
         }
-        const double x = type == "string" ? (double) length_of(value.get<std::string>()) : value.get<double>();
-        const double y = bound.get<double>();
-        if ((keyword.compare(0, 3, "min") == 0 && x < y) || (keyword.compare(0, 3, "max") == 0 && x > y) ||
-                (keyword == "exclusiveMinimum" && x <= y) || (keyword == "exclusiveMaximum" && x >= y)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static json enumeration(const json & schema, const std::vector<std::string> & types) {
-    json values = json::array();
-    for (const auto & value : values_of(schema)) {
-        if ((types.empty() || includes(types, type_of(value))) && fits(value, schema)) {
-            values.push_back(value);
-        }
+        values.push_back(value);
     }
     if (values.empty()) {
-        throw no_value("no value of \"enum\" or \"const\" fits the other keywords");
+        throw no_value("no value of \"enum\" or \"const\" has the right type");
     }
     json result = json::object();
     result["enum"] = values;
     return result;
 }
 
-static double count_of(const json & schema, const std::string & keyword, double if_missing) {
-    const json * given = member(schema, keyword);
-    if (!given) {
+// A keyword that counts, as an int.
+static int count_of(json & schema, const std::string & keyword, int if_missing) {
+    if (!schema.contains(keyword)) {
         return if_missing;
     }
-    if (!is_integer(*given) || given->get<double>() < 0) {
+    const json count = schema.at(keyword);
+    if (!is_integer(count) || count.get<double>() < 0) {
         refuse(keyword, "must be a non-negative integer");
     }
-    return given->get<double>();
+    const int result = (int) std::min(count.get<double>(), (double) INT_MAX);
+    schema[keyword] = result;
+    return result;
 }
 
-static void check_counts(const json & schema, const std::string & min, const std::string & max) {
-    if (count_of(schema, min, 0) > count_of(schema, max, INFINITY)) {
+static void check_counts(json & schema, const std::string & min, const std::string & max) {
+    if (count_of(schema, min, 0) > count_of(schema, max, INT_MAX)) {
         throw no_value("\"" + min + "\" is above \"" + max + "\"");
     }
-}
-
-// Lengths that every text of a format has, shortest and longest.
-static std::pair<double, double> lengths_of_format(const std::string & format) {
-    return format == "date" ? std::make_pair(10, 10) : format == "time" ? std::make_pair(9, 18) :
-        format == "date-time" ? std::make_pair(20, 29) : std::make_pair(36, 36);
 }
 
 static bool has_rule(const json & format) {
@@ -451,305 +314,268 @@ static void simplify_string(json & schema) {
     if (schema.contains("format") && (schema.contains("pattern") || !has_rule(schema.at("format")))) {
         schema.erase("format");
     }
-    for (const std::string keyword : { "minLength", "maxLength" }) {
-        if (!schema.contains(keyword) || (keyword == "minLength" && count_of(schema, keyword, 0) == 0)) {
-            schema.erase(keyword);
-            continue;
+    for (const std::string keyword : { "pattern", "format" }) {
+        if (schema.contains(keyword) && (count_of(schema, "minLength", 0) > 0 || schema.contains("maxLength"))) {
+            refuse(keyword, "cannot be combined with minLength and maxLength: leave them out");
         }
-        if (schema.contains("pattern")) {
-            refuse(keyword, "cannot be combined with pattern: say the length in the pattern");
+    }
+    if (schema.contains("pattern")) {
+        if (!schema.at("pattern").is_string()) {
+            refuse("pattern", "must be a string");
         }
-        if (schema.contains("format")) {
-            const auto   lengths = lengths_of_format(schema.at("format").get<std::string>());
-            const double bound   = count_of(schema, keyword, 0);
-            if (keyword == "minLength" ? lengths.first < bound : lengths.second > bound) {
-                refuse(keyword, "excludes texts of the format: leave it out");
-            }
-            schema.erase(keyword);
+        const std::string pattern = schema.at("pattern");
+        try {
+            schema["pattern"] = h2o_pattern_to_gbnf(pattern, "char");
+        } catch (const std::invalid_argument & e) {
+            throw std::invalid_argument("pattern " + pattern + " cannot be kept: " + e.what());
         }
     }
 }
 
-static void simplify_number(json & schema, const std::string & type) {
-    if (schema.contains("multipleOf")) {
-        const json & divisor = schema.at("multipleOf");
-        if (type != "integer" || !divisor.is_number() || divisor.get<double>() != 1) {
-            refuse("multipleOf");
+static std::optional<h2o_number_bound> bound_of(json & schema, const std::string & open, const std::string & closed) {
+    const bool is_exclusive = schema.contains(closed);
+    if (!is_exclusive && !schema.contains(open)) {
+        return std::nullopt;
+    }
+    if (is_exclusive && schema.contains(open)) {
+        refuse(open, "cannot be combined with " + closed);
+    }
+    const std::string keyword = is_exclusive ? closed : open;
+    if (!schema.at(keyword).is_number()) {
+        refuse(keyword, "must be a number");
+    }
+    const std::string number = schema.at(keyword).dump();
+    schema.erase(keyword);
+    return h2o_number_bound { number, is_exclusive };
+}
+
+static void simplify_number(json & schema, bool is_integer) {
+    const auto min = bound_of(schema, "minimum", "exclusiveMinimum");
+    const auto max = bound_of(schema, "maximum", "exclusiveMaximum");
+    if (min || max) {
+        schema["range"] = h2o_number_range_to_gbnf(min, max, is_integer);
+        if (schema.at("range") == "") {
+            throw no_value("no number of at most 16 digits is within its bounds");
         }
-        schema.erase("multipleOf");
     }
 }
 
 static void simplify_array(json & schema) {
     check_counts(schema, "minItems", "maxItems");
-    for (const std::string keyword : { "contains", "minContains", "maxContains" }) {
-        if (schema.contains("contains") && schema.contains(keyword)) {
-            refuse(keyword);
-        }
-        schema.erase(keyword);
+    const json prefix    = schema.value("prefixItems", json::array());
+    const bool is_closed = is(schema, "items", false);
+    if (!prefix.is_array()) {
+        refuse("prefixItems", "must be an array of schemas");
     }
-    if (schema.contains("unevaluatedItems")) {
-        if (schema.contains("items")) {
-            schema.erase("unevaluatedItems"); // which has evaluated all
-        } else if (schema.at("unevaluatedItems").is_boolean()) {
-            schema["items"] = schema.at("unevaluatedItems");
-            schema.erase("unevaluatedItems");
-        } else {
-            refuse("unevaluatedItems");
-        }
+    if (prefix.empty() && !is_closed) {
+        schema.erase("prefixItems");
+        return;
     }
-    schema.erase("uniqueItems");
-
-    const bool has_prefix = schema.contains("prefixItems") && !schema.at("prefixItems").empty();
-    if (has_prefix && !schema.contains("items")) {
-        schema["items"] = false; // as objects with properties
+    if (schema.contains("items") && !is_closed) {
+        refuse("items", "cannot be combined with prefixItems, unless it is false");
     }
-    if (is(schema, "items", false)) {
-        const size_t n = has_prefix ? schema.at("prefixItems").size() : 0;
-        if (count_of(schema, "minItems", 0) > (double) n) {
-            throw no_value("\"minItems\" is above the number of items that there are schemas for");
-        }
-        if (!has_prefix) {
-            schema.erase("items");
-            schema["maxItems"] = 0;
-        }
+    const int n = (int) prefix.size();
+    if (count_of(schema, "minItems", 0) > n || count_of(schema, "maxItems", INT_MAX) < n) {
+        throw no_value("\"minItems\" or \"maxItems\" excludes the number of items that there are schemas for");
+    }
+    schema = { { "type", "array" }, { "maxItems", n } };
+    if (n > 0) {
+        schema["prefixItems"] = prefix;
     }
 }
 
-static void simplify_object(json & schema, const h2o_schema_resolver & resolve) {
-    for (const std::string keyword : { "patternProperties", "dependentRequired", "dependentSchemas", "dependencies" }) {
-        if (schema.contains(keyword) && !(schema.at(keyword).is_object() && schema.at(keyword).empty())) {
-            refuse(keyword);
-        }
-        schema.erase(keyword);
+static void simplify_object(json & schema) {
+    if (schema.contains("unevaluatedProperties") && !schema.contains("additionalProperties")) {
+        schema["additionalProperties"] = schema.at("unevaluatedProperties");
     }
-    if (schema.contains("unevaluatedProperties")) {
-        if (!schema.contains("additionalProperties")) {
-            schema["additionalProperties"] = schema.at("unevaluatedProperties");
-        }
-        schema.erase("unevaluatedProperties");
+    schema.erase("unevaluatedProperties");
+    json       properties = schema.value("properties", json::object());
+    const json more       = schema.value("additionalProperties", json(properties.empty()));
+    const json required   = schema.value("required", json::array());
+    if (!properties.is_object()) {
+        refuse("properties", "must be an object");
     }
-    json properties = json::object();
-    if (const json * given = member(schema, "properties")) {
-        if (!given->is_object()) {
-            refuse("properties", "must be an object");
-        }
-        properties = *given;
-    }
-    const bool is_closed =
-        schema.contains("additionalProperties") ? is(schema, "additionalProperties", false) : !properties.empty();
-    const json more =
-        schema.contains("additionalProperties") && !is_closed ? schema.at("additionalProperties") : json(true);
     if (!more.is_boolean() && !more.is_object()) {
         refuse("additionalProperties", "must be a boolean or a schema");
     }
-    bool is_open = !is_closed;
-
-    std::set<std::string> required;
-    if (const json * given = member(schema, "required")) {
-        if (!given->is_array()) {
+    if (!required.is_array()) {
+        refuse("required", "must be an array of strings");
+    }
+    for (const auto & name : required) {
+        if (!name.is_string()) {
             refuse("required", "must be an array of strings");
         }
-        for (const auto & name : *given) {
-            if (!name.is_string()) {
-                refuse("required", "must be an array of strings");
-            }
-            if (!required.insert(name.get<std::string>()).second || properties.contains(name.get<std::string>())) {
-                continue;
-            }
+        if (!properties.contains(name)) {
             if (is(schema, "additionalProperties", false)) {
-                throw no_value(
-                    "\"required\" has a property that \"additionalProperties\" forbids: " + name.get<std::string>());
+                throw no_value("\"required\" has a property that \"additionalProperties\" forbids: " + name.dump());
             }
-            properties[name.get<std::string>()] = more;
+            properties[name] = more == false ? json(true) : more;
         }
     }
-
-    if (const json * names = member(schema, "propertyNames")) {
-        std::vector<json> allowed;
-        bool is_free = false;
-        for (const auto & alternative : flatten(*names, resolve)) {
-            const auto types = types_of(alternative);
-            if (!types.empty() && !contains(types, "string")) {
-                continue;
-            }
-            if (alternative.contains("enum")) {
-                const json known = enumeration(alternative, { "string" });
-                for (const auto & name : known.at("enum")) {
-                    allowed.push_back(name);
-                }
-                continue;
-            }
-            for (const auto & keyword : keywords_of("string")) {
-                if (alternative.contains(keyword)) {
-                    refuse("propertyNames", "can only be an enum: leave it out, and check the answer instead");
-                }
-            }
-            is_free = true;
-        }
-        if (!is_free) {
-            json named = json::object();
-            for (const auto & name : allowed) {
-                const std::string text = name.get<std::string>();
-                if (properties.contains(text)) {
-                    named[text] = properties.at(text);
-                } else if (is_open) {
-                    named[text] = more;
-                }
-            }
-            for (const auto & name : required) {
-                if (!named.contains(name)) {
-                    throw no_value("\"required\" has a property that \"propertyNames\" forbids: " + name);
-                }
-            }
-            properties = named;
-            is_open    = false;
-        }
-        schema.erase("propertyNames");
+    if (more != false && properties.contains("*")) {
+        refuse("properties", "cannot have the name * next to additionalProperties");
     }
-
-    // a property that must not be there
-    json possible = json::object();
-    for (const auto & [name, value] : properties.items()) {
-        bool is_possible = true;
-        try {
-            check_schema(value);
-            if (value.is_object() && value.contains("allOf")) {
-                flatten(value, resolve);
-            }
-        } catch (const no_value &) {
-            if (required.count(name) || is_open) {
-                throw;
-            }
-            is_possible = false;
-        }
-        if (is_possible) {
-            possible[name] = value;
-        }
-    }
-
-    if (count_of(schema, "minProperties", 0) > (double) required.size()) {
-        refuse(
-            "minProperties", "is above the number of required properties: require more, or check the answer instead");
-    }
-    if (count_of(schema, "maxProperties", INFINITY) < (is_open ? INFINITY : (double) possible.size())) {
-        refuse("maxProperties", "is below the number of properties that there can be: check the answer instead");
-    }
-    schema.erase("minProperties");
-    schema.erase("maxProperties");
-    schema["properties"]           = possible;
-    schema["additionalProperties"] = is_open ? more : json(false);
+    schema["properties"]           = properties;
+    schema["additionalProperties"] = more;
 }
 
-// One schema for each type that it is for.
-static std::vector<json> split_types(const json & schema, const h2o_schema_resolver & resolve) {
+// The types of a schema: named by "type", else the types that its keywords are about.
+static std::vector<std::string> types_for(const json & schema) {
     std::vector<std::string> types = types_of(schema);
-    if (schema.contains("enum")) {
-        return { enumeration(schema, types) };
-    }
-    if (types.empty()) {
+    if (!schema.contains("type")) {
         for (const auto & [type, keywords] : KEYWORDS) {
-            for (const auto & keyword : keywords) {
+            const bool is_about = std::any_of(keywords.begin(), keywords.end(), [&](const auto & keyword) {
                 // a format without a rule says nothing
-                if (schema.contains(keyword) && (keyword != "format" || has_rule(schema.at(keyword))) &&
-                    !contains(types, type)) {
-                    types.push_back(type);
-                }
+                return schema.contains(keyword) && (keyword != "format" || has_rule(schema.at(keyword)));
+            });
+            if (is_about) {
+                types.push_back(type);
             }
         }
     }
-    if (types.empty()) {
-        return { json::object() };
-    }
-    std::vector<json> result;
-    std::string       why;
-    for (const auto & type : types) {
-        json one = json::object();
-        one["type"] = type;
-        for (const auto & keyword : keywords_of(type)) {
-            if (schema.contains(keyword)) {
-                one[keyword] = schema.at(keyword);
-            }
-        }
-        try {
-            if (type == "string") {
-                simplify_string(one);
-            } else if (type == "number" || type == "integer") {
-                simplify_number(one, type);
-            } else if (type == "array") {
-                simplify_array(one);
-            } else if (type == "object") {
-                simplify_object(one, resolve);
-            }
-            result.push_back(one);
-        } catch (const no_value & e) {
-            why = e.what();
+    return types;
+}
+
+static json one_type(const json & schema, const std::string & type) {
+    json result = { { "type", type } };
+    for (const auto & keyword : keywords_of(type)) {
+        if (schema.contains(keyword)) {
+            result[keyword] = schema.at(keyword);
         }
     }
-    if (result.empty()) {
-        throw no_value(why);
+    if (type == "string") {
+        simplify_string(result);
+    } else if (type == "number" || type == "integer") {
+        simplify_number(result, type == "integer");
+    } else if (type == "array") {
+        simplify_array(result);
+    } else if (type == "object") {
+        simplify_object(result);
     }
     return result;
 }
 
-common_json h2o_simplify_schema(const common_json & schema, const h2o_schema_resolver & resolve) {
+// The keyword that alone says something about values: "$ref", "allOf", "anyOf" or "oneOf". Empty if more does.
+static std::string only_applicator(const json & schema) {
+    std::string result;
+    for (const auto & [keyword, value] : schema.items()) {
+        const bool is_applicator = keyword == "$ref" || keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf";
+        if (is_assertion(keyword) || (is_applicator && !result.empty())) {
+            return "";
+        }
+        result = is_applicator ? keyword : result;
+    }
+    return result;
+}
+
+// Without the lists of one schema around it. May be a $ref, which may be recursive.
+static const json & unwrapped(const json & schema) {
+    const std::string keyword = schema.is_object() ? only_applicator(schema) : "";
+    if (keyword.empty() || keyword == "$ref" || list_of(schema, keyword).size() > 1) {
+        return schema;
+    }
+    return unwrapped(schema.at(keyword).at(0));
+}
+
+static json simplified(const json & wrapped, h2o_schema_document & document) {
+    const json & schema = unwrapped(wrapped);
     check_schema(schema);
     if (schema.is_boolean()) {
         return json::object();
     }
-    if (schema.contains("$ref") && !schema.at("$ref").is_string()) {
-        refuse("$ref", "must be a string");
-    }
-    // one of these alone is kept: $ref may be recursive
-    std::vector<std::string> applicators;
-    for (const std::string keyword : { "$ref", "allOf", "anyOf", "oneOf" }) {
-        if (schema.contains(keyword)) {
-            applicators.push_back(keyword);
-        }
-    }
-    if (applicators.size() == 1 && assertions(schema).empty()) {
-        const std::string & keyword = applicators[0];
-        json result = json::object();
-        if (keyword == "$ref") {
-            result[keyword] = schema.at(keyword);
-            return result;
-        }
-        json parts = json::array();
-        for (const auto & part : alternatives(schema, keyword)) {
-            const bool is_false = part.is_boolean() && !part.get<bool>();
-            if (keyword == "allOf" ? !says_nothing(part) : !is_false) {
-                parts.push_back(part);
-            }
-        }
-        if (parts.size() == 1) {
-            return h2o_simplify_schema(parts.at(0), resolve);
-        }
-        if (keyword != "allOf" && !parts.empty()) {
-            result["anyOf"] = parts;
-            return result;
-        }
+    const std::string keyword = only_applicator(schema);
+    if (keyword == "$ref") {
+        return { { keyword, schema.at(keyword) } };
     }
     json        any = json::array();
     std::string why;
-    for (const auto & alternative : flatten(schema, resolve)) {
+    const auto add = [&](const auto & make) {
         try {
-            for (const auto & one : split_types(alternative, resolve)) {
-                any.push_back(one);
-            }
+            any.push_back(make());
         } catch (const no_value & e) {
             why = e.what();
+        }
+    };
+
+    const conjunction all(document, schema);
+    if (!all.any.empty()) {
+        // each alternative of the first list with all the rest; an alternative without values is left out
+        for (const auto & one : all.any[0]) {
+            json parts = json::array({ one });
+            if (!all.all.empty()) {
+                parts.push_back(all.all);
+            }
+            for (size_t i = 1; i < all.any.size(); i++) {
+                parts.push_back({ { "anyOf", all.any[i] } });
+            }
+            add([&] {
+                const json part = { { "allOf", parts } };
+                if (parts.size() > 1 || one == false) {
+                    simplified(part, document);
+                }
+                return parts.size() > 1 ? part : one;
+            });
+        }
+    } else if (all.all.contains("enum")) {
+        return enumeration(all.all);
+    } else {
+        const auto types = types_for(all.all);
+        if (types.empty()) {
+            return json::object();
+        }
+        if (types.size() == 1) {
+            return one_type(all.all, types[0]);
+        }
+        for (const auto & type : types) {
+            json part = all.all;
+            part["type"] = type;
+            add([&] {
+                one_type(part, type);
+                return part;
+            });
         }
     }
     if (any.empty()) {
         throw no_value(why);
     }
-    if (any.size() == 1) {
-        return any.at(0);
-    }
-    json result = json::object();
-    result["anyOf"] = any;
-    return result;
+    return any.size() == 1 ? simplified(any.at(0), document) : json { { "anyOf", any } };
 }
+
+void h2o_schema_document::count(const json & schema) {
+    n_parts++;
+    for (const auto & value : schema) {
+        n_parts += (int) value.size()/16; // which are copied
+    }
+    if (n_parts > MAX_PARTS) {
+        throw std::invalid_argument("the schema has too many parts, or combinations of anyOf");
+    }
+}
+
+h2o_schema_part::h2o_schema_part(h2o_schema_document & document, const common_json & given, const std::string & path)
+    : document(document) {
+    try {
+        read(given);
+    } catch (const std::invalid_argument & e) {
+        throw std::invalid_argument("JSON schema error at " + path + ": " + e.what());
+    }
+}
+
+void h2o_schema_part::read(const common_json & given) {
+    document.count(given);
+    if (++document.depth > MAX_DEPTH) {
+        throw std::invalid_argument("schemas are nested too deeply");
+    }
+    const json * target = &unwrapped(given);
+    for (int i = 0; target->is_object() && only_applicator(*target) == "$ref"; i++) {
+        if (i > MAX_DEPTH) {
+            refuse("$ref", "leads only to itself, or is nested too deeply");
+        }
+        target = &unwrapped(h2o_resolve_pointer(document.root, target->at("$ref")));
+    }
+    schema = simplified(given, document);
+}
+
+h2o_schema_part::~h2o_schema_part() { document.depth--; }
 
 std::string h2o_rule_name(const std::string & name) {
     std::string result;
@@ -766,7 +592,11 @@ std::string h2o_rule_name(const std::string & name) {
     return result;
 }
 
-const common_json & h2o_resolve_pointer(const common_json & document, const std::string & ref) {
+const common_json & h2o_resolve_pointer(const common_json & document, const common_json & given) {
+    if (!given.is_string()) {
+        refuse("$ref", "must be a string");
+    }
+    const std::string ref = given;
     if (ref != "#" && ref.compare(0, 2, "#/") != 0) {
         throw std::invalid_argument(
             "unsupported $ref " + ref + ", only references into the same document are supported");
