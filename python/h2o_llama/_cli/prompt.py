@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama import H2OConfig, Model, demo_model_path
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._internal.terminal import echo
@@ -53,29 +53,6 @@ def open_model(
         use_mmap=not no_mmap,
         **changes,
         mmproj=mmproj,
-    )
-
-
-def open_context(
-    weights: Model,
-    n_ctx: int,
-    threads: int | None,
-    h2o: H2OConfig | None,
-    keep_history: bool = False,
-    matmul_kernels: str = "auto",
-    threads_batch: int | None = None,
-    library: bool = False,
-) -> Llama:
-    """The model with a context, as the options that `run` and `inspect` share ask for it."""
-    return Llama(
-        weights,
-        n_ctx=n_ctx,
-        n_threads=threads,
-        n_threads_batch=threads_batch,
-        h2o=h2o,
-        keep_history=keep_history,
-        matmul_kernels=matmul_kernels,
-        library=has_library(library),
     )
 
 

@@ -50,27 +50,20 @@ def evaluate(
     n = len(prompt)
     for start, stop in calls:
         part = prompt[start:stop]
-        report = None if progress is None else _Report(progress, start, n)
+
+        def report(n_done: int, n_before: int = start) -> None:
+            if progress is not None:
+                progress(n_before + n_done, n)
+
         rows = logits[start:stop] if len(logits) == n else logits[: int(stop == n)]
         tail = max(0, dense_tail - (n - stop))
+        tell = None if progress is None else report
         if len(part.rows) > 0:
-            context.decode_embeddings(part.rows, rows, tail, report)
+            context.decode_embeddings(part.rows, rows, tail, tell)
         else:
-            context.decode(part.ids, rows, tail, decode, report)
-        if report is not None and params.h2o is None:
+            context.decode(part.ids, rows, tail, decode, tell)
+        if params.h2o is None:
             report(stop - start)
-
-
-class _Report:
-    """Turns the progress of one call into that of the whole prompt."""
-
-    def __init__(self, progress: Progress, n_before: int, n_total: int) -> None:
-        self._progress = progress
-        self._n_before = n_before
-        self._n_total = n_total
-
-    def __call__(self, n_done: int) -> None:
-        self._progress(self._n_before + n_done, self._n_total)
 
 
 class Engine:

@@ -9,9 +9,9 @@ from h2o_llama import _core
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import (
     available_cpus,
+    check_fits,
     check_kv_size,
     check_logits_size,
-    check_retrieved_size,
     fitting_cells,
 )
 from h2o_llama._internal.terminal import warn
@@ -193,7 +193,8 @@ class ContextParams:
         if self.h2o is not None and self.h2o.has_key_index:
             budget = self.h2o.lookup_budget
             n_tiles = n_step // self.h2o.tile + 2  # the first and the last may be cut
-            check_retrieved_size(_OWNER, model, n_tiles, min(budget, n_cells), "lookup_budget", budget)
+            needed = 2 * 4 * n_tiles * min(budget, n_cells) * model.n_head_kv
+            check_fits(_OWNER, "lookup_budget", budget, needed, "about {} for what every tile retrieves")
         if self.flash_attn != "off":
             return
         if self.h2o is None:
