@@ -28,8 +28,7 @@ from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
-from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._params import ContextParams, resolved_matmul_kernels
+from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 

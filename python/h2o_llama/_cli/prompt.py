@@ -19,7 +19,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama.chat._messages import data_url
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._named import TEXTS, find_text, suggestion
-from h2o_llama.sequence._params import resolved_matmul_kernels
+from h2o_llama.sequence._engine import resolved_matmul_kernels
 
 
 def model_file(name: str) -> Path:

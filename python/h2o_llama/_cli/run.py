@@ -18,7 +18,7 @@ from h2o_llama._cli import options
 from h2o_llama._cli.options import NONE, Changes, with_changes
 from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_prompt, said, tokenize
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.sequence._params import MATMUL_KERNELS
+from h2o_llama.sequence._engine import MATMUL_KERNELS
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
 

@@ -40,8 +40,7 @@ from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.models._files import Lora
 from h2o_llama.models.rope import RopeOptions
-from h2o_llama.sequence._engine import Progress
-from h2o_llama.sequence._params import resolved_matmul_kernels
+from h2o_llama.sequence._engine import Progress, resolved_matmul_kernels
 from h2o_llama.sequence._prompt import shared_prefix
 from h2o_llama.sequence.sequence import Sequence
 
