@@ -249,7 +249,7 @@ def test_run_counts_what_was_drafted(text_file: Path) -> None:
 
 def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the options of the run that saved it, whatever is said now, and the text that follows from both."""
-    contexts = record_calls(monkeypatch, run_module, "open_context")
+    contexts = record_calls(monkeypatch, run_module, "Llama")
     saved, options = str(tmp_path / "saved"), ["-n", "12", "--temp", "0", "--dense-tail", "0", *ONE_THREAD]
     whole = invoke("run", "demo", "--file", str(text_file), "--prompt", "def f", *SMALL, *options)
     first = succeeded(invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved))

@@ -19,7 +19,7 @@ from check_architecture import OPEN, Checks
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
-from h2o_llama.chat import _images
+from h2o_llama.chat import _messages
 from h2o_llama.errors import DamagedFileError
 from inputs import ModelByName
 from projectors import N_ROWS, PATCH, about, data_url, image_part, picture, png, write_projector
@@ -124,7 +124,7 @@ def test_messages_read_no_files_but_those_of_a_folder(chat_model: Path, mmproj: 
     for name, target in (("zero", "/dev/zero"), ("pipe2", folder / "pipe"), ("link", secret), ("up", tmp_path)):
         (folder / name).symlink_to(target)
     with (folder / "large").open("wb") as file:
-        file.truncate(_images._MOST_BYTES + 1)
+        file.truncate(_messages._MOST_BYTES + 1)
     outside = [str(secret), secret.as_uri(), "../secret", "link", "up/secret", "zero", "/dev/zero", "none/../../none"]
     outside += ["../images2/a.png", "\0", "/etc/passwd", "."]
     with open_chat(chat_model, None, h2o=None, mmproj=mmproj) as llm:
@@ -135,9 +135,9 @@ def test_messages_read_no_files_but_those_of_a_folder(chat_model: Path, mmproj: 
         for match, urls in (
             ("is not in allowed_image_folder", outside),
             ("is a special file", ["pipe", "pipe2"]),
-            (f"more than {_images._MOST_BYTES:,} bytes", ["large"]),
+            (f"more than {_messages._MOST_BYTES:,} bytes", ["large"]),
             ("expected the content of an image file", ["text.png"]),
-            ("may have", ["data:image/png;base64," + "A" * 2 * _images._MOST_BYTES]),
+            ("may have", ["data:image/png;base64," + "A" * 2 * _messages._MOST_BYTES]),
         ):
             for url in urls:
                 with pytest.raises(ValueError, match=match) as found:

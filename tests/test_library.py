@@ -18,8 +18,7 @@ from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
 from h2o_llama import H2OWarning, Library, Llama, Snapshot
-from h2o_llama.library._library import Found
-from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, split_at_marks
+from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
 from llamas import open_llama, view

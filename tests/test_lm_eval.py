@@ -153,13 +153,13 @@ def test_long_prompts_make_room_for_the_answer() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"window": 3}, "no option 'window': the options are pretrained, h2o, dense_tail, local_window, .*n_ctx"),
+        ({"window": 3}, "there is no argument 'window'"),
         ({"h2o": "yes"}, "h2o must be one of 'on', 'off'"),
         ({"dense_tail": -1}, "dense_tail must be"),
     ],
 )
 def test_bad_options_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         open_lm(**changes)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from command_line import invoke, succeeded
 from h2o_llama import Llama, Model
-from h2o_llama._cli import prompt
+from h2o_llama._cli import prompt, run
 from spies import record_calls
 
 BASE = "qwen3.rope.freq_base"
@@ -72,7 +72,7 @@ def test_shared_weights_are_loaded_already(tiny_model: Path, options: dict[str, 
 
 
 def test_the_command_line_passes_it_on(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models, llamas = (record_calls(monkeypatch, prompt, name) for name in ("Model", "Llama"))
+    models, llamas = record_calls(monkeypatch, prompt, "Model"), record_calls(monkeypatch, run, "Llama")
     options = ["-p", "a", "-n", "1", "-t", "1", "--threads-batch", "2", "--mlock", "--no-mmap"]
     succeeded(invoke("run", tiny_model, *options))
     assert [(call["use_mmap"], call["use_mlock"]) for call in models] == [(False, True)]

@@ -24,6 +24,7 @@ _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 
 # Default sizes for chunks of _CHUNK tokens or more; shorter ones have them in proportion.
 _CHUNK = 1024
+_CHUNK_ON_A_GPU = 2048  # with which an H200 reads fastest (docs/gpu.md)
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
 
 PRESETS = {"fast": (128, 512), "balanced": (0, 2048), "faithful": (0, 4096)}
@@ -199,12 +200,6 @@ class H2OConfig:
             raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None
 
     @classmethod
-    def named(cls, owner: str, name: str) -> H2OConfig:
-        """The configuration that a word stands for: a preset, or "auto". `owner` is whose argument `h2o` it is."""
-        check.choice(owner, "h2o", name, ("auto", *PRESETS))
-        return cls() if name == "auto" else cls(preset=cast(Any, name))
-
-    @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> H2OConfig:
         """Of all values by their names, with the keys of `research`: the inverse of `dataclasses.asdict`."""
         if not isinstance(values, Mapping):
@@ -307,6 +302,24 @@ class H2OConfig:
     def ranks_blocks(self) -> bool:
         """Whether whole blocks of positions are kept."""
         return self.scorer == "block_ema"
+
+
+def named_config(owner: str, h2o: Any, n_gpu_layers: int = 0) -> Any:
+    """The argument `h2o` of `owner`, with the configuration in the place of a preset's name.
+
+    "auto" has larger chunks on a GPU. The type of other values is not checked.
+    """
+    if not isinstance(h2o, str):
+        return h2o
+    check.choice(owner, "h2o", h2o, ("auto", *PRESETS))
+    if h2o != "auto":
+        return H2OConfig(preset=cast(Any, h2o))
+    return H2OConfig(chunk_size=_CHUNK_ON_A_GPU) if uses_gpu(n_gpu_layers) else H2OConfig()
+
+
+def uses_gpu(n_gpu_layers: int) -> bool:
+    """Whether layers are on a GPU."""
+    return n_gpu_layers != 0 and bool(_core.layer_devices([]))
 
 
 def option_names() -> list[str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.machine import available_cpus, check_all_logits_size, core_errors
+from h2o_llama._internal.machine import available_cpus, check_fits, core_errors
 from h2o_llama.errors import UnsupportedModelError
 from h2o_llama.models.rope import RopeOptions, as_core
 
@@ -160,7 +160,8 @@ def _embed(
     if not ids:
         return [], 0
     is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
-    check_all_logits_size(owner, min(max(map(len, ids)), 2**31 if is_whole else _STEP), core.n_vocab)
+    n_most = min(max(map(len, ids)), 2**31 if is_whole else _STEP)
+    check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for logits='all'")
     with core_errors():
         hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._matmul_kernels})
     vectors = [_pooled(rows, pooling) for rows in hidden]

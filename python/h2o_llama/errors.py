@@ -41,13 +41,5 @@ class H2OWarning(UserWarning):
 
 
 # What users see and catch is h2o_llama.H2OError.
-for _class in (
-    H2OError,
-    UnsupportedModelError,
-    BusyError,
-    OutOfMemoryError,
-    DamagedFileError,
-    Cancelled,
-    H2OWarning,
-):
+for _class in (H2OError, *H2OError.__subclasses__(), H2OWarning):
     _class.__module__ = "h2o_llama"

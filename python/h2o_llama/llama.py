@@ -7,7 +7,9 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -15,32 +17,30 @@ from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama.chat._messages import Message
-from h2o_llama.config import H2OConfig
+from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import H2OError, UnsupportedModelError
-from h2o_llama.library._library import Library
-from h2o_llama.library._using import open_library
+from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
-from h2o_llama.models import _hub
-from h2o_llama.models._files import Loading, Lora, Override
+from h2o_llama.models._files import Loading, Lora, Override, download_model
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
-from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._params import ContextParams, resolved_matmul_kernels
+from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
 _OWNER = "Llama"
-# Tokens. On an H200 H2O reads longer contexts faster than dense attention, and most with such chunks (docs/gpu.md).
+# Tokens. On an H200 H2O reads longer contexts faster than dense attention (docs/gpu.md).
 _DENSE_ON_A_GPU = 16_384
-_CHUNK_ON_A_GPU = 2048
 _LOG = logging.getLogger("h2o_llama")
+
+
+def _of_model(name: str) -> Any:
+    """The property of `Llama.model` with this name."""
+    return property(lambda llm: getattr(llm.model, name), doc=getattr(Model, name).__doc__)
 
 
 class Llama(Sequence):
@@ -49,6 +49,9 @@ class Llama(Sequence):
     It is its own first `Sequence`, and `model` is its `Model`; `sequence()` makes more sequences. One call at a time: a
     second thread, or a callback that calls back, gets a `BusyError` at once; `busy` and `lock()` make threads wait.
     `close()`, or leaving a `with` block, frees the memory.
+
+    `model_path`, `desc`, `metadata`, `n_vocab`, `n_embd`, `n_params`, `model_bytes`, `n_gpu_layers`, `token_bos`,
+    `token_eos` and `chat_template` are those of its `Model`.
 
     Processes are started by `multiprocessing.get_context("spawn")`, and open their own: in a child of `os.fork()` calls
     raise H2OError if anything has been computed before, as the threads for it are not there.
@@ -197,10 +200,8 @@ class Llama(Sequence):
         shared = model_path.model if isinstance(model_path, Llama) else model_path
         if n_gpu_layers is None:
             n_gpu_layers = shared.n_gpu_layers if isinstance(shared, Model) else -1 if rpc_servers else 0
-        config = H2OConfig.named(_OWNER, h2o) if isinstance(h2o, str) else h2o
-        is_auto_on_gpu = h2o == "auto" and n_gpu_layers != 0 and bool(_core.layer_devices([]))
-        if is_auto_on_gpu:
-            config = H2OConfig(chunk_size=_CHUNK_ON_A_GPU)
+        config = named_config(_OWNER, h2o, n_gpu_layers)
+        is_auto_on_gpu = h2o == "auto" and uses_gpu(n_gpu_layers)
         if n_ubatch is None:
             n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
             if n_batch is not None:
@@ -259,7 +260,7 @@ class Llama(Sequence):
             params = replace(params, h2o=None)
             warn(
                 f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
-                'Pass h2o="balanced" for H2O, h2o=None to say that you know'
+                'Pass h2o="balanced" for H2O, h2o=None to silence this warning'
             )
         try:
             engine = _open_engine(model, params, seed, claim, texts)
@@ -268,7 +269,7 @@ class Llama(Sequence):
                 raise
             params = replace(params, h2o=None, keep_history=False, profile=False)
             engine = _open_engine(model, params, seed, claim, texts)
-            warn(f"{error}: attention is dense. Pass h2o=None to Llama to say that it may be")
+            warn(f"{error}: attention is dense. Pass h2o=None to Llama to silence this warning")
         super().__init__(engine, _OWNER)
 
     @classmethod
@@ -305,7 +306,7 @@ class Llama(Sequence):
         ValueError
             If no file or several files match; the message lists them.
         """
-        return cls(_hub.download_model(repo_id, filename, revision, token), **kwargs)
+        return cls(download_model(repo_id, filename, revision, token), **kwargs)
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using it then raises ValueError."""
@@ -343,62 +344,19 @@ class Llama(Sequence):
         """Where texts that were read are kept."""
         return self._state.engine.library
 
-    # --- the model's own
+    # --- the model's own: see `Model`
 
-    @property
-    def model_path(self) -> str:
-        """Where the model's file is."""
-        return self.model.model_path
-
-    @property
-    def desc(self) -> str:
-        """Architecture, size and type in words."""
-        return self.model.desc
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """The GGUF file's metadata, with kv_overrides, but for arrays; values as text."""
-        return self.model.metadata
-
-    @property
-    def n_vocab(self) -> int:
-        """Tokens in the vocabulary."""
-        return self.model.n_vocab
-
-    @property
-    def n_embd(self) -> int:
-        """Numbers in a row of embeddings: see `eval`."""
-        return self.model.n_embd
-
-    @property
-    def n_params(self) -> int:
-        """Weights of the model."""
-        return self.model.n_params
-
-    @property
-    def model_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self.model.model_bytes
-
-    @property
-    def n_gpu_layers(self) -> int:
-        """Layers asked for on the GPU; -1 is all."""
-        return self.model.n_gpu_layers
-
-    @property
-    def token_bos(self) -> int:
-        """Id of the token that begins a text; -1 if there is none."""
-        return self.model.token_bos
-
-    @property
-    def token_eos(self) -> int:
-        """Id of the token that ends a text; -1 if there is none."""
-        return self.model.token_eos
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja template of chats, or "chatml"; None if the model has none."""
-        return self.model.chat_template
+    model_path: str = _of_model("model_path")
+    desc: str = _of_model("desc")
+    metadata: dict[str, str] = _of_model("metadata")
+    n_vocab: int = _of_model("n_vocab")
+    n_embd: int = _of_model("n_embd")
+    n_params: int = _of_model("n_params")
+    model_bytes: int = _of_model("model_bytes")
+    n_gpu_layers: int = _of_model("n_gpu_layers")
+    token_bos: int = _of_model("token_bos")
+    token_eos: int = _of_model("token_eos")
+    chat_template: str | None = _of_model("chat_template")
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text: `Model.tokenize`."""

@@ -6,7 +6,9 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
+
+from typing_extensions import Self, Unpack
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
@@ -29,9 +31,6 @@ from h2o_llama.models._named import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
 from h2o_llama.sequence._prompt import Prompt, Tokens, check_takes_embeddings
-
-if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
 
 
 class HasModel(Protocol):

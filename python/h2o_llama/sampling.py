@@ -20,6 +20,21 @@ _PENALTY_TOKENS = 64  # llama.cpp's penalty_last_n
 _DRY_TOKENS = 1 << 20
 _BREAKER_BYTES = 40  # MAX_CHAR_LEN of llama_sampler_init_dry
 
+_NUMBERS = {
+    "temperature": (0, _FLOAT32_MAX),
+    **dict.fromkeys(("top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold"), (0, 1)),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (-_FLOAT32_MAX, _FLOAT32_MAX)),
+    **dict.fromkeys(("repeat_penalty", "dry_multiplier", "mirostat_tau", "mirostat_eta"), (0, _FLOAT32_MAX)),
+    "dry_base": (1, _FLOAT32_MAX),
+}
+_INTEGERS = (
+    ("top_k", 0, check.INT32_MAX),
+    ("mirostat_mode", 0, 2),
+    ("dry_allowed_length", 0, check.INT32_MAX),
+    ("dry_penalty_last_n", 0, _DRY_TOKENS),
+)
+"""What numbers may be."""
+
 LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], Any]
 
 
@@ -149,29 +164,14 @@ class Sampling:
         return cls(**options)
 
     def __post_init__(self) -> None:
-        check.real(_OWNER, "temperature", self.temperature, 0, _FLOAT32_MAX)
-        check.integer(_OWNER, "top_k", self.top_k, 0)
-        check.real(_OWNER, "top_p", self.top_p, 0, 1)
-        check.real(_OWNER, "min_p", self.min_p, 0, 1)
-        check.real(_OWNER, "frequency_penalty", self.frequency_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
-        check.real(_OWNER, "presence_penalty", self.presence_penalty, -_FLOAT32_MAX, _FLOAT32_MAX)
-        if check.real(_OWNER, "repeat_penalty", self.repeat_penalty, 0, _FLOAT32_MAX) == 0:
+        for name, limits in _NUMBERS.items():
+            check.real(_OWNER, name, getattr(self, name), *limits)
+        for name, low, high in _INTEGERS:
+            check.integer(_OWNER, name, getattr(self, name), low, high)
+        if self.repeat_penalty == 0:
             raise check.bad_argument(_OWNER, "repeat_penalty", "greater than 0", self.repeat_penalty)
-        check.real(_OWNER, "typical_p", self.typical_p, 0, 1)
-        check.real(_OWNER, "xtc_probability", self.xtc_probability, 0, 1)
-        check.real(_OWNER, "xtc_threshold", self.xtc_threshold, 0, 1)
-        check.integer(_OWNER, "mirostat_mode", self.mirostat_mode, 0, 2)
-        check.real(_OWNER, "mirostat_tau", self.mirostat_tau, 0, _FLOAT32_MAX)
-        check.real(_OWNER, "mirostat_eta", self.mirostat_eta, 0, _FLOAT32_MAX)
-        self._check_dry()
         check_seed(_OWNER, self.seed)
         self.processors  # noqa: B018 (checks them)
-
-    def _check_dry(self) -> None:
-        check.real(_OWNER, "dry_multiplier", self.dry_multiplier, 0, _FLOAT32_MAX)
-        check.real(_OWNER, "dry_base", self.dry_base, 1, _FLOAT32_MAX)
-        check.integer(_OWNER, "dry_allowed_length", self.dry_allowed_length, 0)
-        check.integer(_OWNER, "dry_penalty_last_n", self.dry_penalty_last_n, 0, _DRY_TOKENS)
         breakers = self.dry_sequence_breakers
         if not isinstance(breakers, list | tuple) or not all(isinstance(b, str) and _is_breaker(b) for b in breakers):
             expected = f"a list of str of 1 to {_BREAKER_BYTES} bytes"

@@ -17,7 +17,7 @@ from h2o_llama._cli import options
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import print_report
 from h2o_llama._cli.options import NONE, Changes, with_changes
-from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_text, said
+from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_text, said
 from h2o_llama._internal.terminal import echo, write
 from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from h2o_llama.inspect._report import memory_history, memory_report
@@ -75,19 +75,19 @@ def chat(
         evicts = h2o is not None and h2o.evict
         if n_ctx == 0 and not evicts:
             n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
-        llm = open_context(
+        llm = Llama(
             weights,
-            n_ctx,
-            threads,
-            h2o,
+            n_ctx=n_ctx,
+            n_threads=threads,
+            n_threads_batch=threads_batch,
+            h2o=h2o,
             keep_history=h2o is not None and not evicts,
-            threads_batch=threads_batch,
-            library=library,
+            library=has_library(library),
         )
     if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
         echo(
             f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
-            "for: it may write nonsense.",
+            "for: answers are likely to be unusable.",
             err=True,
         )
     with llm:

@@ -13,10 +13,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, Llama
 from h2o_llama._cli import options
 from h2o_llama._cli.options import NONE, Changes, with_changes
-from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_prompt, tokenize
+from h2o_llama._cli.prompt import open_model, progress_bars, read_prompt, tokenize
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
 from h2o_llama.inspect._report import (
@@ -63,7 +63,7 @@ def inspect(
     text = read_prompt(file, prompt)
     with open_model(model, gpu_layers, changes=changes) as weights:
         tokens = tokenize(weights, text)
-        llm = open_context(weights, len(tokens), threads, h2o, keep_history=True)
+        llm = Llama(weights, n_ctx=len(tokens), n_threads=threads, h2o=h2o, keep_history=True)
     title = file.name if file and str(file) != "-" else "the text"
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))

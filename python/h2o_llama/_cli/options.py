@@ -133,15 +133,14 @@ def check_word(option: str, word: str, words: Iterable[str]) -> None:
         raise typer.BadParameter(f"{word!r} is not one of {', '.join(words)}.", param_hint=option)
 
 
-def with_h2o(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command H2O's options in the place of its parameter `h2o`, which is None if H2O is off."""
+def _config(*, preset: str, h2o_set: Sequence[str] | None, **others: Any) -> H2OConfig | None:
+    check_word("--h2o", preset, (*PRESETS, "off"))
+    chosen = {key: value_of(key, text) for key, text in key_values(h2o_set).items()}
+    return None if preset == "off" else H2OConfig.from_dict({"preset": preset, **others, **chosen})
 
-    def make(*, preset: str, h2o_set: Sequence[str] | None, **others: Any) -> H2OConfig | None:
-        check_word("--h2o", preset, (*PRESETS, "off"))
-        chosen = {key: value_of(key, text) for key, text in key_values(h2o_set).items()}
-        return None if preset == "off" else H2OConfig.from_dict({"preset": preset, **others, **chosen})
 
-    return instead_of("h2o", H2O_OPTIONS, make)(command)
+with_h2o = instead_of("h2o", H2O_OPTIONS, _config)
+"""Gives a command H2O's options in the place of its parameter `h2o`, which is None if H2O is off."""
 
 
 def key_values(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -222,11 +221,6 @@ OPTIONS: Options = {
 """llama.cpp's names; --lora takes a scale, too."""
 
 
-def with_changes(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command these options in the place of its parameter `changes`."""
-    return instead_of("changes", OPTIONS, _changes)(command)
-
-
 def _changes(*, lora: list[str] | None, rope_scale: float | None, **rope: Any) -> dict[str, Any]:
     if rope_scale is not None:
         if rope["rope_freq_scale"] is not None:
@@ -238,6 +232,10 @@ def _changes(*, lora: list[str] | None, rope_scale: float | None, **rope: Any) -
     if lora:
         changes["lora"] = [_adapter(text) for text in lora]
     return changes
+
+
+with_changes = instead_of("changes", OPTIONS, _changes)
+"""Gives a command these options in the place of its parameter `changes`."""
 
 
 def _adapter(text: str) -> tuple[Path, float]:

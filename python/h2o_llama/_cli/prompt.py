@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama import H2OConfig, Model, demo_model_path
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._internal.terminal import echo
 from h2o_llama.chat._messages import data_url
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._named import TEXTS, find_text, suggestion
-from h2o_llama.sequence._params import resolved_matmul_kernels
+from h2o_llama.sequence._engine import resolved_matmul_kernels
 
 
 def model_file(name: str) -> Path:
@@ -53,29 +53,6 @@ def open_model(
         use_mmap=not no_mmap,
         **changes,
         mmproj=mmproj,
-    )
-
-
-def open_context(
-    weights: Model,
-    n_ctx: int,
-    threads: int | None,
-    h2o: H2OConfig | None,
-    keep_history: bool = False,
-    matmul_kernels: str = "auto",
-    threads_batch: int | None = None,
-    library: bool = False,
-) -> Llama:
-    """The model with a context, as the options that `run` and `inspect` share ask for it."""
-    return Llama(
-        weights,
-        n_ctx=n_ctx,
-        n_threads=threads,
-        n_threads_batch=threads_batch,
-        h2o=h2o,
-        keep_history=keep_history,
-        matmul_kernels=matmul_kernels,
-        library=has_library(library),
     )
 
 

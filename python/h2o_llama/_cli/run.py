@@ -16,9 +16,9 @@ from rich.filesize import decimal
 from h2o_llama import H2OConfig, Llama, Model, Snapshot, shared_prefix
 from h2o_llama._cli import options
 from h2o_llama._cli.options import NONE, Changes, with_changes
-from h2o_llama._cli.prompt import open_context, open_model, progress_bars, read_prompt, said, tokenize
+from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_prompt, said, tokenize
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.sequence._params import MATMUL_KERNELS
+from h2o_llama.sequence._engine import MATMUL_KERNELS
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -92,8 +92,14 @@ def run(
             dense_tail = DENSE_TAIL if file is None else max(DENSE_TAIL, n_asked)
         n_before = before.n_tokens if before else 0
         n_ctx = n_ctx or n_before + len(tokens) + max_tokens + (_ROOM if library else 0)
-        llm = open_context(
-            weights, n_ctx, threads, h2o, matmul_kernels=matmul_kernels, threads_batch=threads_batch, library=library
+        llm = Llama(
+            weights,
+            n_ctx=n_ctx,
+            n_threads=threads,
+            n_threads_batch=threads_batch,
+            h2o=h2o,
+            matmul_kernels=matmul_kernels,
+            library=has_library(library),
         )
     with llm:
         if before is not None:
@@ -109,13 +115,16 @@ def run(
         saved = time.perf_counter()
         n_generated = _stream(llm, islice(llm.generate([], temperature=temp, seed=seed, draft=draft), max_tokens))
         generated = time.perf_counter()
+        stats = llm.kv.stats
+        loaded = f"loaded {n_before:,} tokens, " if before else ""
+        known = f"{llm.n_cached:,} of them from the library, " if llm.n_cached else ""
+        drafts = f" ({stats.accepted_tokens:,} of {stats.drafted_tokens:,} drafted)" if stats.drafted_tokens else ""
+        chunks = "H2O off" if h2o is None else f"{counted(llm.kv.chunk_index, 'chunk')} of {llm.kv.chunk_size:,}"
         echo(
-            f"{f'loaded {n_before:,} tokens, ' if before else ''}"
-            f"prompt {counted(len(tokens), 'token')}, {_known(llm)}"
+            f"{loaded}prompt {counted(len(tokens), 'token')}, {known}"
             f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
-            f"generated {counted(n_generated, 'token')}, "
-            f"{n_generated / (generated - saved):,.1f} tokens/s{_drafts(llm)} | "
-            f"KV cache {decimal(llm.kv.stats.kv_bytes + llm.kv.stats.index_bytes)} | " + _chunks(llm),
+            f"generated {counted(n_generated, 'token')}, {n_generated / (generated - saved):,.1f} tokens/s{drafts} | "
+            f"KV cache {decimal(stats.kv_bytes + stats.index_bytes)} | {chunks}",
             err=True,
         )
 
@@ -149,19 +158,3 @@ def _stream(llm: Llama, tokens: Iterable[int]) -> int:
         write(decoder.decode(llm.detokenize([token])))
     write(decoder.decode(b"", final=True) + "\n")
     return n
-
-
-def _known(llm: Llama) -> str:
-    """How many of the prompt's tokens came from the library."""
-    return f"{llm.n_cached:,} of them from the library, " if llm.n_cached else ""
-
-
-def _drafts(llm: Llama) -> str:
-    """How many of the tokens came from drafts, if there were any."""
-    stats = llm.kv.stats
-    return f" ({stats.accepted_tokens:,} of {stats.drafted_tokens:,} drafted)" if stats.drafted_tokens else ""
-
-
-def _chunks(llm: Llama) -> str:
-    """How the prompt was cut."""
-    return "H2O off" if llm.h2o is None else f"{counted(llm.kv.chunk_index, 'chunk')} of {llm.kv.chunk_size:,}"

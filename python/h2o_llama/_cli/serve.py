@@ -22,7 +22,7 @@ from h2o_llama.library import default_folder
 from h2o_llama.library._librarian import start_librarian
 from h2o_llama.models._files import changed_fingerprint, check_rpc_servers
 from h2o_llama.models._projector import open_projector
-from h2o_llama.sequence._params import MATMUL_KERNELS
+from h2o_llama.sequence._engine import MATMUL_KERNELS
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _PAGE = Path(__file__).parent.parent / "page"

@@ -180,7 +180,7 @@ def check_kv_size(
     needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
     if n_layer is not None:
         needed = needed * n_layer // model.n_layer
-    _check_fits(owner, name, n_cells, needed, "{} for the KV cache")
+    check_fits(owner, name, n_cells, needed, "{} for the KV cache")
 
 
 def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
@@ -189,25 +189,11 @@ def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: in
     `name` and `value` are the argument that asks for them.
     """
     needed = 2 * 4 * n_queries * n_keys * model.n_head
-    _check_fits(owner, name, value, needed, "about {} for attention logits")
+    check_fits(owner, name, value, needed, "about {} for attention logits")
 
 
-def check_retrieved_size(owner: str, model: _core.Model, n_tiles: int, n_keys: int, name: str, value: int) -> None:
-    """Raise OutOfMemoryError if two lists of n_keys rows, for each tile of queries and KV head, cannot fit into memory.
-
-    `name` and `value` are the argument that asks for them.
-    """
-    needed = 2 * 4 * n_tiles * n_keys * model.n_head_kv
-    _check_fits(owner, name, value, needed, "about {} for what every tile retrieves")
-
-
-def check_all_logits_size(owner: str, n_tokens: int, n_vocab: int) -> None:
-    """Raise OutOfMemoryError if the logits of `n_tokens` cannot fit into memory."""
-    _check_fits(owner, "n_tokens", n_tokens, 4 * n_tokens * n_vocab, "{} for logits='all'")
-
-
-def _check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
-    """Raise OutOfMemoryError if the machine has less than the `needed` bytes, {} in `purpose`."""
+def check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
+    """Raise OutOfMemoryError if the machine has less than the `needed` bytes, {} in `purpose`, that `name` asks for."""
     available = physical_memory()
     if available is not None and needed > available:
         raise OutOfMemoryError(

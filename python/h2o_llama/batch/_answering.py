@@ -11,13 +11,14 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -32,20 +33,16 @@ from h2o_llama.chat._template import (
     parsed_message,
     plain_prompt,
 )
+from h2o_llama.config import named_config
 from h2o_llama.errors import H2OError
-from h2o_llama.library._library import Library
-from h2o_llama.library._using import open_library
+from h2o_llama.library._library import Library, open_library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.models._files import Lora
 from h2o_llama.models.rope import RopeOptions
-from h2o_llama.sequence._engine import Progress
-from h2o_llama.sequence._params import resolved_matmul_kernels
+from h2o_llama.sequence._engine import Progress, resolved_matmul_kernels
 from h2o_llama.sequence._prompt import shared_prefix
 from h2o_llama.sequence.sequence import Sequence
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _OWNER = "batch"
 
@@ -157,14 +154,14 @@ class Answerer:
         lora: Lora = None,
         **rope: Unpack[RopeOptions],
     ) -> None:
-        self.settings = settings
+        h2o = named_config(_OWNER, settings.h2o, n_gpu_layers or 0)
+        self.settings = replace(settings, h2o=h2o)
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._library = open_library(_OWNER, library)
-        matmul_kernels = resolved_matmul_kernels(settings.config, "auto")
+        matmul_kernels = resolved_matmul_kernels(h2o, "auto")
         self._weights = Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels=matmul_kernels, lora=lora, **rope)
         self._prompts = Prompts(self._weights)
-        h2o = settings.config
         is_bounded = h2o is not None and h2o.has_bounded_memory
         n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
         self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.n_ctx_train)
@@ -264,7 +261,7 @@ class Answerer:
             self._weights,
             n_ctx=n_ctx,
             n_threads=self._n_threads,
-            h2o=self.settings.config,
+            h2o=self.settings.h2o,
             n_seq_max=1 + self._parallel,
             library=self._library,
         )

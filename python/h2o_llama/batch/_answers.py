@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
 from h2o_llama.chat._generation import MAX_TOKENS
-from h2o_llama.config import H2OConfig
+from h2o_llama.config import H2OConfig, named_config
 from h2o_llama.sampling import Sampling
 
 _OWNER = "batch"
@@ -197,21 +197,15 @@ class BatchSettings:
         check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
         check.integer(_OWNER, "seed", self.seed, 0)
         Sampling(temperature=self.temperature)
-        if isinstance(self.h2o, str):
-            object.__setattr__(self, "h2o", H2OConfig.named(_OWNER, self.h2o))
-        elif not (self.h2o is None or isinstance(self.h2o, H2OConfig)):
+        config = named_config(_OWNER, self.h2o)
+        if not (config is None or isinstance(config, H2OConfig)):
             raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", self.h2o)
-
-    @property
-    def config(self) -> H2OConfig | None:
-        """`h2o`, with a name resolved."""
-        assert not isinstance(self.h2o, str)
-        return self.h2o
 
     def to_json(self) -> dict[str, Any]:
         """As an answer tells them. Where a cold store is does not matter, only whether there is one."""
-        values = asdict(self)
-        if self.config is not None and self.config.cold_store is not None:
+        config = named_config(_OWNER, self.h2o)
+        values = asdict(replace(self, h2o=config))
+        if config is not None and config.cold_store is not None:
             values["h2o"]["cold_store"] = "memory"
         as_read: dict[str, Any] = json.loads(json.dumps(values))  # without tuples
         return as_read
@@ -336,7 +330,7 @@ class AnswersFile:
         differences = _differences(answer, wanted)
         if differences:
             raise ValueError(
-                f"[batch] line {i} of {self._path} was answered otherwise: {'; '.join(differences)}. "
+                f"[batch] line {i} of {self._path} was produced with other settings: {'; '.join(differences)}. "
                 "Name another file, or remove it"
             )
 

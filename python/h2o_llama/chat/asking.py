@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections.abc
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
+
+from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama.chat._generation import GenerationOptions
@@ -11,9 +13,6 @@ from h2o_llama.chat._template import PLAIN_STOPS, document_messages, plain_promp
 from h2o_llama.chat.chat_completion import ChatCompletion, create_chat_completion
 from h2o_llama.chat.completion import Completion, create_completion
 from h2o_llama.sequence._state import HasState
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @overload

@@ -6,7 +6,9 @@ import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import Any, Literal, TypedDict, overload
+
+from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -34,9 +36,6 @@ from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import Stopping
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 

@@ -6,7 +6,9 @@ import collections.abc
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict, overload
+from typing import Literal, TypedDict, overload
+
+from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama.chat._generation import (
@@ -25,9 +27,6 @@ from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 FinishReason = Literal["stop", "length"] | None
 

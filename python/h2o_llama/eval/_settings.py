@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from typing_extensions import Self
 
 from h2o_llama.config import H2OConfig
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _OWNER = "eval"
 

@@ -8,7 +8,6 @@ is lm_eval's own command line, which knows the model "h2o-llama" then. It needs 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._internal import check
 from h2o_llama.eval._losses import log_softmax, piece_tokens, pieces
-from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sampling import SamplingOptions
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -36,10 +34,6 @@ _OWNER = "H2OLM"
 _MAX_GEN_TOKENS = 256  # lm_eval's default
 _SAMPLING = {name: name for name in SamplingOptions.__annotations__} | {"repetition_penalty": "repeat_penalty"}
 _H2O_OPTIONS = [field.name for field in fields(H2OConfig)]
-_LLAMA_OPTIONS = [
-    *(name for name in inspect.signature(Llama).parameters if name not in ("model_path", "h2o", "rope")),
-    *RopeOptions.__annotations__,
-]
 
 
 @register_model("h2o-llama")
@@ -67,7 +61,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     Raises
     ------
     ValueError, OSError, H2OError
-        As `Llama` and `H2OConfig`; ValueError for an unknown option.
+        As `Llama` and `H2OConfig`; TypeError for an unknown option.
     """
 
     def __init__(
@@ -81,10 +75,6 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        unknown = [name for name in options if name not in _H2O_OPTIONS + _LLAMA_OPTIONS]
-        if unknown:
-            known = ", ".join(["pretrained", "h2o", "dense_tail", *_H2O_OPTIONS, *_LLAMA_OPTIONS])
-            raise ValueError(f"[{_OWNER}] there is no option {unknown[0]!r}: the options are {known}")
         config = {name: options.pop(name) for name in _H2O_OPTIONS if name in options}
         is_on = check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
         self._is_chat = False

@@ -32,9 +32,8 @@ from h2o_llama._internal.apart import python_command, python_environment
 from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import echo, warn
 from h2o_llama.errors import BusyError, H2OError, H2OWarning
-from h2o_llama.library._library import Library
+from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library
 from h2o_llama.library._texts import Rows, layout_of, name_of
-from h2o_llama.library._using import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _SOCKET = "H2O_LLAMA_LIBRARIAN"

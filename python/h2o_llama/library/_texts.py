@@ -1,4 +1,4 @@
-"""A library's files: of each text its tokens, the places to go back to and the names of its blocks; and the blocks."""
+"""The files of a library: texts (tokens, places to rewind to, names of blocks) and the blocks of their states."""
 
 from __future__ import annotations
 

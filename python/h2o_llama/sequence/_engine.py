@@ -1,35 +1,255 @@
-"""What the sequences of a `Llama` share, and how they compute a prompt."""
+"""What the sequences of a `Llama` share: the parameters of its context, the context, and how it computes a prompt."""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
-from h2o_llama._internal import check
+from h2o_llama._internal import check, log
 from h2o_llama._internal.lock import Lock
-from h2o_llama._internal.machine import core_errors
+from h2o_llama._internal.machine import (
+    available_cpus,
+    check_fits,
+    check_kv_size,
+    check_logits_size,
+    core_errors,
+    fitting_cells,
+)
+from h2o_llama._internal.terminal import warn
+from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.errors import BusyError
 from h2o_llama.library._library import Library
+from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
-from h2o_llama.sequence._params import ContextParams
+from h2o_llama.models._files import KV_TYPES
+from h2o_llama.models.rope import RopeOptions, as_core
 from h2o_llama.sequence._prompt import Prompt
 from h2o_llama.sequence.snapshot import SnapshotOrigin
+
+_OWNER = "Llama"
+_MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+
+MATMUL_KERNELS = tuple(OPTIONS["products"].choices)
+"""Whose kernels multiply by weights, the default first."""
+
+
+def resolved_matmul_kernels(h2o: H2OConfig | None, matmul_kernels: str) -> str:
+    """Whose kernels multiply by weights, "own" or "upstream"."""
+    if check.choice(_OWNER, "matmul_kernels", matmul_kernels, MATMUL_KERNELS) == "auto":
+        return "upstream" if h2o is None else "own"
+    return matmul_kernels
+
+
+@dataclass(frozen=True)
+class ContextParams:
+    """The arguments of `Llama` that make its context, checked; see there.
+
+    Raises
+    ------
+    ValueError
+        If one has the wrong type or is out of range, or two do not go together.
+    """
+
+    n_ctx: int
+    n_batch: int
+    n_ubatch: int
+    n_threads: int | None
+    n_threads_batch: int | None
+    n_gpu_layers: int
+    type_k: str
+    type_v: str
+    flash_attn: str
+    h2o: H2OConfig | None
+    keep_history: bool
+    profile: bool
+    verbose: bool
+    n_seq_max: int
+    cold_store_compression: LosslessConfig | None
+    matmul_kernels: str
+
+    def __post_init__(self) -> None:
+        check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
+        check.integer(_OWNER, "n_ubatch", self.n_ubatch, 1)
+        check.integer(_OWNER, "n_batch", self.n_batch, 1)
+        check.integer(_OWNER, "n_gpu_layers", self.n_gpu_layers, -1)
+        for name in ("n_threads", "n_threads_batch"):
+            if getattr(self, name) is not None:
+                check.integer(_OWNER, name, getattr(self, name), 1, check.MAX_THREADS)
+        check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
+        check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
+        check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
+        check.choice(_OWNER, "matmul_kernels", self.matmul_kernels, MATMUL_KERNELS)
+        check.flag(_OWNER, "keep_history", self.keep_history)
+        if check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
+            raise ValueError(f"[{_OWNER}] profile=True measures parts of H2O: leave it False with h2o=None")
+        check.flag(_OWNER, "verbose", self.verbose)
+        if KV_TYPES[self.type_v] and self.flash_attn == "off":
+            raise ValueError(f"[{_OWNER}] type_v={self.type_v!r} needs flash attention: pass flash_attn='auto' or 'on'")
+        if check.integer(_OWNER, "n_seq_max", self.n_seq_max, 1, _MAX_SEQUENCES) > self.n_batch:
+            raise check.bad_argument(_OWNER, "n_batch", f"at least n_seq_max ({self.n_seq_max})", self.n_batch)
+        if self.n_batch < self.n_ubatch:
+            raise check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
+        if self.h2o is not None:
+            self._check_h2o(self.h2o)
+        if self.cold_store_compression is not None:
+            self._check_compression(self.cold_store_compression)
+
+    def _check_compression(self, compression: LosslessConfig) -> None:
+        if not isinstance(compression, LosslessConfig):
+            raise check.bad_argument(_OWNER, "cold_store_compression", "a LosslessConfig or None", compression)
+        if self.h2o is None or self.h2o.cold_store is None:
+            raise ValueError(
+                f"[{_OWNER}] cold_store_compression needs a cold store: pass "
+                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
+            )
+
+    def _check_h2o(self, h2o: H2OConfig) -> None:
+        if not isinstance(h2o, H2OConfig):
+            raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
+        if h2o.has_key_index and h2o.was_given("retrieval") and self.flash_attn == "off":
+            raise ValueError(
+                f"[{_OWNER}] retrieval='index' needs attention as one operator, which flash_attn='off' rules out: pass "
+                "flash_attn='auto' or retrieval='ngrams'"
+            )
+        if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
+            warn(
+                f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
+                "costs more than it saves",
+            )
+
+    @property
+    def has_bounded_memory(self) -> bool:
+        """Whether a text may be of any length: nothing that is kept grows with it."""
+        return self.h2o is not None and self.h2o.has_bounded_memory
+
+    def default_n_ctx(self, model: _core.Model, n_trained: int) -> int:
+        """n_ctx where it is 0: what the model was trained for, or less with a warning, if only less fits."""
+        if self.n_gpu_layers != 0 or (self.h2o is not None and self.h2o.evict):
+            return n_trained
+        has_index = self.h2o is not None and self.h2o.has_key_index
+        n_cells, needed, free = fitting_cells(
+            model, n_trained, self.type_k, self.type_v, has_index, int(self.n_seq_max), self._n_step
+        )
+        if n_cells < n_trained:
+            warn(
+                f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
+                f"KV cache, but the weights leave {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
+                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
+            )
+        return n_cells
+
+    def make_context(self, model: _core.Model, rope: RopeOptions, n_ctx: int) -> _core.Context:
+        """A context for sequences of at least n_ctx tokens."""
+        n_cells, n_seq_max = n_ctx, int(self.n_seq_max)
+        if n_cells * n_seq_max > check.INT32_MAX:
+            raise ValueError(
+                f"[{_OWNER}] n_seq_max={n_seq_max} sequences of n_ctx={n_ctx} tokens are more than "
+                f"{check.INT32_MAX} tokens together: use a smaller n_ctx or n_seq_max"
+            )
+        if self.n_gpu_layers == 0:
+            has_index = self.h2o is not None and self.h2o.has_key_index
+            n_rows, name = n_cells, "n_ctx"
+            if self.h2o is not None and self.h2o.evict:
+                n_dense = len(cast(tuple[int, ...], self.h2o.dense_layers))
+                types = (self.type_k, self.type_v)
+                check_kv_size(_OWNER, "n_ctx", n_cells, model, *types, n_seq_max=n_seq_max, n_layer=n_dense)
+                n_sets = 2 if self.h2o.positions == "cache" else 1  # the keys of one as they were before they moved
+                n_rows, name = n_sets * self.h2o.memory_size + self.h2o.chunk_size, "memory_size and chunk_size"
+            if n_seq_max > 1:
+                name = f"{n_seq_max} sequences (n_seq_max) with {name}"
+            check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)
+            self._check_logits(model, n_cells)
+        dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
+        if dense_layers and dense_layers[-1] >= model.n_layer:
+            raise ValueError(
+                f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
+                f"got {dense_layers[-1]}"
+            )
+        n_threads = min(available_cpus(), check.MAX_THREADS) if self.n_threads is None else self.n_threads
+        return _core.Context(
+            model=model,
+            n_ctx=n_cells,
+            n_seq_max=n_seq_max,
+            n_batch=self.n_batch,
+            n_ubatch=self.n_ubatch,
+            n_threads=n_threads,
+            n_threads_batch=n_threads if self.n_threads_batch is None else self.n_threads_batch,
+            type_k=self.type_k,
+            type_v=self.type_v,
+            flash_attn=self.flash_attn,
+            rope=as_core(rope),
+            h2o=self._h2o_as_text(),
+            record=bool(self.keep_history),
+            profile=bool(self.profile),
+            verbose=bool(self.verbose) or log.is_printed,
+        )
+
+    def _h2o_as_text(self) -> dict[str, str]:
+        h2o = {} if self.h2o is None else self.h2o.as_text()
+        compression = {} if self.cold_store_compression is None else self.cold_store_compression.as_text()
+        return h2o | compression | {"products": self.matmul_kernels}
+
+    @property
+    def _n_step(self) -> int:
+        """The most tokens computed at once, but in phase 1."""
+        return int(self.n_ubatch) if self.h2o is None else min(int(self.n_ubatch), self.h2o.chunk_size)
+
+    def _check_logits(self, model: _core.Model, n_cells: int) -> None:
+        n_batch, n_step = min(int(self.n_batch), n_cells), min(self._n_step, n_cells)
+        if self.h2o is not None and self.h2o.has_key_index:
+            budget = self.h2o.lookup_budget
+            n_tiles = n_step // self.h2o.tile + 2  # the first and the last may be cut
+            needed = 2 * 4 * n_tiles * min(budget, n_cells) * model.n_head_kv
+            check_fits(_OWNER, "lookup_budget", budget, needed, "about {} for what every tile retrieves")
+        if self.flash_attn != "off":
+            return
+        if self.h2o is None:
+            check_logits_size(_OWNER, model, n_step, n_cells, "n_ubatch", self.n_ubatch)
+            return
+        size = self.h2o.chunk_size
+        if self.h2o.schedule == "single_pass":
+            n_queries, n_keys = n_step // 4, min(size + self.h2o.memory_size, n_cells)  # a quarter at a time
+        else:
+            n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
+        check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
+        budget = self.h2o.lookup_budget
+        # of all queries of a step together, 24 share their keys
+        n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
+        check_logits_size(_OWNER, model, n_step, n_keys, "lookup_budget", budget)
+
+    def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
+        """`dense_tail` of a call after which there are n_tokens, checked."""
+        tail = check.integer(owner, "dense_tail", dense_tail, 0, check.INT32_MAX)
+        if tail > 0 and self.h2o is not None and self.flash_attn == "off":
+            n_queries = min(tail, self._n_step) // 4  # a quarter at a time
+            check_logits_size(owner, model, n_queries, n_tokens, "dense_tail", tail)
+        return tail
+
 
 Progress = Callable[[int, int], object]
 
 
 def split_calls(params: ContextParams, prompt: Prompt) -> list[tuple[int, int]]:
-    """First and last place + 1 of each call: tokens and rows of embeddings cannot share one."""
+    """(start, stop) of the calls into llama.cpp that a prompt takes: tokens and rows of embeddings cannot share one.
+
+    With H2O at most n_batch tokens each. Without H2O n_ubatch, as llama.cpp would cut them itself: so they can be
+    cancelled in between.
+    """
+    n_max = int(params.n_ubatch if params.h2o is None else params.n_batch)
     calls: list[tuple[int, int]] = []
     first = 0
     for run in prompt.runs():
-        calls += [(first + start, first + stop) for start, stop in params.split_calls(len(run))]
-        first += len(run)
+        end = first + len(run)
+        stops = [*range(first + n_max, end, n_max), end]
+        calls += zip([first, *stops], stops, strict=False)
+        first = end
     return calls
 
 
@@ -50,27 +270,20 @@ def evaluate(
     n = len(prompt)
     for start, stop in calls:
         part = prompt[start:stop]
-        report = None if progress is None else _Report(progress, start, n)
+
+        def report(n_done: int, n_before: int = start) -> None:
+            if progress is not None:
+                progress(n_before + n_done, n)
+
         rows = logits[start:stop] if len(logits) == n else logits[: int(stop == n)]
         tail = max(0, dense_tail - (n - stop))
+        tell = None if progress is None else report
         if len(part.rows) > 0:
-            context.decode_embeddings(part.rows, rows, tail, report)
+            context.decode_embeddings(part.rows, rows, tail, tell)
         else:
-            context.decode(part.ids, rows, tail, decode, report)
-        if report is not None and params.h2o is None:
+            context.decode(part.ids, rows, tail, decode, tell)
+        if params.h2o is None:
             report(stop - start)
-
-
-class _Report:
-    """Turns the progress of one call into that of the whole prompt."""
-
-    def __init__(self, progress: Progress, n_before: int, n_total: int) -> None:
-        self._progress = progress
-        self._n_before = n_before
-        self._n_total = n_total
-
-    def __call__(self, n_done: int) -> None:
-        self._progress(self._n_before + n_done, self._n_total)
 
 
 class Engine:

@@ -1,4 +1,4 @@
-"""What a sequence is to read: token ids and rows of embeddings; and what it shares with what it has read."""
+"""Prompts: token ids and rows of embeddings; and the prefix that a prompt shares with a sequence."""
 
 from __future__ import annotations
 

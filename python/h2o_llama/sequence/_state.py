@@ -16,7 +16,7 @@ from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import core_errors
 from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import Cancelled, H2OError
-from h2o_llama.library import _using as shelf
+from h2o_llama.library import _library as shelf
 from h2o_llama.sequence._engine import Engine, Progress, evaluate, split_calls
 from h2o_llama.sequence._prompt import Prompt, Tokens, keep_prefix, make_prompt
 
@@ -325,7 +325,7 @@ class State:
             self.engine.warns_of_length = False
             warn(
                 f"[{self.owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
-                "positions after that are unknown to it, and it may write nonsense",
+                "output beyond that length is likely to be unusable",
             )
 
 

@@ -6,19 +6,16 @@ import collections.abc
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._prompt import Prompt, Tokens
 from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 # Time, in units of what a token takes without drafts: a draft of k tokens takes 1 + k / 2, about what CPUs need.
 _PER_DRAFT = 1.0

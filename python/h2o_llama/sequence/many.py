@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
+from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -18,18 +18,8 @@ from h2o_llama.sequence._state import HasState
 from h2o_llama.sequence.generating import DENSE_TAIL
 from h2o_llama.sequence.sequence import Sequence
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a sequence begins to generate: the checked prompt to append first, which the sampler has seen."""
-
-    sequence: Sequence
-    prompt: Prompt
-    dense_tail: int
-    sampler: Sampler
+Start = tuple[Sequence, Prompt, int, Sampler]
+"""A sequence, the checked prompt to append first, its dense tail, and the sampler that has seen the prompt."""
 
 
 class ManyGenerations(Iterator[dict[Sequence, int]]):
@@ -45,18 +35,18 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
 
     def stop(self, sequence: Sequence) -> None:
         """End a sequence: it gets no more tokens. The others continue."""
-        self._starts = [start for start in self._starts if start.sequence is not sequence]
+        self._starts = [start for start in self._starts if start[0] is not sequence]
         self._samplers.pop(sequence, None)
         self._drawn.pop(sequence, None)
 
     def __next__(self) -> dict[Sequence, int]:
         while self._starts:
-            start = self._starts[0]
-            state = start.sequence._state
+            sequence, prompt, dense_tail, sampler = self._starts[0]
+            state = sequence._state
             with state.changed() as context:
-                state.read(context, start.prompt, None, start.dense_tail)
-            self._n_texts[start.sequence] = state.n_texts
-            self._samplers[start.sequence] = start.sampler
+                state.read(context, prompt, None, dense_tail)
+            self._n_texts[sequence] = state.n_texts
+            self._samplers[sequence] = sampler
             self._starts.pop(0)
         if self._n_left == 0:
             raise StopIteration
@@ -151,7 +141,7 @@ def generate_many(
         raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
     options, engine = Sampling.of(owner, sampling), llama._state.engine
     first_seed = engine.seed if options.seed is None else options.seed
-    starts = []
+    starts: list[Start] = []
     for i, (sequence, tokens) in enumerate(prompts.items()):
         if not isinstance(sequence, Sequence) or sequence._state.engine is not engine:
             raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
@@ -159,5 +149,5 @@ def generate_many(
         seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
         sampler = replace(options, seed=seed).make_sampler(engine.core)
         sampler.accept(prompt.tokens)
-        starts.append(Start(sequence, prompt, tail, sampler))
+        starts.append((sequence, prompt, tail, sampler))
     return ManyGenerations(engine, starts, max_tokens)

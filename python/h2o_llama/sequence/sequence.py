@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from typing_extensions import Self
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.machine import check_all_logits_size
+from h2o_llama._internal.machine import check_fits
 from h2o_llama.chat import asking, chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
@@ -23,9 +24,6 @@ from h2o_llama.sequence._engine import Engine, Progress
 from h2o_llama.sequence._prompt import Tokens, rewind, text_ids
 from h2o_llama.sequence._state import State, check_progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Sequence:
@@ -235,7 +233,7 @@ class Sequence:
                 )
             progress = check_progress(owner, progress)
             if all_logits:
-                check_all_logits_size(owner, len(prompt), self.model.n_vocab)
+                check_fits(owner, "n_tokens", len(prompt), 4 * len(prompt) * self.model.n_vocab, "{} for logits='all'")
             if all_logits or decode:
                 state.eval(context, prompt, all_logits, progress, tail, bool(decode))
             else:
