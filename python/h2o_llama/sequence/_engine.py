@@ -278,10 +278,7 @@ def evaluate(
         rows = logits[start:stop] if len(logits) == n else logits[: int(stop == n)]
         tail = max(0, dense_tail - (n - stop))
         tell = None if progress is None else report
-        if len(part.rows) > 0:
-            context.decode_embeddings(part.rows, rows, tail, tell)
-        else:
-            context.decode(part.ids, rows, tail, decode, tell)
+        context.decode(part.ids, part.rows, rows, tail, decode, tell)
         if params.h2o is None:
             report(stop - start)
 
