@@ -180,7 +180,7 @@ BAD_SCHEMAS: list[tuple[Fields, str]] = [
     ({**THING, "minProperties": 1}, '"minProperties"'),
     ({**THING, "maxProperties": 1}, '"maxProperties"'),
     ({**THING, "dependentRequired": {"a": ["b"]}}, '"dependentRequired"'),
-    ({**STRING, "pattern": "^a$", "maxLength": 3}, '"maxLength" cannot be combined with pattern'),
+    ({**STRING, "pattern": "^a$", "maxLength": 3}, '"pattern" cannot be combined with minLength'),
     ({**STRING, "pattern": "^(?!a)"}, "pattern ^(?!a) cannot be kept: a grammar has no lookahead"),
     ({**STRING, "pattern": r"^\p{L}+$"}, r"cannot be kept: unsupported escape \p"),
     ({**STRING, "pattern": r"(a)\1"}, r"unsupported escape \1"),

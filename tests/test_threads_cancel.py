@@ -496,7 +496,7 @@ doors = {
     "KVCache": lambda: KVCache(model, kv_size=64, chunk_size=8, local_window=2, heavy_budget=1),
     "build_memory_set": lambda: cache.build_memory_set(0, 8),
     "max_rows": lambda: _core.ops_max_rows(np.ones((64, 64), np.float32), "f32", "cpu", 2),
-    "encode": lambda: _core.EncodedRows(np.ones((64, 64), np.uint8), type="u8", unit_rows=8),
+    "encode": lambda: _core.EncodedRows(np.ones((64, 64), np.uint8), type="i8", unit_rows=8),
     "quantize": lambda: quantize_model(demo_model_path(), "q8_0.gguf", type="q8_0"),
 }
 pid = os.fork()
