@@ -194,7 +194,9 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
     """After Ctrl-C, which ends all its processes; only missing answers are asked for."""
     whole, out = tmp_path / "whole", tmp_path / "out.jsonl"
     shutil.copytree(folder, whole)
-    (whole / "documents" / "long.txt").write_text("It takes long to read. " * 8000)  # so the job does not end too early
+    (whole / "documents" / "long.txt").write_text(
+        "It takes long to read. " * 16000
+    )  # so the job does not end too early
     for kills_worker in (True, False):
         out.unlink(missing_ok=True)
         with running(*batch_command(whole, out)) as job:

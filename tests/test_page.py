@@ -248,9 +248,17 @@ def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: P
 def test_a_question_without_an_answer_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
     read(page, tmp_path / "long.txt", DOCUMENT * 4)
     wait(page, lambda: text_of(page, "size") == "3,600 tokens")
+    page.execute_script("""
+        window.isOld = true;
+        const progress = document.getElementById("progress-text");
+        new MutationObserver((_, observer) => {
+            if (!progress.textContent.startsWith("Reading:")) return;
+            observer.disconnect();
+            location.reload();
+        }).observe(progress, {childList: true, characterData: true, subtree: true});
+    """)
     ask(page, "k07=")
-    wait(page, lambda: text_of(page, "progress-text").startswith("Reading:"))
-    page.refresh()
+    wait(page, lambda: page.execute_script("return !window.isOld && document.readyState === 'complete'"))
     wait(page, lambda: element(page, "question").get_attribute("value") == "k07=")
     assert text_of(page, "turns") == ""
     assert text_of(page, "size") == "3,600 tokens"
