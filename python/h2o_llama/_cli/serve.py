@@ -221,7 +221,7 @@ _REMEDY = "install h2o-llama from its source with RPC: pip install . -C cmake.de
 
 def rpc_server(
     host: Annotated[
-        str, typer.Option(help="Address to listen at. There is no password: use a trusted network only.")
+        str, typer.Option(help="Address to listen at. Clients need no password: use a trusted network only.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 50052,
     threads: options.Threads = None,

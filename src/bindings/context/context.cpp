@@ -306,7 +306,7 @@ static std::vector<std::pair<uint32_t, uint32_t>> state_points(context & self) {
     return res;
 }
 
-// What of a snapshot's bytes are rows of tokens: offset, first position, how many, bytes of one. See llama_h2o_state_rows().
+// Where a snapshot has rows of tokens: offset, first position, number of rows, bytes of a row. See llama_h2o_state_rows().
 static std::vector<std::array<uint64_t, 4>> state_rows(context & self) {
     self.drop_draft();
 
@@ -323,14 +323,14 @@ static std::vector<std::array<uint64_t, 4>> state_rows(context & self) {
     return res;
 }
 
-// Of records, so that a text can be gone back to wherever it shares chunks with another. Not where other layers would copy theirs.
+// Keeps a record at each chunk's end, where another text can continue. Not with side caches: each record would copy them.
 static void keep_boundaries(const context & self) {
     if (auto * kv = self.h2o(); kv && llama_h2o_kv_stats(kv).bytes_side == 0) {
         llama_h2o_kv_keep_boundaries(kv);
     }
 }
 
-// The nearest positions to which the sequence can be rewound: at most this one, and at least this one.
+// The nearest positions to which the sequence can be rewound, at or before pos and at or after it.
 static std::pair<uint32_t, uint32_t> rewind_points(context & self, uint32_t pos) {
     self.drop_draft();
 

@@ -30,9 +30,9 @@ public:
     // another one, up to n_seq_max - 1
     context(const context & first, llama_seq_id seq_id);
 
-    // Appends the tokens, a prompt or generated ones, by one llama_decode. With rows [n, n_embd] these are the model's input in
-    // their place, and the ids are h2o_embedding_id() of them. logits has a row for each token, or one row: the last token's, or
-    // none. progress(n_done) is called after every chunk, if H2O is on. If it raises, or Ctrl-C is pressed, the call is undone.
+    // Appends prompt tokens or generated tokens by one llama_decode. If `rows` [n, n_embd] is not empty, the model reads these
+    // embeddings, and each id is the h2o_embedding_id() of its row. `logits` has a row for each token, one row for the last
+    // token, or none. With H2O progress(n_done) is called after every chunk. If it raises, or Ctrl-C is pressed, the call is undone.
     void decode(const token_array & ids, const logits_array & rows, logits_array & logits, uint32_t dense_tail, bool generated,
             py::object progress);
 

@@ -5,8 +5,8 @@
 
 // Nodes that bring K and V back from the cold store.
 
-// I8, n rows: a source of ggml_h2o_attn_extra. They are those that the step's queries look up in the text. With chosen,
-// I32 of any shape, -1 is none, row i holds position i, and rows that were not chosen are undefined.
+// I8, n rows: a source of ggml_h2o_attn_extra. Without `chosen` the rows are the step's lookups in the text. `chosen` is
+// I32 of any shape, with -1 for none: row i holds position i then, and rows that were not chosen are undefined.
 ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * chosen, uint32_t n);
 
 // [n_embd, n, n_head_kv] of the positions [first, first + n)
