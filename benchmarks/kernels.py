@@ -71,9 +71,9 @@ def attention(repeats: int, n_threads: int) -> Table:
     flops = dict.fromkeys(ways, 2.0 * MATRIX_SIZE**3)
     for memory in (0, MEMORY_SIZE):
         n_k = memory + CHUNK_SIZE
-        q = rng.standard_normal((1, N_HEAD, CHUNK_SIZE, HEAD_SIZE), dtype=np.float32) / np.float32(np.sqrt(HEAD_SIZE))
+        q = rng.standard_normal((N_HEAD, CHUNK_SIZE, HEAD_SIZE), dtype=np.float32) / np.float32(np.sqrt(HEAD_SIZE))
         kv = rng.standard_normal((2, 2 * n_k, N_HEAD_KV, HEAD_SIZE), dtype=np.float32).astype(np.float16)
-        rows = np.sort(np.argsort(rng.random((1, N_HEAD_KV, 2 * n_k)), axis=-1)[..., :n_k]).astype(np.int32)
+        rows = np.sort(np.argsort(rng.random((N_HEAD_KV, 2 * n_k)), axis=-1)[..., :n_k]).astype(np.int32)
         first = np.maximum(np.arange(n_k) - memory, 0).astype(np.int32)
         params = _core.ops_AttentionParams(rows=rows, first=first, sums=1)
         for isa in _core.ops_isas():

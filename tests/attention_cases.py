@@ -28,13 +28,13 @@ class Attention(NamedTuple):
     """
 
     o: Array
-    """[..., n_q, n_head, d_v] weights times values"""
+    """[n_q, n_head, d_v] weights times values"""
     sums: Array
-    """[..., n_head_kv, n_k] weights summed over the queries that count and the query heads of each KV head"""
+    """[1 or n_q, n_head_kv, n_k] weights summed over the queries that count, or not, and the query heads of each KV head"""
     m: Array
-    """[..., n_head, n_q] largest logit"""
+    """[n_head, n_q] largest logit"""
     l: Array  # noqa: E741
-    """[..., n_head, n_q] Σ exp(logit - m)"""
+    """[n_head, n_q] Σ exp(logit - m)"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class Case:
     d_k: int = 64
     d_v: int = 64
     n_head_kv: int = 2
-    n_block: int = 1
     type: str = "f32"
     sums: int = COLUMN_SUMS
     sees: str = "causal"  # own keys; or "all", or "sorted": in any order
@@ -91,14 +90,14 @@ class Problem:
         self.case, self.type, self.scale, self.softcap = case, case.type, case.scale, case.softcap
         n_k, n_q, n_head = case.n_k, case.n_q, case.n_head_kv * case.group
         n_kv = n_k + case.n_further + 7
-        self.q = rng.standard_normal((case.n_block, n_head, n_q, case.d_k), dtype=np.float32)
+        self.q = rng.standard_normal((n_head, n_q, case.d_k), dtype=np.float32)
         self.q /= np.float32(np.sqrt(case.d_k))
         self.k = rng.standard_normal((case.n_head_kv, n_kv, case.d_k), dtype=np.float32)
         self.v = rng.standard_normal((case.n_head_kv, n_kv, case.d_v), dtype=np.float32)
 
-        order = np.argsort(rng.random((case.n_block, case.n_head_kv, n_kv)), axis=-1)
+        order = np.argsort(rng.random((case.n_head_kv, n_kv)), axis=-1)
         if not case.of_heads and not case.has_first:  # lists of all heads have none of any head's rows
-            order[:] = order[:, :1]
+            order[:] = order[:1]
         if case.rows == "in order":
             order[:] = np.concatenate([np.arange(n_k), n_k + rng.permutation(n_kv - n_k)])
         self.rows = order[..., :n_k]
@@ -114,11 +113,11 @@ class Problem:
 
         self.limits: Array | None = None
         if case.has_limits:  # negative, inside and beyond, in any order
-            limits = rng.integers(-n_kv // 2, 3 * n_kv // 2, (case.n_block, n_q))
+            limits = rng.integers(-n_kv // 2, 3 * n_kv // 2, n_q)
             special = rng.choice([0, 1, 2, 3], limits.shape, p=[0.7, 0.1, 0.1, 0.1])
             self.limits = np.choose(special, [limits, -(2**31), -1, 2**31 - 1])
         self.sinks: Array | None = rng.normal(0, 3, n_head).astype(np.float32) if case.has_sinks else None
-        self._make_lists(order[0])
+        self._make_lists(order)
 
     def _make_lists(self, order: Array) -> None:
         """Some are full, some have padding, some have nothing else. What no query sees may be any number.
@@ -163,7 +162,7 @@ class Problem:
 
     def of_queries(self, start: int, end: int) -> Problem:
         """The same for these queries alone, without limits."""
-        other = self.changed(q=self.q[:, :, start:end], first=(self.first - start).clip(0, end - start), limits=None)
+        other = self.changed(q=self.q[:, start:end], first=(self.first - start).clip(0, end - start), limits=None)
         if self.list_rows is not None:
             tile = self.case.tile
             tiles = slice((start + self.offset) // tile, (end - 1 + self.offset) // tile + 1)
@@ -212,7 +211,7 @@ class Problem:
     def seen_further(self) -> Array:
         """[n_head_kv, n_q, n_kv]: whether a query sees a row of its list that its head does not have anyway."""
         n_head_kv, n_kv = self.k.shape[:2]
-        n_q = self.q.shape[2]
+        n_q = self.q.shape[1]
         seen = np.zeros((n_head_kv, n_q, n_kv), dtype=bool)
         if self.list_rows is None:
             return seen
@@ -223,20 +222,20 @@ class Problem:
             is_seen = np.broadcast_to(self.list_first[tiles] <= np.arange(n_q)[:, None], rows.shape)
         h, i, j = np.nonzero(is_seen)
         seen[h, i, rows[h, i, j]] = True
-        for head, own in enumerate(self.rows[0]):
+        for head, own in enumerate(self.rows):
             seen[head][:, own] = False
         return seen
 
     def keys(self) -> tuple[Array, Array]:
-        """Rows of each KV head's keys [n_block, n_head_kv, n], own ones first; which of them each query sees."""
-        own = self.first <= np.arange(self.q.shape[2])[:, None]
-        visible = np.broadcast_to(own, (*self.rows.shape[:2], *own.shape))
+        """Rows of each KV head's keys [n_head_kv, n], own ones first; which of them each query sees."""
+        own = self.first <= np.arange(self.q.shape[1])[:, None]
+        visible = np.broadcast_to(own, (len(self.rows), *own.shape))
         if self.list_rows is None:
             return self.rows, visible
         seen = self.seen_further()
         listed = np.flatnonzero(seen.any(axis=(0, 1)))
-        of_heads = np.broadcast_to(listed, (1, len(seen), len(listed)))
-        return np.concatenate([self.rows, of_heads], -1), np.concatenate([visible, seen[None, :, :, listed]], -1)
+        of_heads = np.broadcast_to(listed, (len(seen), len(listed)))
+        return np.concatenate([self.rows, of_heads], -1), np.concatenate([visible, seen[:, :, listed]], -1)
 
     def rounded_q(self, kernel: str) -> Array:
         """As products take it: CUDA's in F16 have q in F16, scaled so that a row's largest number is in [2^7, 2^8)."""
@@ -252,15 +251,13 @@ class Problem:
         wide = self.wide()
         q, k, v = (x.astype(np.float64) for x in (self.rounded_q(kernel), wide.k, wide.v))
         rows, visible = self.keys()
-        n_block, n_head_kv, n = rows.shape
-        n_head, n_q, d_k = q.shape[1:]
+        n_head_kv, n = rows.shape
+        n_head, n_q, d_k = q.shape
         keys, values = (x[np.arange(n_head_kv)[:, None], rows] for x in (k, v))
-        by_group = (n_block, n_head_kv, n_head // n_head_kv, n_q)
-        visible = visible[:, :, None]
+        by_group = (n_head_kv, n_head // n_head_kv, n_q)
+        visible = visible[:, None]
         with np.errstate(all="ignore"):
-            logits = np.float64(np.float32(self.scale)) * (
-                q.reshape(n_block, n_head_kv, -1, d_k) @ keys.swapaxes(-1, -2)
-            )
+            logits = np.float64(np.float32(self.scale)) * (q.reshape(n_head_kv, -1, d_k) @ keys.swapaxes(-1, -2))
             if self.softcap > 0:
                 logits = self.softcap * np.tanh(logits / self.softcap)
             logits = logits.reshape(*by_group, n)
@@ -272,17 +269,17 @@ class Problem:
             l = e.sum(axis=-1) + np.where(empty, 0, np.exp(sink - m))  # noqa: E741
             weights = np.where(visible, e / np.where(empty, 1, l)[..., None], 0)
             finite = np.isfinite(values)
-            o = (weights.reshape(n_block, n_head_kv, -1, n) @ np.where(finite, values, 0)).reshape(*by_group, -1)
-            for b, h, j in np.argwhere(~finite.all(axis=-1) & visible.any(axis=(2, 3))):
-                odd = weights[b, h, :, :, j, None] * np.where(finite[b, h, j], 0, values[b, h, j])
-                o[b, h] += np.where(visible[b, h, :, :, j, None], odd, 0)
-        o = np.where(empty[..., None], 0, o).reshape(n_block, n_head, n_q, -1).swapaxes(1, 2)
+            o = (weights.reshape(n_head_kv, -1, n) @ np.where(finite, values, 0)).reshape(*by_group, -1)
+            for h, j in np.argwhere(~finite.all(axis=-1) & visible.any(axis=(1, 2))):
+                odd = weights[h, :, :, j, None] * np.where(finite[h, j], 0, values[h, j])
+                o[h] += np.where(visible[h, :, :, j, None], odd, 0)
+        o = np.where(empty[..., None], 0, o).reshape(n_head, n_q, -1).swapaxes(0, 1)
         n_k = self.rows.shape[-1]
-        each = weights[..., :n_k].sum(axis=2)
+        each = weights[..., :n_k].sum(axis=1)
         if self.limits is not None:
-            each = np.where(self.rows[:, :, None] <= self.limits[:, None, :, None], each, 0)
-        found = {NO_SUMS: np.zeros(0), COLUMN_SUMS: each.sum(axis=2), QUERY_SUMS: each[0].swapaxes(0, 1)}[sums]
-        return Attention(o, found, m.reshape(n_block, n_head, n_q), l.reshape(n_block, n_head, n_q))
+            each = np.where(self.rows[:, None] <= self.limits[:, None], each, 0)
+        found = {NO_SUMS: np.zeros(0), COLUMN_SUMS: each.sum(axis=1)[None], QUERY_SUMS: each.swapaxes(0, 1)}[sums]
+        return Attention(o, found, m.reshape(n_head, n_q), l.reshape(n_head, n_q))
 
     def assert_close(self, got: Attention, want: Attention, kernel: str, size: float | None = None) -> None:
         """An error δ of the logits is one of δ in m and a factor e^δ in l and the weights; o averages v by the weights.

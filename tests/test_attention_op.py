@@ -38,7 +38,6 @@ WAYS = {
     "packed, sums of queries": Case(24, 90, 3, sums=QUERY_SUMS),
     "packed, lists": Case(50, 30, n_further=40, tile=20, offset=7),
     "packed, lists of heads": Case(50, 30, n_further=40, of_heads=True, has_first=False),
-    "packed, blocks of queries": Case(33, 40, n_head_kv=3, n_block=2, has_limits=True),
     "packed in blocks": Case(9, 4095, d_k=32, d_v=64, sums=NO_SUMS),
 }
 
@@ -74,7 +73,7 @@ LARGE = {
 }
 # K and V of three KV heads together are too large to be packed at once: a single thread packs one at a time.
 IN_ROUNDS = {
-    "blocks of queries": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_block=2, has_limits=True),
+    "limits": Case(5, 8300, 2, 256, 256, n_head_kv=3, has_limits=True),
     "lists": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_further=8, tile=2, offset=1),
 }
 
@@ -199,7 +198,7 @@ class TestSameBits:
         """By plain code, too, which an infinite query asks for."""
         for value in (1.0, np.inf):
             problem = Problem(WAYS[name])
-            problem.q[0, 1, 3, 0] = value
+            problem.q[1, 3, 0] = value
             assert_same_output(problem.attend(isa, NO_SUMS), problem.attend(isa))
 
     @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads"])
@@ -210,7 +209,7 @@ class TestSameBits:
         for start, end in ((0, 27), (27, 67), (77, 78), (149, 150), (50, 80), (20, 130)):
             with case(start=start, end=end):
                 got = problem.of_queries(start, end).attend(kernel)
-                part = want._replace(o=want.o[:, start:end], m=want.m[..., start:end], l=want.l[..., start:end])
+                part = want._replace(o=want.o[start:end], m=want.m[..., start:end], l=want.l[..., start:end])
                 if kernel == CUDA and not IS_SOFTWARE:  # one warp's kernel may be compiled with other roundings
                     np.testing.assert_allclose(got.o, part.o, rtol=1e-5, atol=1e-6)
                 else:
@@ -225,7 +224,7 @@ class TestSameBits:
                 problem.k[:, ::3] *= 1e-6
                 problem.v[:, ::5] *= 1e-7
                 if type in ("f16", "bf16"):
-                    problem.v[1, problem.rows[0, 1, 7], 3] = -np.inf
+                    problem.v[1, problem.rows[1, 7], 3] = -np.inf
                 assert_all_equal(problem.attend(isa), problem.wide().attend(isa))
 
     def test_of_views(self, kernel: str, way: Case) -> None:
@@ -254,16 +253,16 @@ class TestNotFinite:
             with case(bad=bad, where=where, softcap=softcap):
                 problem = Problem(way).changed(softcap=softcap)
                 rows, visible = problem.keys()
-                by_some = np.flatnonzero(visible[0, 1].any(axis=0) & ~visible[0, 1].all(axis=0))
+                by_some = np.flatnonzero(visible[1].any(axis=0) & ~visible[1].all(axis=0))
                 if where == "q":
-                    problem.q[0, 2, way.n_q // 2, 7] = bad
+                    problem.q[2, way.n_q // 2, 7] = bad
                 elif where == "further":
                     if way.n_further == 0:
                         continue
-                    problem.k[:, rows[0, 1, by_some[-1]], 7] = bad
-                    problem.v[:, rows[0, 1, by_some[-1]], 7] = bad
+                    problem.k[:, rows[1, by_some[-1]], 7] = bad
+                    problem.v[:, rows[1, by_some[-1]], 7] = bad
                 else:
-                    getattr(problem, where)[1, rows[0, 1, by_some[0]], 7] = bad
+                    getattr(problem, where)[1, rows[1, by_some[0]], 7] = bad
                 want = problem.reference(kernel)
                 assert where in "k" or softcap or not np.isfinite(want.o).all()
                 assert np.isfinite(want.o).any()
@@ -275,12 +274,12 @@ class TestNotFinite:
             problem = Problem(replace(way, type=type))
             q, k = problem.q, problem.k
             q[..., :2], k[..., :2] = 1, 1
-            q[:, 1, 2, 1] = -np.inf
+            q[1, 2, 1] = -np.inf
             k[:, 3::5, 0] = -np.inf
             got = problem.check(kernel)
-            assert (got.m[:, 1, 2] == -np.inf).all()
-            assert not got.l[:, 1, 2].any()
-            assert not got.o[:, 2, 1].any()
+            assert got.m[1, 2] == -np.inf
+            assert got.l[1, 2] == 0
+            assert not got.o[2, 1].any()
 
     def test_what_no_query_sees_is_not_read(self, kernel: str, way: Case) -> None:
         """Rows that are not named, and padding, as of a decode step; the first queries may see nothing at all."""
@@ -292,13 +291,12 @@ class TestNotFinite:
                     problem.list_first = problem.list_first.clip(1)
                 got = problem.check(kernel)
                 if way.n_further == 0 or way.has_first:
-                    assert not got.o[:, 0].any()
+                    assert not got.o[0].any()
                     assert (got.m[..., 0] == -np.inf).all()
                 rows, visible = problem.keys()
                 spoiled = problem.copied()
                 for h in range(way.n_head_kv):
-                    seen = np.concatenate([rows[b, h, visible[b, h].any(axis=0)] for b in range(way.n_block)])
-                    unseen = np.setdiff1d(np.arange(problem.k.shape[1]), seen)
+                    unseen = np.setdiff1d(np.arange(problem.k.shape[1]), rows[h, visible[h].any(axis=0)])
                     spoiled.k[h, unseen] = spoiled.v[h, unseen] = np.nan
                 problem.assert_close(spoiled.attend(kernel), got, kernel)
 
@@ -351,9 +349,9 @@ class TestExtremes:
                 problem = Problem(Case(n_q, 70, n_further=1, tile=n_q, offset=0, has_first=False))
                 row = np.setdiff1d(np.arange(problem.k.shape[1]), problem.rows)[0]
                 problem.list_rows = np.full((1, 1, 1), row)
-                problem.k[0, row], problem.v[0, row] = 3e37 * np.sign(problem.q[0, 0, 2]), 3e38
+                problem.k[0, row], problem.v[0, row] = 3e37 * np.sign(problem.q[0, 2]), 3e38
                 got, want = problem.attend(isa), problem.reference(isa)
-                assert want.m[0, 0, 2] > 1e38
+                assert want.m[0, 2] > 1e38
                 np.testing.assert_allclose(got.o, want.o, rtol=1e-5, atol=1e-4)
                 np.testing.assert_allclose(got.sums, want.sums, rtol=1e-4, atol=1e-5)
 
@@ -368,13 +366,13 @@ class TestExtremes:
         ):
             with case(sinks=sinks):
                 problem = Problem(replace(way, has_limits=False))
-                problem.sinks = np.resize(np.float32(sinks), problem.q.shape[1])
+                problem.sinks = np.resize(np.float32(sinks), problem.q.shape[0])
                 if np.isfinite(np.maximum(sinks, 0)).all():
                     problem.first = problem.first.clip(1)  # query 0 sees nothing else, or lists
                 got, want = problem.attend(kernel), problem.reference(kernel)
                 odd = ~np.isfinite(problem.sinks) & (problem.sinks != -np.inf)
-                assert not np.isfinite(got.l[:, odd]).any()
-                others = [x._replace(o=x.o[:, :, ~odd], m=x.m[:, ~odd], l=x.l[:, ~odd]) for x in (got, want)]
+                assert not np.isfinite(got.l[odd]).any()
+                others = [x._replace(o=x.o[:, ~odd], m=x.m[~odd], l=x.l[~odd]) for x in (got, want)]
                 problem.assert_close(*others, kernel)
 
     def test_caps(self, kernel: str, way: Case) -> None:

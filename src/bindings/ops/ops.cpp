@@ -113,7 +113,7 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
 
 using int_array = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 
-// ggml_h2o_attn_params, of arrays: rows [n_block, n_head_kv, n_k], first [n_k], limits [n_block, n_q], sinks [n_head],
+// ggml_h2o_attn_params, of arrays: rows [n_head_kv, n_k], first [n_k], limits [n_q], sinks [n_head],
 // further_rows [n_tiles, n] or [n_head_kv, n_tiles, n], further_first [n_tiles, n].
 struct attention_params {
     std::optional<py::array_t<int32_t>> rows;
@@ -130,8 +130,7 @@ struct attention_params {
     int                                 sums;
 };
 
-// q is [n_block, n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]; column sums are [n_block, n_head_kv, n_k], query sums
-// [n_q, n_head_kv, n_k]
+// q is [n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]; sums are [1 or n_q, n_head_kv, n_k]
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
         const attention_params & params, const std::string & backend, int n_threads) {
@@ -165,10 +164,10 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     }
     graph.compute(outputs);
 
-    const shape queries = { q.shape(0), q.shape(1), q.shape(2) };
+    const shape queries = { q.shape(0), q.shape(1) };
 
     return {
-        graph.output(res.o, { q.shape(0), q.shape(2), q.shape(1), (py::ssize_t) res.o->ne[0] }),
+        graph.output(res.o, { q.shape(1), q.shape(0), (py::ssize_t) res.o->ne[0] }),
         res.sums ? std::optional(graph.output(res.sums, { res.sums->ne[2], res.sums->ne[1], res.sums->ne[0] })) : std::nullopt,
         graph.output(res.m, queries),
         graph.output(res.l, queries),

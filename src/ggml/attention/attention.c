@@ -35,7 +35,6 @@ static void assert_extra(
         GGML_ASSERT(!extra->first && !extra->source && "they are of extra keys");
         return;
     }
-    GGML_ASSERT(q->ne[3] == 1 && "extra keys are of one block");
     GGML_ASSERT(extra->offset >= 0 && extra->offset < extra->tile && "the first tile has queries");
 
     const int64_t n_tiles = (q->ne[1] + extra->offset + extra->tile - 1)/extra->tile;
@@ -56,17 +55,6 @@ static void assert_extra(
     }
 }
 
-// a number for each query and head
-static struct ggml_tensor * state_view(
-        struct ggml_context      * ctx,
-        struct ggml_tensor       * result,
-        const struct ggml_tensor * q,
-        size_t                     offset) {
-    const size_t size = q->ne[1]*sizeof(float);
-
-    return ggml_view_4d(ctx, result, 1, q->ne[1], q->ne[2], q->ne[3], sizeof(float), size, q->ne[2]*size, offset);
-}
-
 struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_context               * ctx,
         struct ggml_tensor                * q,
@@ -80,7 +68,6 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
 
     const int64_t n_q       = q->ne[1];
     const int64_t n_head    = q->ne[2];
-    const int64_t n_block   = q->ne[3];
     const int64_t d_v       = v->ne[0];
     const int64_t n_head_kv = k->ne[2];
     const int64_t n_k       = rows ? rows->ne[0] : params->n_k;
@@ -89,13 +76,12 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     assert_rows(v);
     GGML_ASSERT(k->ne[0] == q->ne[0] && "a product of q and k");
     GGML_ASSERT(k->ne[1] == v->ne[1] && k->ne[2] == v->ne[2] && "every key has a value");
-    GGML_ASSERT(q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && "rows of q are whole");
+    GGML_ASSERT(q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && q->ne[3] == 1 && "rows of q are whole");
     GGML_ASSERT(n_head % n_head_kv == 0 && "query heads share KV heads");
     GGML_ASSERT(n_k > 0 && (rows || n_k <= k->ne[1]) && "keys are rows of k");
     if (rows) {
         GGML_ASSERT(rows->type == GGML_TYPE_I32 && rows->nb[0] == sizeof(int32_t) && "a head's rows are contiguous");
-        GGML_ASSERT(rows->ne[1] == n_head_kv && rows->ne[2] == n_block && rows->ne[3] == 1 &&
-                "each head and block has rows");
+        GGML_ASSERT(rows->ne[1] == n_head_kv && ggml_is_matrix(rows) && "each head has rows");
     }
     if (first) {
         GGML_ASSERT(is_list_of(first, GGML_TYPE_I32, n_k) && ggml_nelements(first) == n_k &&
@@ -103,7 +89,7 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     }
     if (limits) {
         GGML_ASSERT(params->sums && "limits are of sums");
-        GGML_ASSERT(is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q*n_block &&
+        GGML_ASSERT(is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q &&
                 "each query has a limit");
     }
     if (sinks) {
@@ -111,13 +97,12 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
                 "each head has a sink");
     }
     GGML_ASSERT(params->softcap >= 0.0f && "0 is none");
-    GGML_ASSERT((params->sums != GGML_H2O_ATTN_QUERY_SUMS || n_block == 1) && "sums of queries are of one block");
     assert_extra(&params->extra, q, k, v);
 
-    const int64_t n_o     = d_v*n_head*n_q*n_block;
-    const int64_t n_each  = params->sums == GGML_H2O_ATTN_QUERY_SUMS ? n_q : n_block;
+    const int64_t n_each  = params->sums == GGML_H2O_ATTN_QUERY_SUMS ? n_q : 1;
+    const int64_t n_o     = d_v*n_head*n_q;
     const int64_t n_sums  = params->sums ? n_k*n_head_kv*n_each : 0;
-    const int64_t n_state = n_q*n_head*n_block;
+    const int64_t n_state = n_q*n_head;
 
     struct ggml_tensor * result = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_o + n_sums + 2*n_state);
 
@@ -141,16 +126,17 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[8] = params->extra.source;
     result->src[9] = sinks;
 
-    const size_t size_o    = n_o*sizeof(float);
-    const size_t size_sums = n_sums*sizeof(float);
-    const size_t row       = d_v*sizeof(float);
-    const size_t keys      = n_k*sizeof(float);
+    const size_t number    = sizeof(float);
+    const size_t size_o    = n_o*number;
+    const size_t size_sums = n_sums*number;
+    const size_t row       = d_v*number;
+    const size_t keys      = n_k*number;
 
     struct ggml_h2o_attn_result views = {
-        /*.o    =*/ ggml_view_4d(ctx, result, d_v, n_head, n_q, n_block, row, n_head*row, n_q*n_head*row, 0),
+        /*.o    =*/ ggml_view_3d(ctx, result, d_v, n_head, n_q, row, n_head*row, 0),
         /*.sums =*/ n_sums ? ggml_view_3d(ctx, result, n_k, n_head_kv, n_each, keys, n_head_kv*keys, size_o) : NULL,
-        /*.m    =*/ state_view(ctx, result, q, size_o + size_sums),
-        /*.l    =*/ state_view(ctx, result, q, size_o + size_sums + n_state*sizeof(float)),
+        /*.m    =*/ ggml_view_3d(ctx, result, 1, n_q, n_head, number, n_q*number, size_o + size_sums),
+        /*.l    =*/ ggml_view_3d(ctx, result, 1, n_q, n_head, number, n_q*number, size_o + size_sums + n_state*number),
     };
 
     return views;

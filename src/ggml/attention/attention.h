@@ -11,11 +11,11 @@ extern "C" {
 enum ggml_h2o_attn_sums {
     GGML_H2O_ATTN_NO_SUMS     = 0,
     GGML_H2O_ATTN_COLUMN_SUMS = 1, // over the queries that count
-    GGML_H2O_ATTN_QUERY_SUMS  = 2, // for each query, 0 where it does not count: one block only
+    GGML_H2O_ATTN_QUERY_SUMS  = 2, // for each query, 0 where it does not count
 };
 
 // Extra keys: a list of rows for each tile of queries. Query i is in tile (i + offset)/tile;
-// n_tiles = ceil((n_q + offset)/tile). One block only.
+// n_tiles = ceil((n_q + offset)/tile).
 //
 //   rows      I32 [n, n_tiles] or [n, n_tiles, n_head_kv], contiguous   for all heads, or for each; NULL: no extra keys
 //   first     I32 [n, n_tiles], contiguous, ascending in each list      or NULL
@@ -36,10 +36,10 @@ struct ggml_h2o_attn_extra {
 
 // A head's keys, for all queries: memory keys and chunk keys.
 //
-//   rows      I32 [n_k, n_head_kv, n_block], nb[0] == 4     the keys: rows of k and v, in any order; NULL: 0 to n_k - 1
-//   first     I32 [n_k], contiguous, ascending              the first query that sees a key, of every block; NULL: 0
-//   limits    I32 [n_q, n_block], contiguous                query i counts in sums of rows to limits[i]; NULL: of all
-//   sinks     F32 [n_head], contiguous                      a logit of each query's softmax without a value; NULL: none
+//   rows      I32 [n_k, n_head_kv], nb[0] == 4     the keys: rows of k and v, in any order; NULL: 0 to n_k - 1
+//   first     I32 [n_k], contiguous, ascending     the first query that sees a key; NULL: 0
+//   limits    I32 [n_q], contiguous                query i counts in sums of rows to limits[i]; NULL: of all
+//   sinks     F32 [n_head], contiguous             a logit of each query's softmax without a value; NULL: none
 //
 // With limits, each head's rows must ascend. Zeros are: no extra keys, no limits, no sinks, no softcap, no sums.
 struct ggml_h2o_attn_params {
@@ -56,10 +56,10 @@ struct ggml_h2o_attn_params {
 
 // Views of one F32 tensor. (m, l, o) is an online-softmax state.
 //
-//   o         [d_v, n_head, n_q, n_block]       attention output
-//   sums      [n_k, n_head_kv, n_block]         weights; of each query [n_k, n_head_kv, n_q]; or NULL
-//   m         [1, n_q, n_head, n_block]         largest logit, the sink among them
-//   l         [1, n_q, n_head, n_block]         sum of exp(logit - m), the sink among them
+//   o         [d_v, n_head, n_q]       attention output
+//   sums      [n_k, n_head_kv]         weights; of each query [n_k, n_head_kv, n_q]; or NULL
+//   m         [1, n_q, n_head]         largest logit, the sink among them
+//   l         [1, n_q, n_head]         sum of exp(logit - m), the sink among them
 //
 // A query that sees nothing, or only logits of -inf: m = -inf, l = 0, o = 0; with a sink, m is that, l = 1, o = 0. To
 // fuse two states of the same queries, give the sinks to one of them.
@@ -73,7 +73,7 @@ struct ggml_h2o_attn_result {
 // Attention of queries to keys chosen by index, in one softmax. NaN is kept. Keys that a query does not see have no
 // effect on it.
 //
-//   q         F32 [d_k, n_q, n_head, n_block], nb[0] == 4
+//   q         F32 [d_k, n_q, n_head], nb[0] == 4
 //   k         [d_k, n_kv, n_head_kv], of F32 or a type that can be converted to it, whole rows
 //   v         [d_v, n_kv, n_head_kv], likewise
 GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(

@@ -20,18 +20,24 @@ constexpr int64_t MAX_PACKED     = 8*1024*1024; // floats of packed K and V, unl
 constexpr int64_t MAX_LOGITS     = 8*1024*1024; // floats of a thread, unless a step of rows takes more
 constexpr int64_t MAX_SUMS       = 8*1024*1024; // floats of a KV head's items
 
-h2o_attn_driver::way h2o_attn_driver::way_of(const h2o_attn_args & args) {
-    if (args.n_block > 1 || args.has_column_sums) {
+h2o_attn_driver::way h2o_attn_driver::find_way() const {
+    if (kind_of_sums == GGML_H2O_ATTN_COLUMN_SUMS) {
         return PACKED;
     }
-    if (args.has_query_sums || args.n_q*args.group <= MAX_IN_PLACE_ROWS) {
+    if (kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS || n_q*group <= MAX_IN_PLACE_ROWS) {
         return IN_PLACE;
     }
-    return args.extra || args.n_k < MIN_BLOCKS_KEYS ? PACKED : BLOCKS;
+    return extra.rows || n_k < MIN_BLOCKS_KEYS ? PACKED : BLOCKS;
 }
 
 h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
-    : h2o_attn_args(dst), kernel(h2o_attn_kernel_in_use()), how(way_of(*this)), n_threads(n_threads) {
+    : h2o_attn_args(dst), kernel(h2o_attn_kernel_in_use()), n_threads(n_threads), how(find_way()),
+      k(dst->src[1]), v(dst->src[2]), extra_k(*k), extra_v(*v),
+      has_column_sums(kind_of_sums == GGML_H2O_ATTN_COLUMN_SUMS),
+      has_query_sums(kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS) {
+    extra_k.data = extra.k;
+    extra_v.data = extra.v;
+
     const int64_t lanes  = how == IN_PLACE ? H2O_ATTN_LANES : 1;
     const int64_t n_list = h2o_attn_pad(extra.n_rows);
 
@@ -57,11 +63,11 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     switch (how) {
         case PACKED:
             n_slices = std::max<int64_t>(std::min(MAX_ITEMS/n_head_kv, MAX_SUMS/n_k_pad), 1);
-            if (extra) {
+            if (extra.rows) {
                 n_batches = std::min(extra.n, h2o_ceil_div(MAX_BATCHES, n_head_kv));
                 n_slices  = h2o_ceil_div(MIN_ITEMS, n_batches*n_head_kv);
             }
-            n_slices = std::min(n_slices, n_tiles(std::min(extra.size, n_q)*group));
+            n_slices = std::min(n_slices, n_tiles(std::min(extra.tile, n_q)*group));
             break;
         case BLOCKS:
             n_slices = h2o_ceil_div(n_rows, MAX_SLICE_ROWS);
@@ -105,7 +111,7 @@ h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
     s.rows    = arena.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
     s.k       = arena.get<float>(local_keys*d_k_pad);
     s.v       = arena.get<float>(local_keys*d_v_pad);
-    s.extra   = arena.get<int32_t>(extra ? 4*local_keys : 0);
+    s.extra   = arena.get<int32_t>(extra.rows ? 4*local_keys : 0);
     s.iota    = arena.get<int32_t>(how == IN_PLACE ? block_size : 0);
     if (s.iota) {
         std::iota(s.iota, s.iota + (how == IN_PLACE ? block_size : 0), 0);
@@ -114,19 +120,18 @@ h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
 }
 
 // that of the first range is the result
-h2o_attn_driver::state h2o_attn_driver::state_of(const shared & w, int64_t range, int64_t h, int64_t row,
-        int64_t block) const {
+h2o_attn_driver::state h2o_attn_driver::state_of(const shared & w, int64_t range, int64_t h, int64_t row) const {
     if (range == 0) {
-        const int64_t i = state_index(row, h, block);
-        return { o_of(row, h, block), m + i, l + i };
+        const int64_t i = state_index(row, h);
+        return { o_of(row, h), m + i, l + i };
     }
     float * x = w.states + (((range - 1)*n_head_kv + h)*n_rows + row)*(d_v_pad + 2);
     return { x, x + d_v_pad, x + d_v_pad + 1 };
 }
 
-void h2o_attn_driver::clear(const shared & w, int64_t range, int64_t h, int64_t row, int64_t end, int64_t block) const {
+void h2o_attn_driver::clear(const shared & w, int64_t range, int64_t h, int64_t row, int64_t end) const {
     for (; row < end; ++row) {
-        const state s = state_of(w, range, h, row, block);
+        const state s = state_of(w, range, h, row);
         std::fill_n(s.o, d_v, 0.0f);
         *s.m = -INFINITY;
         *s.l = 0.0f;
@@ -161,19 +166,19 @@ void h2o_attn_driver::fuse(const state & a, int64_t d, const float * o, float m,
     *a.l = sum;
 }
 
-h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t block, int64_t key, int64_t end) const {
+h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t key, int64_t end) const {
     h2o_attn_key_set res = {};
     res.k     = k;
     res.v     = v;
     res.head  = h;
-    res.rows  = rows_of(h, block).from(key);
+    res.rows  = h2o_attn_rows { rows_of(h) }.from(key);
     res.n     = std::min(block_size, end - key);
     res.start = key;
     return res;
 }
 
-h2o_attn_key_set h2o_attn_driver::packed_keys(const shared & w, int64_t h, int64_t block) const {
-    h2o_attn_key_set res = keys_of(h, block, 0, n_k);
+h2o_attn_key_set h2o_attn_driver::packed_keys(const shared & w, int64_t h) const {
+    h2o_attn_key_set res = keys_of(h, 0, n_k);
     res.packed_k = w.k + h%n_round*n_k_pad*d_k_pad;
     res.packed_v = w.v + h%n_round*n_k_pad*d_v_pad;
     return res;
@@ -186,18 +191,18 @@ h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t be
     int32_t * first = buffer + local_keys;
 
     h2o_attn_key_set res = {};
-    res.k     = &extra.k;
-    res.v     = &extra.v;
+    res.k     = &extra_k;
+    res.v     = &extra_v;
     res.head  = h;
     res.rows  = { buffer };
     res.first = first;
 
-    const int64_t end = std::min(begin + local_keys, extra.n_seen(list, h, end_query));
+    const int64_t end = std::min(begin + local_keys, n_listed(list, h, end_query));
     for (int64_t i = begin; i < end; ++i) {
         const int32_t row = extra.rows_of(list, h)[i];
         if (!extra.first || !has_key(h, row)) {
             buffer[res.n]   = row;
-            first [res.n++] = (int32_t) extra.first_query(list, i);
+            first [res.n++] = extra.first ? extra.first[list*extra.n_rows + i] : 0;
         }
     }
     return res;
@@ -215,7 +220,23 @@ h2o_attn_key_set h2o_attn_driver::keys_after(const h2o_attn_key_set & keys, int6
         key = next_range < n_ranges ? range_start(next_range, n_keys) : n_keys;
         end = n_keys;
     }
-    return keys_of(h, 0, key, end);
+    return keys_of(h, key, end);
+}
+
+int64_t h2o_attn_driver::n_counted(int64_t row, int64_t h) const {
+    if (!limits) {
+        return n_k;
+    }
+    const int32_t   limit = limits[row/group];
+    const int32_t * list  = rows_of(h);
+
+    return list ? std::upper_bound(list, list + n_k, limit) - list : std::clamp<int64_t>((int64_t) limit + 1, 0, n_k);
+}
+
+int64_t h2o_attn_driver::n_listed(int64_t list, int64_t h, int64_t end) const {
+    const int32_t * x = extra.first ? extra.first + list*extra.n_rows : extra.rows_of(list, h);
+
+    return std::partition_point(x, x + extra.n_rows, [&](int32_t i) { return extra.first ? i < end : i >= 0; }) - x;
 }
 
 int64_t h2o_attn_driver::n_seen(const h2o_attn_key_set & keys, int64_t row) const {
@@ -239,12 +260,12 @@ void h2o_attn_driver::pack(const scratch & s, h2o_attn_key_set & keys, const h2o
 }
 
 // n rows from the row-th on
-void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n, int64_t block,
+void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
         const h2o_attn_key_set & keys, const h2o_attn_key_set & extra, const h2o_attn_key_set & next,
         float * column_sums) const {
     int64_t       visible[2][H2O_ATTN_MAX_ROWS];
     int64_t       counted   [H2O_ATTN_MAX_ROWS];
-    float         sinks     [H2O_ATTN_MAX_ROWS];
+    float         row_sinks [H2O_ATTN_MAX_ROWS];
     const float * q_rows    [H2O_ATTN_MAX_ROWS];
 
     if (how != PACKED && n_seen(keys, row + n - 1) == 0) {
@@ -263,7 +284,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
     t.keys[1] = { h2o_attn_pad(extra.n), visible[1], extra.packed_k, extra.packed_v };
     t.counted = counted;
     t.softcap = softcap;
-    t.sinks   = has_sinks && how == PACKED ? sinks : nullptr;
+    t.sinks   = sinks && how == PACKED ? row_sinks : nullptr;
     t.n_next  = next.n;
     t.logits  = weights ? weights + row*ld : s.logits;
     t.ld      = ld;
@@ -279,15 +300,15 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
 
         visible[0][r] = is_same_query ? visible[0][r - 1] : n_seen(keys,  row + r);
         visible[1][r] = is_same_query ? visible[1][r - 1] : n_seen(extra, row + r);
-        counted   [r] = is_same_query ? counted   [r - 1] : column_sums ? n_counted(row + r, h, block) : 0;
-        q_rows    [r] = q_of(row + r, h, block);
+        counted   [r] = is_same_query ? counted   [r - 1] : column_sums ? n_counted(row + r, h) : 0;
+        q_rows    [r] = q_of(row + r, h);
 
         float * q_row = s.q + r*d_k_tile;
         std::transform(q_rows[r], q_rows[r] + d_k, q_row, [&](float x) { return scale*x; });
         std::fill(q_row + d_k, q_row + d_k_tile, 0.0f);
         if (t.sinks) {
-            sinks[r] = sink_of(row + r, h);
-            is_tame &= std::isfinite(sinks[r]);
+            row_sinks[r] = sink_of(row + r, h);
+            is_tame &= std::isfinite(row_sinks[r]);
         }
     }
     if (next.n > 0) {
@@ -317,7 +338,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
     }
 
     for (int r = 0; r < t.n_rows; ++r) {
-        fuse(state_of(w, range, h, row + r, block), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
+        fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
     if (weights) {
         std::copy_n(t.m, t.n_rows, weights + n_rows*ld + row);
@@ -325,8 +346,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
 }
 
 // A slice of the rows of some lists, or of all rows, and a range of keys.
-void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item,
-        int64_t block) const {
+void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item) const {
     float * sums = has_column_sums ? sums_of(w, h, item) : nullptr;
     if (sums) {
         std::fill_n(sums, n_k_pad, 0.0f);
@@ -339,7 +359,7 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
 
     h2o_attn_key_set keys = {};
     if (how == PACKED) {
-        keys = packed_keys(w, h, block);
+        keys = packed_keys(w, h);
         for (int64_t i = 0; i < n_packs; ++i) {
             keys.peaks.add(w.peaks[h%n_round*n_packs + i]);
         }
@@ -354,10 +374,10 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
         if (row >= stop) {
             continue;
         }
-        clear(w, range, h, row, stop, block);
+        clear(w, range, h, row, stop);
 
         h2o_attn_key_set listed = {};
-        if (extra) {
+        if (extra.rows) {
             listed = extra_keys(list, h, 0, (stop - 1)/group + 1, s.extra);
             for (int64_t i = 0; next.n == 0 && i < listed.n; ++i) {
                 h2o_attn_prefetch_key(listed, i);
@@ -368,7 +388,7 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
             next.n = 0;
             if (list + 1 < end_list) {
                 next.rows = { extra.rows_of(list + 1, h) };
-                next.n    = extra.n_seen(list + 1, h, extra.end(list + 1, n_q));
+                next.n    = n_listed(list + 1, h, extra.end(list + 1, n_q));
             }
         }
 
@@ -376,12 +396,12 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
         const int64_t end_key = how == PACKED ? n_k : std::min(range_start(range + 1, n_keys), n_keys);
         for (int64_t key = range_start(range, n_keys); key < end_key; key += block_size) {
             if (how == BLOCKS) {
-                keys = keys_of(h, block, key, end_key);
+                keys = keys_of(h, key, end_key);
                 pack(s, keys, keys_after(keys, range, n_keys, h));
             }
             for (int64_t r = row; r < stop; r += tile_rows) {
                 const int64_t n = std::min(tile_rows, stop - r);
-                attend(w, s, range, r, n, block, keys, listed, r + n == stop ? next : h2o_attn_key_set {}, sums);
+                attend(w, s, range, r, n, keys, listed, r + n == stop ? next : h2o_attn_key_set {}, sums);
             }
         }
     }
@@ -399,7 +419,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     const int64_t end          = is_list ? 1 : std::min(range_start(range + 1, n_keys), n_keys);
 
     for (int64_t h = 0; h < n_head_kv; ++h) {
-        clear(w, range, h, start, stop, 0);
+        clear(w, range, h, start, stop);
     }
 
     const auto list_keys = [&](int64_t h) {
@@ -407,27 +427,27 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     };
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
-        h2o_attn_key_set keys = is_list ? list_keys(0) : keys_of(0, 0, key, end);
+        h2o_attn_key_set keys = is_list ? list_keys(0) : keys_of(0, key, end);
         for (int64_t i = 0; is_list && i < keys.n; ++i) {
             h2o_attn_prefetch_key(keys, i);
         }
         for (int64_t h = 0; h < n_head_kv; ++h) {
             h2o_attn_key_set after = {};
             if (h + 1 < n_head_kv) {
-                after = is_list ? list_keys(h + 1) : keys_of(h + 1, 0, key, end);
+                after = is_list ? list_keys(h + 1) : keys_of(h + 1, key, end);
             } else if (!is_list) {
                 after = keys_after(keys, range, n_keys, 0);
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
-                attend(w, s, range, row, std::min(tile_rows, stop - row), 0, keys, {}, after, nullptr);
+                attend(w, s, range, row, std::min(tile_rows, stop - row), keys, {}, after, nullptr);
             }
             keys = after;
         }
     }
 }
 
-void h2o_attn_driver::add_column_sums(const shared & w, int64_t h, int64_t block, int64_t start, int64_t end) const {
-    float * dst = sums + (block*n_head_kv + h)*n_k;
+void h2o_attn_driver::add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const {
+    float * dst = sums + h*n_k;
 
     std::fill(dst + start, dst + end, 0.0f);
     for (int64_t item = 0; item < n_items; ++item) {
@@ -439,12 +459,12 @@ void h2o_attn_driver::add_column_sums(const shared & w, int64_t h, int64_t block
 }
 
 void h2o_attn_driver::fuse_ranges(const shared & w, int64_t h, int64_t row) const {
-    const state res = state_of(w, 0, h, row, 0);
+    const state res = state_of(w, 0, h, row);
     for (int64_t range = 1; range < n_ranges + n_list_blocks; ++range) {
-        const state other = state_of(w, range, h, row, 0);
+        const state other = state_of(w, range, h, row);
         fuse(res, d_v, other.o, *other.m, *other.l);
     }
-    if (has_sinks && sink_of(row, h) != -INFINITY) {
+    if (sinks && sink_of(row, h) != -INFINITY) {
         fuse(res, d_v, nullptr, sink_of(row, h), 1.0f);
     }
 }
@@ -454,14 +474,14 @@ void h2o_attn_driver::set_query_sums(const shared & w, int64_t h, int64_t query)
     float * dst = sums + (query*n_head_kv + h)*n_k;
     std::fill_n(dst, n_k, 0.0f);
 
-    const int64_t n_summed = std::min(n_visible(query*group), n_counted(query*group, h, 0));
+    const int64_t n_summed = std::min(n_visible(query*group), n_counted(query*group, h));
 
     for (int64_t key = 0; key < n_summed; key += block_size) {
         const int64_t n       = std::min(block_size, n_summed - key);
         const float * weights = weights_of(w, h, key);
 
         for (int64_t row = query*group; row < (query + 1)*group; ++row) {
-            const state fused = state_of(w, 0, h, row, 0);
+            const state fused = state_of(w, 0, h, row);
             const float f     = *fused.l == 0.0f ? 0.0f : expf(weights[n_rows*ld + row] - *fused.m) / *fused.l;
 
             for (int64_t j = 0; j < n; ++j) {
@@ -475,31 +495,29 @@ void h2o_attn_driver::compute(const ggml_compute_params * params, const shared &
     const int ith = params->ith;
     const int nth = params->nth;
 
-    for (int64_t block = 0; block < n_block; ++block) {
-        for (int64_t first = 0; first < n_head_kv; first += n_round) {
-            const int64_t n = std::min(n_round, n_head_kv - first);
+    for (int64_t first = 0; first < n_head_kv; first += n_round) {
+        const int64_t n = std::min(n_round, n_head_kv - first);
 
-            // the heads of a token stand together in the cache
-            for (int64_t i = ith; i < n*n_packs; i += nth) {
-                const int64_t          h    = first + i%n;
-                const h2o_attn_key_set keys = packed_keys(w, h, block);
-                w.peaks[h%n_round*n_packs + i/n] = h2o_attn_pack_keys(kernel, keys, i/n*H2O_ATTN_KEYS, s.rows);
+        // the heads of a token stand together in the cache
+        for (int64_t i = ith; i < n*n_packs; i += nth) {
+            const int64_t          h    = first + i%n;
+            const h2o_attn_key_set keys = packed_keys(w, h);
+            w.peaks[h%n_round*n_packs + i/n] = h2o_attn_pack_keys(kernel, keys, i/n*H2O_ATTN_KEYS, s.rows);
+        }
+
+        // a KV head's items in a row, items that see most keys first
+        h2o_for_items(params, how == IN_PLACE ? n_items : n*n_items, [&](int64_t i) {
+            if (how == IN_PLACE) {
+                compute_in_place(w, s, i);
+            } else {
+                compute_packed(w, s, first + i/n_items, n_items - 1 - i%n_items);
             }
+        });
+        ggml_barrier(params->threadpool);
 
-            // a KV head's items in a row, items that see most keys first
-            h2o_for_items(params, how == IN_PLACE ? n_items : n*n_items, [&](int64_t i) {
-                if (how == IN_PLACE) {
-                    compute_in_place(w, s, i);
-                } else {
-                    compute_packed(w, s, first + i/n_items, n_items - 1 - i%n_items, block);
-                }
-            });
-            ggml_barrier(params->threadpool);
-
-            for (int64_t i = ith; has_column_sums && i < n*n_packs; i += nth) {
-                const int64_t start = i%n_packs*H2O_ATTN_KEYS;
-                add_column_sums(w, first + i/n_packs, block, start, std::min(start + H2O_ATTN_KEYS, n_k));
-            }
+        for (int64_t i = ith; has_column_sums && i < n*n_packs; i += nth) {
+            const int64_t start = i%n_packs*H2O_ATTN_KEYS;
+            add_column_sums(w, first + i/n_packs, start, std::min(start + H2O_ATTN_KEYS, n_k));
         }
     }
 

@@ -1,6 +1,9 @@
 #pragma once
 
+#include "ggml/attention/args.h"
 #include "ggml/attention/cpu/plain.h"
+
+#include <algorithm>
 
 // Attention of tiles of rows (query, head of the group) to ranges of keys. A KV head's keys are memory keys and chunk
 // keys, for all queries; a list has extra keys for a tile of queries. There are three ways:
@@ -16,7 +19,7 @@
 //
 // Each block has a softmax for itself. The blocks' results are fused within a range at once, between ranges and lists
 // at the end, in order. None of this depends on the number of threads.
-struct h2o_attn_driver : h2o_attn_args {
+struct h2o_attn_driver : h2o_attn_args<int64_t> {
     h2o_attn_driver(const ggml_tensor * dst, int n_threads);
 
     // all threads'
@@ -52,7 +55,7 @@ struct h2o_attn_driver : h2o_attn_args {
 private:
     enum way { PACKED, BLOCKS, IN_PLACE };
 
-    static way way_of(const h2o_attn_args & args);
+    way find_way() const;
 
     // a row's result so far: (m, l, o) of an online softmax
     struct state {
@@ -64,12 +67,25 @@ private:
     // a = a and what (m, l, o) is of
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
 
-    state state_of(const shared & w, int64_t range, int64_t h, int64_t row, int64_t block) const;
+    state state_of(const shared & w, int64_t range, int64_t h, int64_t row) const;
     float * weights_of(const shared & w, int64_t h, int64_t key) const {
         return w.weights + (key/block_size*n_head_kv + h)*n_rows*(ld + 1);
     }
     float * sums_of(const shared & w, int64_t h,
             int64_t item) const { return w.sums + (h%n_round*n_items + item)*n_k_pad; }
+
+    // The row sees this many keys, the first ones.
+    int64_t n_visible(int64_t row) const {
+        return first ? std::upper_bound(first, first + n_k, row/group) - first : n_k;
+    }
+
+    // The row counts in the sums of this many keys, the first ones.
+    int64_t n_counted(int64_t row, int64_t h) const;
+
+    // how many of a list's rows some query before `end` sees
+    int64_t n_listed(int64_t list, int64_t h, int64_t end) const;
+
+    float sink_of(int64_t row, int64_t h) const { return sinks[h*group + row%group]; }
 
     int64_t n_tiles(int64_t rows) const { return h2o_ceil_div(rows, tile_rows); }
 
@@ -78,29 +94,37 @@ private:
         return range*h2o_ceil_div(n_keys, block_size)/n_ranges*block_size;
     }
 
-    h2o_attn_key_set keys_of    (int64_t h, int64_t block, int64_t key, int64_t end) const;
+    h2o_attn_key_set keys_of    (int64_t h, int64_t key, int64_t end) const;
     h2o_attn_key_set extra_keys (int64_t list, int64_t h, int64_t begin, int64_t end_query, int32_t * buffer) const;
     h2o_attn_key_set keys_after (const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
-    h2o_attn_key_set packed_keys(const shared & w, int64_t h, int64_t block) const;
+    h2o_attn_key_set packed_keys(const shared & w, int64_t h) const;
 
     int64_t n_seen(const h2o_attn_key_set & keys, int64_t row) const;
 
     void pack  (const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & after) const;
-    void clear (const shared & w, int64_t range, int64_t h, int64_t row, int64_t end, int64_t block) const;
-    void attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n, int64_t block,
+    void clear (const shared & w, int64_t range, int64_t h, int64_t row, int64_t end) const;
+    void attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
             const h2o_attn_key_set & keys, const h2o_attn_key_set & extra, const h2o_attn_key_set & next,
             float * column_sums) const;
 
-    void compute_packed  (const shared & w, const scratch & s, int64_t h, int64_t item, int64_t block) const;
+    void compute_packed  (const shared & w, const scratch & s, int64_t h, int64_t item) const;
     void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
 
-    void add_column_sums(const shared & w, int64_t h, int64_t block, int64_t start, int64_t end) const;
+    void add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const;
     void fuse_ranges    (const shared & w, int64_t h, int64_t row) const;
     void set_query_sums (const shared & w, int64_t h, int64_t query) const;
 
     const h2o_attn_kernel & kernel;
-    const way               how;
     const int               n_threads;
+    const way               how;
+
+    const ggml_tensor * k;
+    const ggml_tensor * v;
+    ggml_tensor         extra_k; // where extra keys are
+    ggml_tensor         extra_v;
+
+    const bool has_column_sums;
+    const bool has_query_sums; // of each query
 
     int64_t d_k_tile;    // in place: whole vectors
     int64_t d_v_tile;

@@ -1,9 +1,19 @@
 #pragma once
 
-#include "ggml/attention/cpu/args.h"
 #include "ggml/attention/kernels/kernel.h"
+#include "ggml/work.h"
 
 #include <cmath>
+
+// Rows of the cache, by key.
+struct h2o_attn_rows {
+    const int32_t * list; // NULL: consecutive rows
+    int64_t         start = 0;
+
+    int32_t operator[](int64_t key) const { return list ? list[key] : (int32_t) (start + key); }
+
+    h2o_attn_rows from(int64_t key) const { return { list ? list + key : nullptr, start + key }; }
+};
 
 // A row of a head's keys or values, as float32.
 void h2o_attn_read_row(const ggml_tensor * t, int64_t row, int64_t head, float * dst);

@@ -33,7 +33,7 @@ static ggml_type product_type(ggml_type k, ggml_type v) {
     return k == GGML_TYPE_F32 || v == GGML_TYPE_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16; // as upstream's flash attention
 }
 
-static h2o_cuda_rows rows_of(const ggml_tensor * t, const void * data) {
+static h2o_cuda_rows rows_at(const ggml_tensor * t, const void * data) {
     h2o_cuda_rows res;
     res.data        = (const char *) data;
     res.stride      = t->nb[1];
@@ -45,79 +45,12 @@ static h2o_cuda_rows rows_of(const ggml_tensor * t, const void * data) {
     return res;
 }
 
-static const int32_t * numbers_of(const ggml_tensor * t) {
-    return t ? (const int32_t *) t->data : nullptr;
-}
-
-static h2o_cuda_attn args_of(const ggml_tensor * dst) {
-    const ggml_tensor * q = dst->src[0];
-    const ggml_tensor * k = dst->src[1];
-    const ggml_tensor * v = dst->src[2];
-
-    h2o_cuda_attn a = {};
-    a.scale   = ggml_get_op_params_f32(dst, 0);
-    a.softcap = ggml_get_op_params_f32(dst, 1);
-
-    a.n_q       = (int) q->ne[1];
-    a.n_head    = (int) q->ne[2];
-    a.n_head_kv = (int) k->ne[2];
-    a.n_block   = (int) q->ne[3];
-    a.n_k       = ggml_get_op_params_i32(dst, 3);
-    a.group     = a.n_head/a.n_head_kv;
-
-    a.q              = (const char *) q->data;
-    a.q_stride       = q->nb[1];
-    a.q_head_stride  = q->nb[2];
-    a.q_block_stride = q->nb[3];
-    a.d_q            = ceil_div(q->ne[0], 16)*16;
-    a.k              = rows_of(k, k->data);
-    a.v              = rows_of(v, v->data);
-
-    if (const ggml_tensor * rows = dst->src[3]) {
-        a.rows              = (const int32_t *) rows->data;
-        a.rows_head_stride  = rows->nb[1]/sizeof(int32_t);
-        a.rows_block_stride = rows->nb[2]/sizeof(int32_t);
-    }
-    a.first  = numbers_of(dst->src[4]);
-    a.limits = numbers_of(dst->src[5]);
-    a.sinks  = (const float *) numbers_of(dst->src[9]);
-
-    a.tile    = a.n_q;
-    a.n_tiles = 1;
-    if (const ggml_tensor * lists = dst->src[6]) {
-        a.list_rows          = (const int32_t *) lists->data;
-        a.list_first         = numbers_of(dst->src[7]);
-        a.n_list_rows        = (int) lists->ne[0];
-        a.n_tiles            = (int) lists->ne[1];
-        a.lists_are_of_heads = lists->ne[2] > 1;
-        a.tile               = ggml_get_op_params_i32(dst, 4);
-        a.offset             = ggml_get_op_params_i32(dst, 5);
-        a.list_k             = a.k;
-        a.list_v             = a.v;
-        if (const ggml_tensor * source = dst->src[8]) {
-            const int    n_source = ggml_get_op_params_i32(dst, 6);
-            const auto   offsets  = ggml_h2o_attn_source_offsets(k, v, n_source);
-            const char * data     = (const char *) source->data;
-
-            a.list_k.data  = data + offsets.k; // 64 bytes or a multiple from the beginning of a tensor, so as aligned
-            a.list_v.data  = data + offsets.v;
-            a.source_keys = (const uint32_t *) (data + offsets.own);
-            a.n_source_words = ceil_div(n_source, 32);
-        }
-    }
-    a.list_begin = ceil_div(a.n_k, 64)*64; // whole tiles of keys
-    a.part_keys  = a.list_begin + a.n_list_rows;
-    a.n_parts    = 1;
-    a.n_splits   = 1;
-
-    const int     sums   = ggml_get_op_params_i32(dst, 2);
-    const int64_t n_each = sums == GGML_H2O_ATTN_QUERY_SUMS ? a.n_q : a.n_block;
-
-    a.o    = (float *) dst->data;
-    a.sums = a.o + v->ne[0]*a.n_head*a.n_q*a.n_block;
-    a.m    = a.sums + (sums ? (int64_t) a.n_k*a.n_head_kv*n_each : 0);
-    a.l    = a.m + (int64_t) a.n_q*a.n_head*a.n_block;
-    return a;
+h2o_cuda_attn::h2o_cuda_attn(const ggml_tensor * dst)
+    : h2o_attn_args(dst), k(rows_at(dst->src[1], dst->src[1]->data)), v(rows_at(dst->src[2], dst->src[2]->data)),
+      list_k(rows_at(dst->src[1], extra.k)), list_v(rows_at(dst->src[2], extra.v)) {
+    d_q        = ceil_div(d_k, 16)*16;
+    list_begin = ceil_div(n_k, 64)*64; // whole tiles of keys
+    part_keys  = list_begin + extra.n_rows;
 }
 
 // bytes that a block of this device may have
@@ -153,7 +86,7 @@ static void with_head_size(int d, int n_warps, const F & f) {
 
 template <typename F>
 static void with_kernel(const h2o_cuda_attn & a, int n_rows, const F & f) {
-    const int d       = std::max(a.k.d, a.v.d);
+    const int d       = std::max(a.d_k, a.d_v);
     const int n_warps = n_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
 
     if (product_type((ggml_type) a.k.type, (ggml_type) a.v.type) == GGML_TYPE_F16) {
@@ -176,27 +109,24 @@ static void launch_attention(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & pa
         using T = decltype(number);
         constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
 
-        const int n_slices = ceil_div(a.v.d, h2o_tile_sizes<T, d>::d_out);
+        const int n_slices = ceil_div(a.d_v, h2o_tile_sizes<T, d>::d_out);
         const int n_each   = ceil_div(a.tile_rows(), n_warps*H2O_ATTN_WARP_ROWS);
-        const dim3 grid(n_slices*a.n_head_kv*a.n_block, a.n_tiles*n_each);
+        const dim3 grid(n_slices*a.n_head_kv, a.extra.n*n_each);
 
-        if (a.n_block == 1) {
-            const int n_keys  = a.part_keys;
-            const int n_parts = parts_for((int64_t) grid.x*grid.y, shared, ceil_div(n_keys, MIN_SPLIT_KEYS));
+        const int n_keys  = a.part_keys;
+        const int n_parts = parts_for((int64_t) grid.x*grid.y, shared, ceil_div(n_keys, MIN_SPLIT_KEYS));
 
-            a.part_keys = ceil_div(ceil_div(n_keys, n_parts), 64)*64; // whole tiles
-            a.n_parts   = ceil_div(n_keys, a.part_keys);
-        }
+        a.part_keys = ceil_div(ceil_div(n_keys, n_parts), 64)*64; // whole tiles
+        a.n_parts   = ceil_div(n_keys, a.part_keys);
         if (a.n_parts > 1) {
             const int64_t n_states = (int64_t) a.n_parts*a.n_q*a.n_head;
 
-            a.part_o = parts.alloc(n_states*(a.v.d + 2));
-            a.part_m = a.part_o + n_states*a.v.d;
+            a.part_o = parts.alloc(n_states*(a.d_v + 2));
+            a.part_m = a.part_o + n_states*a.d_v;
             a.part_l = a.part_m + n_states;
         }
 
-        h2o_launch(h2o_attn_queries<T>, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS),
-                a.n_head_kv*a.n_block), H2O_ATTN_QUERY_WARPS*WARP_SIZE, 0, stream, a);
+        h2o_launch(h2o_attn_queries<T>, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS), a.n_head_kv), H2O_ATTN_QUERY_WARPS*WARP_SIZE, 0, stream, a);
 
         const auto kernel = h2o_attn_tiles<T, d, n_warps>;
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
@@ -207,15 +137,16 @@ static void launch_attention(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & pa
     }
 }
 
-static void launch_sums(h2o_cuda_attn & a, bool of_queries, ggml_cuda_pool_alloc<float> & splits, cudaStream_t stream) {
-    const int     unit_rows = of_queries ? a.group : a.n_q*a.group;
-    const int64_t n_sums    = (int64_t) a.n_k*a.n_head_kv*(of_queries ? a.n_q : a.n_block);
+static void launch_sums(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & splits, cudaStream_t stream) {
+    const int     n_units   = a.kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS ? a.n_q : 1;
+    const int     unit_rows = a.n_q/n_units*a.group;
+    const int64_t n_sums    = (int64_t) a.n_k*a.n_head_kv*n_units;
 
     with_kernel(a, unit_rows, [&](auto number, auto d, auto n_warps) {
         using T = decltype(number);
         constexpr size_t shared = h2o_tile_sizes<T, d>::shared_of_sums(n_warps);
 
-        dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv*a.n_block, of_queries ? a.n_q : 1);
+        dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv, n_units);
 
         // keys of the chunk are seen by a part of the rows only: twice as many
         const int n_splits = 2*parts_for((int64_t) grid.x*grid.y*grid.z, shared, ceil_div(unit_rows, 2*MIN_SPLIT_ROWS));
@@ -253,13 +184,13 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
     if (h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1) + STATIC_SHARED > info.smpbo) { // the largest
         return false;
     }
-    return k->ne[2]*q->ne[3] <= UINT16_MAX && q->ne[1] <= UINT16_MAX/2 && q->ne[1]*q->ne[2]*q->ne[3] <= INT_MAX;
+    return k->ne[2] <= UINT16_MAX && q->ne[1] <= UINT16_MAX/2 && q->ne[1]*q->ne[2] <= INT_MAX;
 }
 
 void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
-    h2o_cuda_attn a = args_of(dst);
+    h2o_cuda_attn a(dst);
 
-    const int64_t n_rows = (int64_t) a.n_block*a.n_q*a.n_head;
+    const int64_t n_rows = (int64_t) a.n_q*a.n_head;
 
     ggml_cuda_pool_alloc<char>  rounded(ctx.pool(), n_rows*a.d_q*sizeof(float)); // at most
     ggml_cuda_pool_alloc<float> factors(ctx.pool(), n_rows);
@@ -270,9 +201,7 @@ void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     a.factors = factors.get();
 
     launch_attention(a, parts, ctx.stream());
-
-    const int sums = ggml_get_op_params_i32(dst, 2);
-    if (sums) {
-        launch_sums(a, sums == GGML_H2O_ATTN_QUERY_SUMS, splits, ctx.stream());
+    if (a.kind_of_sums) {
+        launch_sums(a, splits, ctx.stream());
     }
 }

@@ -108,14 +108,13 @@ static __device__ __forceinline__ void h2o_load_tile(const h2o_cuda_rows & t, co
 
 // Rounded rows of q from row on, 0 from end on, to be waited for likewise.
 template <typename T, int D, int N_ROWS>
-static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a, int h, int block, int row, int end,
-        T * q) {
+static __device__ __forceinline__ void h2o_load_queries(const h2o_cuda_attn & a, int h, int row, int end, T * q) {
     using sizes = h2o_tile_sizes<T, D>;
 
     constexpr int n_threads = N_ROWS/H2O_ATTN_WARP_ROWS*WARP_SIZE;
     constexpr int n_pieces  = D/sizes::piece;
 
-    const T * src = (const T *) a.rounded + a.place_of(row, h, block)*a.d_q;
+    const T * src = (const T *) a.rounded + a.place_of(row, h)*a.d_q;
 #pragma unroll 4
     for (int turn = 0; turn < N_ROWS*n_pieces/n_threads; ++turn) {
         const int  c       = turn*n_threads + threadIdx.x;

@@ -26,12 +26,12 @@ static __global__ void __launch_bounds__(H2O_ATTN_MERGE_THREADS) h2o_attn_merge(
         l += weight(a.part_m[i])*a.part_l[i];
     }
 
-    float * to = a.o + ((int64_t) query*a.n_head + head)*a.v.d;
-    for (int j = threadIdx.x; j < a.v.d; j += blockDim.x) {
+    float * to = a.o + ((int64_t) query*a.n_head + head)*a.d_v;
+    for (int j = threadIdx.x; j < a.d_v; j += blockDim.x) {
         float x = 0.0f;
         for (int part = 0; part < a.n_parts; ++part) {
             const int64_t i = a.part_state(part, state);
-            x += weight(a.part_m[i])*a.part_o[i*a.v.d + j];
+            x += weight(a.part_m[i])*a.part_o[i*a.d_v + j];
         }
         to[j] = l == 0.0f ? 0.0f : x/l;
     }

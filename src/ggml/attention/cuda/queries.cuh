@@ -8,23 +8,22 @@
 
 constexpr int H2O_ATTN_QUERY_WARPS = 4;
 
-// blockIdx: rows, KV head and block of queries; a warp has a row
+// blockIdx: rows, KV head; a warp has a row
 template <typename T>
 static __global__ void __launch_bounds__(H2O_ATTN_QUERY_WARPS*WARP_SIZE) h2o_attn_queries(const h2o_cuda_attn a) {
-    const int lane  = threadIdx.x%WARP_SIZE;
-    const int row   = blockIdx.x*H2O_ATTN_QUERY_WARPS + threadIdx.x/WARP_SIZE;
-    const int h     = blockIdx.y%a.n_head_kv;
-    const int block = blockIdx.y/a.n_head_kv;
+    const int lane = threadIdx.x%WARP_SIZE;
+    const int row  = blockIdx.x*H2O_ATTN_QUERY_WARPS + threadIdx.x/WARP_SIZE;
+    const int h    = blockIdx.y;
     if (row >= a.n_q*a.group) {
         return;
     }
-    const float * src   = a.q_of(row, h, block);
-    const int64_t place = a.place_of(row, h, block);
+    const float * src   = a.q_of(row, h);
+    const int64_t place = a.place_of(row, h);
 
     float up = 1.0f, down = 1.0f;
     if (h2o_number<T>::is_16) {
         float peak = 0.0f; // of finite numbers
-        for (int i = lane; i < a.k.d; i += WARP_SIZE) {
+        for (int i = lane; i < a.d_k; i += WARP_SIZE) {
             peak = h2o_is_finite(src[i]) ? fmaxf(peak, fabsf(src[i])) : peak;
         }
 #pragma unroll
@@ -41,7 +40,7 @@ static __global__ void __launch_bounds__(H2O_ATTN_QUERY_WARPS*WARP_SIZE) h2o_att
 
     T * dst = (T *) a.rounded + place*a.d_q;
     for (int i = lane; i < a.d_q; i += WARP_SIZE) {
-        dst[i] = h2o_number<T>::from(i < a.k.d ? src[i]*up : 0.0f);
+        dst[i] = h2o_number<T>::from(i < a.d_k ? src[i]*up : 0.0f);
     }
     if (lane == 0) {
         a.factors[place] = a.scale*down;

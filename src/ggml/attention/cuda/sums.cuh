@@ -10,7 +10,7 @@
 
 constexpr int H2O_ATTN_SUM_THREADS = 128;
 
-// blockIdx.x: tile of keys, y: KV head and block of queries, z: unit and split of its rows
+// blockIdx.x: tile of keys, y: KV head, z: unit and split of its rows
 template <typename T, int D, int N_WARPS>
 static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>::min_blocks) h2o_attn_sums(
         const h2o_cuda_attn a, int unit_rows) {
@@ -30,14 +30,13 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
     const int lane  = threadIdx.x%WARP_SIZE;
     const int warp  = threadIdx.x/WARP_SIZE;
     const int key   = blockIdx.x*n_keys;
-    const int h     = blockIdx.y%a.n_head_kv;
-    const int block = blockIdx.y/a.n_head_kv;
+    const int h     = blockIdx.y;
     const int unit  = blockIdx.z/a.n_splits;
     const int split = blockIdx.z%a.n_splits;
     const int start = unit*unit_rows + split*a.split_rows;
     const int end   = min(start + a.split_rows, (unit + 1)*unit_rows);
 
-    const h2o_cuda_list list = { a.rows_of(h, block), a.first, a.n_k, false };
+    const h2o_cuda_list list = { a.rows_of(h), a.first, a.n_k, false };
     for (int j = threadIdx.x; j < n_keys; j += blockDim.x) {
         const h2o_cuda_key x = list.key(key + j);
         rows_of_keys[j] = x.row;
@@ -62,8 +61,8 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         }
     }
     if (row < end) {
-        h2o_load_tile<T, D, n_keys, N_WARPS*WARP_SIZE>(a.k, rows_of_keys, h, k, 0, a.k.d);
-        h2o_load_queries<T, D, n_rows>(a, h, block, row, end, q);
+        h2o_load_tile<T, D, n_keys, N_WARPS*WARP_SIZE>(a.k, rows_of_keys, h, k, 0, a.d_k);
+        h2o_load_queries<T, D, n_rows>(a, h, row, end, q);
     }
     T * q_row = q;
     for (; row < end; row += n_rows) {
@@ -71,7 +70,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         __syncthreads(); // these rows are there, the last ones were read
         T * q_next = sizes::sum_stages == 1 || q_row > q ? q : q + sizes::q_size(N_WARPS);
         if (sizes::sum_stages > 1 && row + n_rows < end) {
-            h2o_load_queries<T, D, n_rows>(a, h, block, row + n_rows, end, q_next);
+            h2o_load_queries<T, D, n_rows>(a, h, row + n_rows, end, q_next);
         }
 
         // the thread's two rows; weight: 1/l, 0 where there is nothing to add
@@ -81,17 +80,17 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         for (int r = 0; r < 2; ++r) {
             const int i = min(row + warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8, end - 1);
 
-            const int64_t state = a.state_of(i, h, block);
+            const int64_t state = a.state_index(i, h);
             query [r] = row + warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8 < end ? i/a.group : -1;
-            limit [r] = a.limits ? a.limits[(int64_t) block*a.n_q + i/a.group] : INT_MAX;
-            factor[r] = a.factors[a.place_of(i, h, block)];
+            limit [r] = a.limits ? a.limits[i/a.group] : INT_MAX;
+            factor[r] = a.factors[a.place_of(i, h)];
             m     [r] = a.m[state];
             weight[r] = m[r] == -INFINITY ? 0.0f : 1.0f/a.l[state];
             query [r] = m[r] == -INFINITY ? -1 : query[r];
         }
 
         float s[n_keys/8][4];
-        h2o_logits<T, D, n_rows>(s, q_row, k, a.k.d);
+        h2o_logits<T, D, n_rows>(s, q_row, k, a.d_k);
 
         const auto add = [&](const auto & logit) {
 #pragma unroll
@@ -112,7 +111,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
 
         if (sizes::sum_stages == 1 && row + n_rows < end) {
             __syncthreads(); // q was read
-            h2o_load_queries<T, D, n_rows>(a, h, block, row + n_rows, end, q_next);
+            h2o_load_queries<T, D, n_rows>(a, h, row + n_rows, end, q_next);
         }
         q_row = q_next;
     }
@@ -133,14 +132,12 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
     __syncthreads();
 
     const int64_t n_units = gridDim.z/a.n_splits;
-    const int64_t each    = n_units > 1 ? unit : block; // query, or block
-    const int64_t n_each  = n_units > 1 ? n_units : gridDim.y/a.n_head_kv;
     for (int j = threadIdx.x; j < n_keys && key + j < a.n_k; j += blockDim.x) {
         float x = 0.0f;
         for (int w = 0; w < N_WARPS; ++w) {
             x += sums_of_warps[w][j];
         }
-        a.split_sums[((split*n_each + each)*a.n_head_kv + h)*a.n_k + key + j] = x;
+        a.split_sums[((split*n_units + unit)*a.n_head_kv + h)*a.n_k + key + j] = x;
     }
 }
 

@@ -2,7 +2,7 @@
 
 // Rows of one KV head and tile of queries, 16 for each warp: attention to the head's keys and the tile's
 // list, in one softmax. K and V come in turn while the other is multiplied (Dao, FlashAttention-2, 2023).
-// blockIdx.x: slice of the output, KV head, block of queries; y: tile and rows of it; z: part of the keys
+// blockIdx.x: slice of the output, KV head; y: tile and rows of it; z: part of the keys
 // Where heads are large, a block computes all logits, but only a slice of the output.
 
 #include "ggml/attention/cuda/keys.cuh"
@@ -31,19 +31,18 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
     const int lane = threadIdx.x%WARP_SIZE;
     const int warp = threadIdx.x/WARP_SIZE;
 
-    const int n_slices  = D > d_out ? (a.v.d + d_out - 1)/d_out : 1;
+    const int n_slices  = D > d_out ? (a.d_v + d_out - 1)/d_out : 1;
     const int slice     = blockIdx.x%n_slices;
-    const int h         = blockIdx.x/n_slices%a.n_head_kv;
-    const int block     = blockIdx.x/n_slices/a.n_head_kv;
+    const int h         = blockIdx.x/n_slices;
     const int first_out = slice*d_out;
-    const int end_out   = min(first_out + d_out, a.v.d);
+    const int end_out   = min(first_out + d_out, a.d_v);
 
     // the last queries first, which see most
     const int place = (int) (gridDim.y - 1 - blockIdx.y);
     const int each  = (a.tile_rows() + n_rows - 1)/n_rows; // tile's blocks
     const int tile  = place/each;
-    const int start = (int) max((int64_t) tile*a.tile - a.offset, (int64_t) 0)*a.group;
-    const int stop  = (int) min((int64_t) (tile + 1)*a.tile - a.offset, (int64_t) a.n_q)*a.group;
+    const int start = a.extra.start(tile)*a.group;
+    const int stop  = a.extra.end(tile, a.n_q)*a.group;
     const int row   = start + place%each*n_rows;
     const int end   = min(row + n_rows, stop);
     const int part  = blockIdx.z;
@@ -51,11 +50,10 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         return;
     }
 
-    h2o_load_queries<T, D, n_rows>(a, h, block, row, end, q);
+    h2o_load_queries<T, D, n_rows>(a, h, row, end, q);
 
-    const int32_t *     head_rows = a.rows_of(h, block);
     const int           end_query = (end - 1)/a.group + 1;
-    const h2o_cuda_list of_head   = h2o_head_keys(a, head_rows, end_query);
+    const h2o_cuda_list of_head   = h2o_head_keys(a, h, end_query);
     const h2o_cuda_list list      = h2o_list_of(a, tile, h, end_query);
 
     // tiles of keys: of the head, then of the list
@@ -83,8 +81,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
             const int at = threadIdx.x + i*n_threads;
             if (at < n_keys) {
                 h2o_cuda_key key = next[i];
-                if (key.row < 0 || (t >= n_head && list.excludes_head_keys &&
-                        h2o_is_head_key(a, head_rows, h, key.row))) {
+                if (key.row < 0 || (t >= n_head && list.excludes_head_keys && a.has_key(h, key.row))) {
                     key = { -1, INT_MAX };
                 }
                 rows_of_keys[t%2][at] = key.row;
@@ -95,7 +92,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         return is_hidden;
     };
     const auto load_k = [&](int t) {
-        h2o_load_tile<T, D, n_keys, n_threads>(t < n_head ? a.k : a.list_k, rows_of_keys[t%2], h, k, 0, a.k.d);
+        h2o_load_tile<T, D, n_keys, n_threads>(t < n_head ? a.k : a.list_k, rows_of_keys[t%2], h, k, 0, a.d_k);
     };
 
     // the thread's two rows
@@ -108,7 +105,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
     for (int r = 0; r < 2; ++r) {
         const int i = row + warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
         query [r] = i < end ? i/a.group : -1;
-        factor[r] = i < end ? a.factors[a.place_of(i, h, block)] : 0.0f;
+        factor[r] = i < end ? a.factors[a.place_of(i, h)] : 0.0f;
         m     [r] = -INFINITY;
         l     [r] = 0.0f;
     }
@@ -130,7 +127,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
                 end_out);
 
         float s[n_keys/8][4];
-        h2o_logits<T, D, n_rows>(s, q, k, a.k.d);
+        h2o_logits<T, D, n_rows>(s, q, k, a.d_k);
 
         const bool is_hidden = set_keys(t + 1);
         const auto sees      = [&](int r, int key) { return firsts[t%2][key] <= query[r]; };
@@ -208,10 +205,10 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
             continue;
         }
         const int     i     = row + warp*H2O_ATTN_WARP_ROWS + lane/4 + r*8;
-        const int64_t state = a.state_of(i, h, block);
+        const int64_t state = a.state_index(i, h);
 
         float   f  = 1.0f;
-        float * to = a.o_of(i, h, block);
+        float * to = a.o_of(i, h);
         if (a.n_parts == 1) {
             const float sink = a.sinks ? a.sinks[h*a.group + i%a.group] : -INFINITY;
             const float max  = h2o_max_or_nan(m[r], sink);
@@ -226,7 +223,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
             }
         } else {
             const int64_t of_part = a.part_state(part, state);
-            to = a.part_o + of_part*a.v.d;
+            to = a.part_o + of_part*a.d_v;
             if (lane%4 == 0 && slice == 0) {
                 a.part_m[of_part] = m[r];
                 a.part_l[of_part] = l[r];
