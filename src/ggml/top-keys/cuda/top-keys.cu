@@ -39,7 +39,6 @@ struct top_keys_args {
     // [n_head_kv] of each
     int         * queries;  // [n_q][groups][GROUP][WORDS]: bytes, -127 to 127
     float       * factors;  // [n_q] of scores; NaN: the query does not count
-    uint8_t     * is_excluded; // [n_k]
 
     // of tiles [first_tile, first_tile + n_round)
     int     first_tile, n_round;
@@ -94,17 +93,6 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     }
 }
 
-// blockIdx: excluded rows, KV head
-static __global__ void __launch_bounds__(THREADS) k_mark_excluded(const top_keys_args a) {
-    const int i = blockIdx.x*THREADS + threadIdx.x;
-    const int h = blockIdx.y;
-
-    const int row = i < a.n_excluded ? a.excluded[h*a.excluded_stride + i] : -1;
-    if (row >= 0 && row < a.n_k) {
-        a.is_excluded[(int64_t) h*a.n_k + row] = 1;
-    }
-}
-
 // 8 less for each of 4 bytes, 0 to 15
 static __device__ __forceinline__ int less_8(int x) {
     return ((x | 0x80808080) - 0x08080808) ^ 0x80808080;
@@ -128,7 +116,7 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
 
     H2O_DYNAMIC_SHARED(memory);
     int4        * numbers = (int4 *) memory; // [KEYS][n_groups][4]: a word of each block
-    float4      * scales  = (float4 *) (numbers + KEYS*n_groups*4); // [KEYS][n_groups]; NaN: excluded, or no key
+    float4      * scales  = (float4 *) (numbers + KEYS*n_groups*4); // [KEYS][n_groups]; NaN: no key
     char        * queries = (char *) (scales + KEYS*n_groups);
     char        * next    = queries + QUERIES*stride;
 
@@ -148,7 +136,6 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
     int start = first_of(tile);
     load_queries(start, end_of(tile), queries);
 
-    const uint8_t * is_excluded = a.is_excluded + (int64_t) h*a.n_k + key;
     for (int i = threadIdx.x; i < KEYS*n_blocks; i += THREADS) {
         const int j  = i/n_blocks;
         const int b  = i%n_blocks;
@@ -160,7 +147,7 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
         for (int w = 0; w < 4; ++w) {
             ((int *) (numbers + at*4 + w))[b%GROUP] = is_read ? (int) (src[1 + 2*w] | (uint32_t) src[2 + 2*w] << 16) : 0;
         }
-        ((float *) (scales + at))[b%GROUP] = j >= n_keys || is_excluded[j] ? NAN :
+        ((float *) (scales + at))[b%GROUP] = j >= n_keys ? NAN :
                 is_read ? (float) *(const half *) src : 0.0f;
     }
 
@@ -259,7 +246,7 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
 
                     const int j = warp_key + n*8 + lane%4*2 + e;
                     if (lane < 4 && j < n_keys) {
-                        scores[j] = is_excluded[j] ? NAN : x;
+                        scores[j] = x;
                     }
                 }
             }
@@ -279,9 +266,18 @@ static __global__ void __launch_bounds__(H2O_SELECT_THREADS) k_select(const top_
 
     const int h = blockIdx.y;
 
-    int32_t * top = a.top + ((int64_t) h*a.n_tiles + a.first_tile + blockIdx.x)*a.n_top;
+    float   * scores = a.scores + ((int64_t) h*a.n_round + blockIdx.x)*a.n_k;
+    int32_t * top    = a.top + ((int64_t) h*a.n_tiles + a.first_tile + blockIdx.x)*a.n_top;
 
-    const int n = h2o_select(a.scores + ((int64_t) h*a.n_round + blockIdx.x)*a.n_k, a.n_k, a.n_top, top, s);
+    for (int i = threadIdx.x; i < a.n_excluded; i += H2O_SELECT_THREADS) {
+        const int row = a.excluded[h*a.excluded_stride + i];
+        if (row >= 0 && row < a.n_k) {
+            scores[row] = NAN;
+        }
+    }
+    __syncthreads();
+
+    const int n = h2o_select(scores, a.n_k, a.n_top, top, s);
     for (int j = n + threadIdx.x; j < a.n_top; j += H2O_SELECT_THREADS) {
         top[j] = -1;
     }
@@ -330,23 +326,17 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
 
     ggml_cuda_pool_alloc<int>         queries (ctx.pool(), n_queries*query_size(a.d)/sizeof(int));
     ggml_cuda_pool_alloc<float>       factors (ctx.pool(), n_queries);
-    ggml_cuda_pool_alloc<uint8_t>     is_excluded(ctx.pool(), tile_scores);
     ggml_cuda_pool_alloc<float>       scores  (ctx.pool(), max_round*tile_scores);
 
     a.queries  = queries.get();
     a.factors  = factors.get();
-    a.is_excluded = is_excluded.get();
     a.scores   = scores.get();
 
     cudaStream_t stream = ctx.stream();
 
-    CUDA_CHECK(cudaMemsetAsync(a.is_excluded, 0, tile_scores, stream));
     CUDA_SET_SHARED_MEMORY_LIMIT(k_score, shared_size(MAX_HEAD_SIZE));
 
     h2o_launch(k_round_queries, dim3(a.n_q, a.n_head_kv), WARP_SIZE, 0, stream, a);
-    if (a.n_excluded > 0) {
-        h2o_launch(k_mark_excluded, dim3((a.n_excluded + THREADS - 1)/THREADS, a.n_head_kv), THREADS, 0, stream, a);
-    }
 
     for (a.first_tile = 0; a.first_tile < a.n_tiles; a.first_tile += a.n_round) {
         a.n_round = (int) std::min<int64_t>(max_round, a.n_tiles - a.first_tile);
