@@ -1,93 +1,58 @@
-#include "ggml-cpu-impl.h"
-#include "ggml-cpu.h"
+#include "common.h"
 #include "ops.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 // x if it is the larger one or NaN: unlike fmaxf, NaN is kept
 static inline float max_or_nan(float max, float x) {
     return (x > max) | (x != x) ? x : max;
 }
 
-static float max_row(const float * x, int64_t n, float max) {
+template <typename T>
+static T max_row(const T * x, int64_t n) {
+    using number = type_conversion_table<T>;
+
     // independent lanes: compiles to SIMD without -ffast-math
     constexpr int n_lanes = 64;
 
     float lanes[n_lanes];
-    for (int j = 0; j < n_lanes; ++j) {
-        lanes[j] = max;
-    }
+    std::fill_n(lanes, n_lanes, -INFINITY);
 
     int64_t i = 0;
     for (; i + n_lanes <= n; i += n_lanes) {
         for (int j = 0; j < n_lanes; ++j) {
-            lanes[j] = max_or_nan(lanes[j], x[i + j]);
+            lanes[j] = max_or_nan(lanes[j], number::to_f32(x[i + j]));
         }
     }
-    for (; i < n; ++i) {
-        max = max_or_nan(max, x[i]);
+    for (int j = 0; i + j < n; ++j) {
+        lanes[j] = max_or_nan(lanes[j], number::to_f32(x[i + j]));
     }
-    for (int j = 0; j < n_lanes; ++j) {
-        max = max_or_nan(max, lanes[j]);
-    }
-
-    return max;
-}
-
-static void max_row(const float * x, int64_t n, float * dst) {
-    *dst = max_row(x, n, -INFINITY);
-}
-
-static void max_row(const ggml_fp16_t * x, int64_t n, ggml_fp16_t * dst) {
-    float buf[256];
-    float max = -INFINITY;
-
-    for (int64_t i = 0; i < n; i += 256) {
-        const int64_t n_buf = std::min<int64_t>(n - i, 256);
-        ggml_cpu_fp16_to_fp32(x + i, buf, n_buf);
-        max = max_row(buf, n_buf, max);
-    }
-
-    *dst = ggml_fp32_to_fp16(max);
+    return number::from_f32(std::accumulate(lanes, lanes + n_lanes, -INFINITY, max_or_nan));
 }
 
 template <typename T>
 static void max_rows(const ggml_compute_params * params, ggml_tensor * dst) {
-    const ggml_tensor * src0 = dst->src[0];
+    const ggml_tensor * src = dst->src[0];
 
-    GGML_TENSOR_UNARY_OP_LOCALS
+    const auto [first, end] = get_thread_range(params, src);
 
-    const int64_t nr = ggml_nrows(src0);
+    for (int64_t row = first; row < end; ++row) {
+        const int64_t i1 = row%src->ne[1];
+        const int64_t i2 = row/src->ne[1]%src->ne[2];
+        const int64_t i3 = row/src->ne[1]/src->ne[2];
 
-    // row range for this thread
-    const int64_t dr  = (nr + params->nth - 1)/params->nth;
-    const int64_t ir0 = dr*params->ith;
-    const int64_t ir1 = std::min(ir0 + dr, nr);
+        const char * x = (const char *) src->data + i1*src->nb[1] + i2*src->nb[2] + i3*src->nb[3];
 
-    for (int64_t ir = ir0; ir < ir1; ++ir) {
-        const int64_t i3 = ir/(ne02*ne01);
-        const int64_t i2 = (ir - i3*ne02*ne01)/ne01;
-        const int64_t i1 = (ir - i3*ne02*ne01 - i2*ne01);
-
-        max_row((const T *) ((const char *) src0->data + i1*nb01 + i2*nb02 + i3*nb03), ne00,
-                      (T *) (      (char *)  dst->data + i1*nb1  + i2*nb2  + i3*nb3));
+        ((T *) dst->data)[row] = max_row((const T *) x, src->ne[0]);
     }
 }
 
 void ggml_compute_forward_max_rows(const ggml_compute_params * params, ggml_tensor * dst) {
-    switch (dst->src[0]->type) {
-        case GGML_TYPE_F32:
-            {
-                max_rows<float>(params, dst);
-            } break;
-        case GGML_TYPE_F16:
-            {
-                max_rows<ggml_fp16_t>(params, dst);
-            } break;
-        default:
-            {
-                GGML_ABORT("fatal error");
-            }
+    if (dst->type == GGML_TYPE_F16) {
+        max_rows<ggml_fp16_t>(params, dst);
+    } else {
+        max_rows<float>(params, dst);
     }
 }

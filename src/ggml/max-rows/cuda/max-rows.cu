@@ -61,16 +61,9 @@ static void max_rows_cuda(const ggml_tensor * src0, ggml_tensor * dst, cudaStrea
 void ggml_cuda_op_max_rows(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
     const ggml_tensor * src0 = dst->src[0];
 
-    GGML_ASSERT(ggml_is_contiguous_rows(src0));
-
-    switch (src0->type) {
-        case GGML_TYPE_F32:
-            max_rows_cuda<float>(src0, dst, ctx.stream());
-            break;
-        case GGML_TYPE_F16:
-            max_rows_cuda<half>(src0, dst, ctx.stream());
-            break;
-        default:
-            GGML_ABORT("%s: unsupported src0 type: %s\n", __func__, ggml_type_name(src0->type));
+    if (src0->type == GGML_TYPE_F16) {
+        max_rows_cuda<half>(src0, dst, ctx.stream());
+    } else {
+        max_rows_cuda<float>(src0, dst, ctx.stream());
     }
 }
