@@ -30,7 +30,7 @@ class Attention(NamedTuple):
     o: Array
     """[n_q, n_head, d_v] weights times values"""
     sums: Array
-    """[1 or n_q, n_head_kv, n_k] weights summed over the queries that count, or not, and the query heads of each KV head"""
+    """[1 or n_q, n_head_kv, n_k] weights that count, summed over all queries or none, and each KV head's query heads"""
     m: Array
     """[n_head, n_q] largest logit"""
     l: Array  # noqa: E741

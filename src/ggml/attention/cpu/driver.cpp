@@ -32,12 +32,8 @@ h2o_attn_driver::way h2o_attn_driver::find_way() const {
 
 h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     : h2o_attn_args(dst), kernel(h2o_attn_kernel_in_use()), n_threads(n_threads), how(find_way()),
-      k(dst->src[1]), v(dst->src[2]), extra_k(*k), extra_v(*v),
-      has_column_sums(kind_of_sums == GGML_H2O_ATTN_COLUMN_SUMS),
+      k(dst->src[1]), v(dst->src[2]), has_column_sums(kind_of_sums == GGML_H2O_ATTN_COLUMN_SUMS),
       has_query_sums(kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS) {
-    extra_k.data = extra.k;
-    extra_v.data = extra.v;
-
     const int64_t lanes  = how == IN_PLACE ? H2O_ATTN_LANES : 1;
     const int64_t n_list = h2o_attn_pad(extra.n_rows);
 
@@ -168,10 +164,9 @@ void h2o_attn_driver::fuse(const state & a, int64_t d, const float * o, float m,
 
 h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t key, int64_t end) const {
     h2o_attn_key_set res = {};
-    res.k     = k;
-    res.v     = v;
+    res.k     = h2o_attn_source_of(k, k->data, h, rows_of(h), key);
+    res.v     = h2o_attn_source_of(v, v->data, h, rows_of(h), key);
     res.head  = h;
-    res.rows  = h2o_attn_rows { rows_of(h) }.from(key);
     res.n     = std::min(block_size, end - key);
     res.start = key;
     return res;
@@ -191,10 +186,9 @@ h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t be
     int32_t * first = buffer + local_keys;
 
     h2o_attn_key_set res = {};
-    res.k     = &extra_k;
-    res.v     = &extra_v;
+    res.k     = h2o_attn_source_of(k, extra.k, h, buffer, 0);
+    res.v     = h2o_attn_source_of(v, extra.v, h, buffer, 0);
     res.head  = h;
-    res.rows  = { buffer };
     res.first = first;
 
     const int64_t end = std::min(begin + local_keys, n_listed(list, h, end_query));
@@ -285,6 +279,8 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
     t.counted = counted;
     t.softcap = softcap;
     t.sinks   = sinks && how == PACKED ? row_sinks : nullptr;
+    t.next_k  = next.k;
+    t.next_v  = next.v;
     t.n_next  = next.n;
     t.logits  = weights ? weights + row*ld : s.logits;
     t.ld      = ld;
@@ -311,15 +307,12 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
             is_tame &= std::isfinite(row_sinks[r]);
         }
     }
-    if (next.n > 0) {
-        h2o_attn_find_source(next.k, next.head, next.rows, s.iota, t.next_k);
-        h2o_attn_find_source(next.v, next.head, next.rows, s.iota, t.next_v);
-    }
 
     bool is_done;
     if (how == IN_PLACE) {
-        t.k = h2o_attn_get_source(keys.k, h, keys.rows, keys.n, s.iota, s.k);
-        t.v = h2o_attn_get_source(keys.v, h, keys.rows, keys.n, s.iota, s.v);
+        t.k = h2o_attn_in_place(keys.k, keys.n, s.iota, s.k);
+        t.v = h2o_attn_in_place(keys.v, keys.n, s.iota, s.v);
+        t.next_k.rows = next.k.rows ? next.k.rows : s.iota;
         is_done = kernel.in_place(t);
     } else {
         h2o_attn_peaks peaks = keys.peaks;
@@ -387,8 +380,8 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
             next   = listed;
             next.n = 0;
             if (list + 1 < end_list) {
-                next.rows = { extra.rows_of(list + 1, h) };
-                next.n    = n_listed(list + 1, h, extra.end(list + 1, n_q));
+                next.k.rows = next.v.rows = extra.rows_of(list + 1, h);
+                next.n = n_listed(list + 1, h, extra.end(list + 1, n_q));
             }
         }
 

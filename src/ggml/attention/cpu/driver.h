@@ -120,8 +120,6 @@ private:
 
     const ggml_tensor * k;
     const ggml_tensor * v;
-    ggml_tensor         extra_k; // where extra keys are
-    ggml_tensor         extra_v;
 
     const bool has_column_sums;
     const bool has_query_sums; // of each query

@@ -11,15 +11,15 @@ void h2o_attn_plain_tile(const h2o_attn_tile & t, const h2o_attn_key_set & keys,
     const auto logits_of = [&](int kind, int row) { return t.logits + row*t.ld + (kind == 0 ? 0 : t.keys[0].n); };
 
     // f(row of the tile, its number for a key, the key or value) for each that it sees
-    const auto for_keys = [&](const ggml_tensor * h2o_attn_key_set::* tensor, const auto & f) {
+    const auto for_keys = [&](h2o_attn_source h2o_attn_key_set::* source, const auto & f) {
         std::vector<float> row;
         for (int kind = 0; kind < 2; ++kind) {
             const h2o_attn_key_set & from = kind == 0 ? keys : extra;
 
             const int64_t end = n_visible(kind, t.n_rows - 1);
             for (int64_t j = 0; j < end; ++j) {
-                row.resize((from.*tensor)->ne[0]);
-                h2o_attn_read_row(from.*tensor, from.rows[j], from.head, row.data());
+                row.resize((from.*source).d);
+                h2o_attn_read_row(from.*source, j, row.data());
                 for (int r = 0; r < t.n_rows; ++r) {
                     if (j < n_visible(kind, r)) {
                         f(r, logits_of(kind, r)[j], row);

@@ -5,68 +5,57 @@
 #include <algorithm>
 #include <cstring>
 
-void h2o_attn_read_row(const ggml_tensor * t, int64_t row, int64_t head, float * dst) {
-    const char *  src = (const char *) t->data + row*t->nb[1] + head*t->nb[2];
-    const int64_t n   = t->ne[0];
-
-    switch (t->type) {
-        case GGML_TYPE_F32:
-            memcpy(dst, src, n*sizeof(float));
-            break;
-        case GGML_TYPE_F16:
-            ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, n);
-            break;
-        case GGML_TYPE_BF16:
-            ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) src, dst, n);
-            break;
-        default:
-            ggml_get_type_traits(t->type)->to_float(src, dst, n);
-    }
+static const char * row_of(const h2o_attn_source & x, int64_t key) {
+    return x.data + (x.rows ? x.rows[key] : key)*x.stride;
 }
 
-static void prefetch_row(const ggml_tensor * t, int64_t row, int64_t head) {
-    const char *  src = (const char *) t->data + row*t->nb[1] + head*t->nb[2];
-    const int64_t n   = ggml_row_size(t->type, t->ne[0]);
+h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int64_t head, const int32_t * rows,
+        int64_t start) {
+    const char * first = (const char *) data + head*t->nb[2] + (rows ? 0 : start*t->nb[1]);
 
-    for (int64_t i = 0; i < n; i += 64) {
-        __builtin_prefetch(src + i);
+    return { first, (int64_t) t->nb[1], (int64_t) ggml_row_size(t->type, t->ne[0]), rows ? rows + start : nullptr,
+        t->type, t->ne[0] };
+}
+
+void h2o_attn_read_row(const h2o_attn_source & x, int64_t key, float * dst) {
+    const char * src = row_of(x, key);
+    switch (x.type) {
+        case GGML_TYPE_F32:
+            memcpy(dst, src, x.size);
+            break;
+        case GGML_TYPE_F16:
+            ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, x.d);
+            break;
+        case GGML_TYPE_BF16:
+            ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) src, dst, x.d);
+            break;
+        default:
+            ggml_get_type_traits(x.type)->to_float(src, dst, x.d);
     }
 }
 
 void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
-    prefetch_row(keys.k, keys.rows[key], keys.head);
-    prefetch_row(keys.v, keys.rows[key], keys.head);
-}
-
-bool h2o_attn_find_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, const int32_t * iota,
-        h2o_attn_source & res) {
-    res.data   = (const char *) t->data + h*t->nb[2] + (rows.list ? 0 : rows.start*t->nb[1]);
-    res.stride = t->nb[1];
-    res.size   = ggml_row_size(t->type, t->ne[0]);
-    res.rows   = rows.list ? rows.list : iota;
-
-    switch (t->type) {
-        case GGML_TYPE_F32:  res.type = H2O_ATTN_F32;  return true;
-        case GGML_TYPE_F16:  res.type = H2O_ATTN_F16;  return true;
-        case GGML_TYPE_BF16: res.type = H2O_ATTN_BF16; return true;
-        case GGML_TYPE_Q8_0: res.type = H2O_ATTN_Q8_0; return true;
-        default:             return false;
-    }
-}
-
-h2o_attn_source h2o_attn_get_source(const ggml_tensor * t, int64_t h, h2o_attn_rows rows, int64_t n,
-        const int32_t * iota,
-        float * converted) {
-    h2o_attn_source res;
-    if (!h2o_attn_find_source(t, h, rows, iota, res) || t->ne[0] % H2O_ATTN_LANES != 0) {
-        const int64_t d = h2o_ceil_div(t->ne[0], H2O_ATTN_LANES)*H2O_ATTN_LANES;
-        for (int64_t i = 0; i < n; ++i) {
-            h2o_attn_read_row(t, rows[i], h, converted + i*d);
-            std::fill(converted + i*d + t->ne[0], converted + (i + 1)*d, 0.0f);
+    for (const h2o_attn_source & x : { keys.k, keys.v }) {
+        for (int64_t i = 0; i < x.size; i += 64) {
+            __builtin_prefetch(row_of(x, key) + i);
         }
-        res = { converted, (int64_t) (d*sizeof(float)), 0, iota, H2O_ATTN_F32 };
     }
-    return res;
+}
+
+h2o_attn_source h2o_attn_in_place(h2o_attn_source x, int64_t n, const int32_t * iota, float * converted) {
+    const bool is_known = x.type == GGML_TYPE_F32 || x.type == GGML_TYPE_F16 || x.type == GGML_TYPE_BF16 ||
+            x.type == GGML_TYPE_Q8_0;
+    if (is_known && x.d % H2O_ATTN_LANES == 0) {
+        x.rows = x.rows ? x.rows : iota;
+        return x;
+    }
+    const int64_t d = h2o_ceil_div(x.d, H2O_ATTN_LANES)*H2O_ATTN_LANES;
+    for (int64_t i = 0; i < n; ++i) {
+        h2o_attn_read_row(x, i, converted + i*d);
+        std::fill(converted + i*d + x.d, converted + (i + 1)*d, 0.0f);
+    }
+    const int64_t size = d*sizeof(float);
+    return { (const char *) converted, size, size, iota, GGML_TYPE_F32, d };
 }
 
 // without their sign, floats are ordered like integers, and NaN comes last
@@ -90,10 +79,10 @@ h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn
         float * scratch) {
     const int64_t n = std::min<int64_t>(H2O_ATTN_KEYS, keys.n - key);
 
-    const auto pack = [&](const ggml_tensor * t, decltype(kernel.pack_k) pack_rows, float * packed) {
-        const int64_t d = t->ne[0];
+    const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {
+        const int64_t d = x.d;
         for (int64_t i = 0; i < n; ++i) {
-            h2o_attn_read_row(t, keys.rows[key + i], keys.head, scratch + i*d);
+            h2o_attn_read_row(x, key + i, scratch + i*d);
         }
         std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
         pack_rows(scratch, d, key, h2o_attn_pad(keys.n), packed);

@@ -126,7 +126,8 @@ static void launch_attention(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & pa
             a.part_l = a.part_m + n_states;
         }
 
-        h2o_launch(h2o_attn_queries<T>, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS), a.n_head_kv), H2O_ATTN_QUERY_WARPS*WARP_SIZE, 0, stream, a);
+        h2o_launch(h2o_attn_queries<T>, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS), a.n_head_kv),
+                H2O_ATTN_QUERY_WARPS*WARP_SIZE, 0, stream, a);
 
         const auto kernel = h2o_attn_tiles<T, d, n_warps>;
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);

@@ -55,12 +55,12 @@ struct row_q8_0 {
 
 // f(the type)
 template <typename F>
-inline void with_type(h2o_attn_type type, const F & f) {
+inline void with_type(ggml_type type, const F & f) {
     switch (type) {
-        case H2O_ATTN_F32:  f(row_f32 ()); break;
-        case H2O_ATTN_F16:  f(row_f16 ()); break;
-        case H2O_ATTN_BF16: f(row_bf16()); break;
-        case H2O_ATTN_Q8_0: f(row_q8_0()); break;
+        case GGML_TYPE_F32:  f(row_f32 ()); break;
+        case GGML_TYPE_F16:  f(row_f16 ()); break;
+        case GGML_TYPE_BF16: f(row_bf16()); break;
+        default:             f(row_q8_0()); break;
     }
 }
 
@@ -86,7 +86,7 @@ inline vec_f add_quads(const vec_f * x) {
 }
 
 inline const char * row_of(const h2o_attn_source & x, int64_t key) {
-    return (const char *) x.data + x.rows[key]*x.stride;
+    return x.data + x.rows[key]*x.stride;
 }
 
 // The CPU does not foresee rows by index.

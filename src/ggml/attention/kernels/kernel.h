@@ -3,7 +3,7 @@
 // The part of ggml_h2o_attn that is compiled once for each instruction set. Its files include no headers with inline
 // functions: the linker could take a copy that was compiled for another CPU.
 
-#include <stdint.h>
+#include "ggml.h"
 
 // numbers of keys and the head sizes are rounded up to this in packed K and V
 constexpr int H2O_ATTN_PAD = 32;
@@ -20,20 +20,14 @@ constexpr int64_t h2o_attn_pad(int64_t n) {
     return (n + H2O_ATTN_PAD - 1)/H2O_ATTN_PAD*H2O_ATTN_PAD;
 }
 
-enum h2o_attn_type {
-    H2O_ATTN_F32,
-    H2O_ATTN_F16,
-    H2O_ATTN_BF16,
-    H2O_ATTN_Q8_0,
-};
-
 // Keys or values in the cache.
 struct h2o_attn_source {
-    const void    * data;
+    const char    * data;
     int64_t         stride; // bytes from row to row
     int64_t         size;   // bytes of a row
-    const int32_t * rows;   // of each key
-    h2o_attn_type   type;
+    const int32_t * rows;   // of each key; except for kernels, NULL: consecutive rows
+    ggml_type       type;   // for kernels: F32, F16, BF16 or Q8_0
+    int64_t         d;      // numbers of a row
 };
 
 // Row r of a tile sees the first visible[r] of these keys. visible ascends.
