@@ -46,7 +46,7 @@ struct h2o_cuda_attn : h2o_attn_args<int> {
     // index of a row's rounded q
     __device__ __forceinline__ int64_t place_of(int row, int h) const { return (int64_t) h*n_q*group + row; }
 
-    int tile_rows() const { return (extra.tile < n_q ? extra.tile : n_q)*group; }
+    __host__ __device__ __forceinline__ int tile_rows() const { return (extra.tile < n_q ? extra.tile : n_q)*group; }
 
     __device__ __forceinline__ int64_t part_state(int part, int64_t state) const {
         return (int64_t) part*n_head*n_q + state;
