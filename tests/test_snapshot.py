@@ -497,7 +497,7 @@ def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) ->
         bad: list[tuple[bytes, str]] = [
             (state[: own + 20], "refuses the state"),
             (state[: header + 40], "refuses the state"),
-            (_with_int(state, own + 4, 99), "of version 99, expected 16"),
+            (_with_int(state, own + 4, 99), "of version 99, expected 17"),
             (_with_int(state, own + 8, 99), "other H2O parameters"),
             (_with_int(state, header, 2**31), "damaged"),
             (_with_int(state, header + 4, 41), "damaged"),

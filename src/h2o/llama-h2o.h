@@ -91,7 +91,7 @@ struct llama_h2o_params {
     uint64_t dense_layers[LLAMA_H2O_MAX_LAYERS/64];
 
     // K and V outside of the memory set and the open chunk are dropped: the cache does not grow with the text. Needs
-    // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store and NGRAMS
+    // SINGLE_PASS, DECODE_MEMORY and either no lookup or a cold store
     bool evict;
 
     enum llama_h2o_positions positions; // CACHE: needs evict and no cold store, and keys that only RoPE has rotated
@@ -199,7 +199,7 @@ struct llama_h2o_stats {
     uint64_t bytes_kept;         // of these, in use: memory sets, the open chunk, and all else that is not evicted
     uint64_t bytes_dropped;      // K and V of the sequence that are evicted and in no cold store
     uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
-    uint64_t bytes_scores;       // score tensors, and what generated tokens give to them
+    uint64_t bytes_scores;       // score tensors
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_cold;         // what the cold store holds
     uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2

@@ -111,7 +111,7 @@ bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
         return false;
     }
 
-    kv->sequence.add_tokens(n, /*scored =*/ false);
+    kv->sequence.add_tokens(n, /*generated =*/ true); // unscored
     return true;
 }
 

@@ -216,11 +216,11 @@ uint32_t h2o_context::rewind_step(const llama_h2o_kv & kv) const {
 }
 
 uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
-    if (caches.side.empty()) {
-        return kv.sequence.rewind_limit();
+    if (rewind_step(kv) == 1) {
+        return 0;
     }
     uint32_t pos = kv.state().n_tokens;
-    while (pos > kv.sequence.rewind_limit() && caches.side.can_rewind(kv.id, pos - 1)) {
+    while (pos > 0 && can_rewind(kv, pos - 1)) {
         pos--;
     }
     return pos;

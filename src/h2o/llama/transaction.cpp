@@ -5,12 +5,12 @@
 #include <exception>
 
 h2o_transaction::h2o_transaction(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens)
-    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_scored(steps.back().phase != h2o_step::DECODE) {
+    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE) {
     const auto & context = kv.context;
     const auto & config  = context.config;
     const auto & first   = steps.front();
 
-    // decode steps change scores and memory sets only if they begin a chunk
+    // a generated token that begins no chunk changes nothing, or has a checkpoint of the sequence
     if (first.phase != h2o_step::DECODE || steps.size() > 1 || first.pos % config.chunk_size == 0) {
         const uint32_t open_start = kv.state().open_start(config);
 
@@ -36,6 +36,10 @@ h2o_transaction::~h2o_transaction() {
         for (auto * backend : kv.context.backends) {
             ggml_backend_synchronize(backend);
         }
+        const auto & own = kv.state().checkpoints;
+        if (const auto it = own.find(start); !checkpoint && it != own.end()) {
+            checkpoint = it->second;
+        }
         kv.context.go_back(kv, start, checkpoint, rows, /*moves_keys =*/ false);
         kv.context.caches.side.go_back(kv.id, start, windows.get());
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
@@ -44,7 +48,7 @@ h2o_transaction::~h2o_transaction() {
 }
 
 void h2o_transaction::commit() {
-    kv.sequence.add_tokens(n_tokens, is_scored);
+    kv.sequence.add_tokens(n_tokens, is_generated);
     kv.context.caches.side.drop_spare(kv.id);
     is_committed = true;
 }

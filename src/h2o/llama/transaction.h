@@ -22,11 +22,11 @@ private:
     llama_h2o_kv & kv;
 
     const uint32_t n_tokens;
-    const bool     is_scored;
+    const bool     is_generated;
 
     bool is_committed = false;
 
-    std::optional<h2o_checkpoint> checkpoint; // before the call; none if it only adds tokens
+    std::optional<h2o_checkpoint> checkpoint; // before the call; none if the sequence has one, or needs none
     std::optional<h2o_row_copies> rows;       // before the call; none if it moves no rows
 
     std::shared_ptr<const std::vector<uint8_t>> windows; // of side caches

@@ -10,9 +10,8 @@ struct h2o_checkpoint {
         uint32_t n_built;
 
         std::vector<int32_t> memory;        // [n_head_kv, n] positions of the current memory set, ascending
-        std::vector<float>   memory_scores; // [n_head_kv, n]; without scores this and the next two are empty
+        std::vector<float>   memory_scores; // [n_head_kv, n]; without scores this and the next one are empty
         std::vector<float>   scores;        // [n_tokens - first, n_head_kv] of the positions from `first` on
-        std::vector<float>   generated;     // sums of the generated tokens, see h2o_generated; or empty
     };
 
     uint32_t n_tokens;

@@ -9,28 +9,31 @@
 #include <utility>
 
 h2o_checkpoint h2o_sequence::record(uint32_t end, uint32_t first) const {
-    h2o_checkpoint res = { end, std::min(st.n_scored, end), first, st.is_scored, st.is_by_hand, {}, nullptr };
+    const uint32_t n_scored = end > st.n_tokens ? end : std::min(st.n_scored, end);
+    h2o_checkpoint res = { end, n_scored, first, st.is_scored, st.is_by_hand, {}, nullptr };
 
     for (const auto & layer : st.layers) {
-        h2o_checkpoint::layer r;
-        r.n_built = layer.n_built;
-        r.memory  = layer.memory;
-        for (uint32_t h = 0; h < layer.n_head_kv && st.is_scored; ++h) {
-            for (size_t i = 0; i < layer.n_memory(); ++i) {
-                r.memory_scores.push_back(layer.memory_score(h, i));
-            }
-        }
-        for (uint32_t pos = first; pos < end && st.is_scored; ++pos) {
-            for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-                r.scores.push_back(pos < layer.end() ? layer.score(h, pos) : 0.0f);
-            }
-        }
-        if (end > st.n_scored && st.is_scored) {
-            const uint32_t n = end <= st.n_folded ? 0 : std::min(end - st.n_folded, layer.generated.n_tokens());
-            r.generated = layer.generated.sum(n, layer.n_memory() + end - st.open_start(config));
-        }
-        res.layers.push_back(std::move(r));
+        res.layers.push_back(record(layer, end, first));
     }
+    return res;
+}
+
+h2o_checkpoint::layer h2o_sequence::record(const h2o_layer & layer, uint32_t end, uint32_t first) const {
+    h2o_checkpoint::layer res = { layer.n_built, layer.memory, {}, {} };
+    if (!st.is_scored) {
+        return res;
+    }
+    res.memory_scores.reserve(layer.memory.size());
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        for (size_t i = 0; i < layer.n_memory(); ++i) {
+            res.memory_scores.push_back(layer.memory_score(h, i));
+        }
+    }
+    const auto score = [&](uint32_t pos) { // those of unscored tokens are 0
+        return layer.scores.begin() + (size_t) (std::min(pos, layer.end()) - layer.first)*layer.n_head_kv;
+    };
+    res.scores.assign(score(first), score(end));
+    res.scores.resize((size_t) (end - first)*layer.n_head_kv);
     return res;
 }
 
@@ -74,21 +77,12 @@ void h2o_sequence::restore(const h2o_checkpoint & record) {
                 layer.memory_score(h, i) = r.memory_scores[h*layer.n_memory() + i];
             }
         }
-        layer.generated.assign(r.generated);
     }
 
     st.n_tokens = record.n_tokens;
     st.n_scored = record.n_scored;
-    st.n_folded = record.n_tokens;
+    st.generated_start = std::min(st.generated_start, st.n_tokens);
     st.is_by_hand = record.is_by_hand;
-    if (!st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY) {
-        // no generated token is scored here, but the record may be of a context with another `decode`
-        if (!st.is_scored || record.layers[0].generated.empty()) {
-            st.n_folded = record.n_scored;
-        } else {
-            settle();
-        }
-    }
 
     st.checkpoints.erase(st.checkpoints.upper_bound(st.n_tokens), st.checkpoints.end());
     if (st.n_tokens % config.chunk_size == 0 && st.n_memory_sets()*config.chunk_size < st.n_tokens) {
@@ -103,7 +97,6 @@ static void drop_scores(std::map<uint32_t, h2o_checkpoint> & checkpoints) {
         for (auto & layer : record.layers) {
             layer.memory_scores.clear();
             layer.scores.clear();
-            layer.generated.clear();
         }
     }
 }
@@ -124,6 +117,7 @@ void h2o_sequence::restore(h2o_saved_sequence saved) {
     restore(saved.record);
     if (saved.checkpoints) {
         st.checkpoints = std::move(*saved.checkpoints);
+        st.generated_start = st.n_tokens;
         forget_checkpoints();
     }
     if (!st.is_scored) {
@@ -136,14 +130,6 @@ void h2o_sequence::keep_scores(bool keep) {
     if (st.n_tokens == 0) {
         st.is_scored = wants_scores;
     }
-}
-
-uint32_t h2o_sequence::rewind_limit() const {
-    const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
-    if (rewind_step() == 1) {
-        return config.evict ? n_closed : 0;
-    }
-    return std::max(n_closed, st.n_folded);
 }
 
 // With an index of keys the queries of a tile choose together: a part of a tile cannot be removed.
@@ -160,7 +146,7 @@ bool h2o_sequence::is_on_grid(uint32_t pos) const {
 
 // Tokens from pos on have changed only what can be undone without a checkpoint.
 bool h2o_sequence::is_open(uint32_t pos) const {
-    return pos >= st.n_memory_sets()*config.chunk_size && (pos >= st.n_folded || pos == st.n_scored || is_on_grid(pos));
+    return pos >= st.n_memory_sets()*config.chunk_size && (pos >= st.n_scored || is_on_grid(pos));
 }
 
 bool h2o_sequence::is_recorded(uint32_t pos) const {
@@ -177,9 +163,7 @@ bool h2o_sequence::can_rewind(uint32_t pos) const {
 std::vector<uint32_t> h2o_sequence::state_points() const {
     std::vector<uint32_t> res;
     const auto            add = [&](uint32_t pos) {
-        const bool is_kept = !st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY || pos == st.n_scored ||
-                pos == st.n_tokens;
-        if (is_recorded(pos) || (is_kept && is_open(pos))) {
+        if (is_open(pos) || (is_recorded(pos) && !is_generated(pos))) {
             res.push_back(pos);
         }
     };
@@ -196,16 +180,22 @@ std::vector<uint32_t> h2o_sequence::state_points() const {
 }
 
 std::optional<h2o_checkpoint> h2o_sequence::checkpoint_of(uint32_t pos) const {
-    if (pos >= st.n_tokens || is_open(pos)) {
+    if (is_open(pos)) {
         return {};
     }
-    return is_on_grid(pos) ? record_at(pos) : st.checkpoints.at(pos);
+    if (is_on_grid(pos)) {
+        return record_at(pos);
+    }
+    const auto it = st.checkpoints.find(pos);
+
+    return it == st.checkpoints.end() ? std::nullopt : std::optional(it->second);
 }
 
 void h2o_sequence::mark() {
     if (st.n_tokens % config.chunk_size == 0 || rewind_step() > 0) {
         return;
     }
+    set_generated_start(st.n_tokens);
     st.checkpoints.insert_or_assign(st.n_tokens, record(st.n_tokens, st.open_start(config)));
 
     std::vector<uint32_t> marks;
@@ -220,7 +210,7 @@ void h2o_sequence::mark() {
 }
 
 void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {
-    st.checkpoints.rbegin()->second.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
+    st.checkpoints.at(st.n_memory_sets()*config.chunk_size).side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
     forget_sides(call_start);
 }
 
@@ -236,26 +226,23 @@ void h2o_sequence::rewind(uint32_t pos) {
         if (layer.end() > pos) {
             layer.set_end(pos);
         }
-        if (pos < st.n_folded) {
-            layer.generated.assign({});
-        } else {
-            layer.generated.truncate(std::min(layer.generated.n_tokens(), pos - st.n_folded));
-        }
     }
     st.n_tokens = pos;
     st.n_scored = std::min(st.n_scored, pos);
-    st.n_folded = std::min(st.n_folded, pos);
+    st.generated_start = std::min(st.generated_start, pos);
     st.checkpoints.erase(st.checkpoints.upper_bound(pos), st.checkpoints.end());
     truncate_text();
 }
 
-// all boundaries but the last, unless they are kept; with eviction also the starts of calls in closed chunks
+// all boundaries but the last, unless they are kept; with eviction also the starts of calls in closed chunks, and where
+// positions tell as much all of these
 void h2o_sequence::forget_checkpoints() {
     const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
 
     for (auto it = st.checkpoints.begin(); it != st.checkpoints.end();) {
         const bool is_boundary = it->first % config.chunk_size == 0;
-        const bool is_kept     = it->first >= n_closed || (is_boundary ? keep_history : !config.evict);
+        const bool is_kept     = (is_boundary || rewind_step() == 0) &&
+                (it->first >= n_closed || (is_boundary ? keep_history : !config.evict));
 
         it = is_kept ? std::next(it) : st.checkpoints.erase(it);
     }

@@ -28,12 +28,12 @@ void h2o_sequence::clear() {
     st = std::move(empty);
 }
 
-void h2o_sequence::add_tokens(uint32_t n_tokens, bool scored) {
+void h2o_sequence::add_tokens(uint32_t n_tokens, bool generated) {
     st.n_tokens += n_tokens;
-    if (scored) {
+    if (!generated || scores_generated()) {
         st.n_scored = st.n_tokens;
-        st.n_folded = st.n_tokens;
     }
+    set_generated_start(generated ? std::max(st.generated_start, st.n_memory_sets()*config.chunk_size) : st.n_tokens);
 
     forget_checkpoints();
     forget_sides(0);
@@ -56,10 +56,8 @@ std::optional<h2o_selection> h2o_sequence::begin_step(const h2o_step & step, con
     // phase 1 shows chunks to themselves only
     auto res = step.phase == h2o_step::INTRA ? std::nullopt : close_chunk(step.pos);
 
-    if (step.phase == h2o_step::DECODE) {
+    if (step.phase == h2o_step::DECODE && scores_generated()) {
         begin_generated(step.pos, step.pos + step.n_tokens);
-    } else {
-        settle();
     }
     return res;
 }
@@ -80,7 +78,11 @@ void h2o_sequence::add_scores(uint32_t i_layer, const h2o_columns & columns, con
 }
 
 void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, const float * sums, size_t stride) {
-    st.layers[i_layer].generated.append(sums, stride, columns.n_memory + columns.n);
+    const uint32_t pos = columns.first + columns.n - 1; // of the token
+    if (pos > st.n_tokens) { // a later one of a draft
+        st.checkpoints.at(pos).layers[i_layer] = record(st.layers[i_layer], pos, columns.first);
+    }
+    add_scores(i_layer, columns, sums, stride);
 }
 
 void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const h2o_tile_choice & keys) {
@@ -94,44 +96,30 @@ void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, co
 }
 
 void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
-    constexpr uint32_t MAX = h2o_config::MAX_GENERATED;
-
-    if (!st.is_scored || config.decode != LLAMA_H2O_DECODE_MEMORY || end - st.n_folded <= MAX) {
-        return;
+    if (pos == st.generated_start) {
+        mark();
     }
-    const uint32_t n_folded = std::min(pos, std::max(end - MAX, st.n_folded + MAX/2));
-    for (auto & layer : st.layers) {
-        layer.generated.fold(n_folded - st.n_folded);
+    for (uint32_t p = pos; p < end; ++p) {
+        if (p % config.chunk_size != 0) { // else it is a boundary
+            st.checkpoints.emplace(p, record(p, config.chunk_start(p)));
+        }
     }
-    st.n_folded = n_folded;
+    for (auto it = st.checkpoints.begin(); it->first + h2o_config::MAX_GENERATED < end;) {
+        it = is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
+    }
 }
 
-void h2o_sequence::settle() {
-    const uint32_t n_generated = st.n_generated();
-    if (n_generated == st.n_scored) {
-        return;
+void h2o_sequence::set_generated_start(uint32_t pos) {
+    for (auto it = st.checkpoints.begin(); it != st.checkpoints.lower_bound(pos);) {
+        it = is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
     }
-    const uint32_t start = st.open_start(config);
-    for (auto & layer : st.layers) {
-        const h2o_columns columns = { (uint32_t) layer.n_memory(), start, n_generated - start };
-        const size_t      n       = columns.n_memory + columns.n;
-
-        const auto sums = layer.generated.sum(layer.generated.n_tokens(), n);
-        if (!sums.empty()) {
-            add_scores(layer.index, columns, sums.data(), n);
-        }
-        layer.generated.assign({});
-    }
-    st.n_scored = n_generated;
-    st.n_folded = n_generated;
+    st.generated_start = pos;
 }
 
 std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
     if (pos == 0 || pos % config.chunk_size != 0 || st.n_memory_sets() >= pos/config.chunk_size) {
         return {};
     }
-    settle();
-
     h2o_selection res = { (uint32_t) st.layers[0].n_memory(), config.n_memory(pos), {} };
     res.from.resize(st.layers.size());
 
@@ -152,7 +140,6 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
     }
 
     h2o_checkpoint r = record(pos, pos);
-    r.n_tokens = pos;
     r.n_scored = pos;
     st.checkpoints.insert_or_assign(pos, std::move(r));
 

@@ -38,14 +38,13 @@ public:
     void clear();
 
     // A call has computed n_tokens tokens.
-    void add_tokens(uint32_t n_tokens, bool scored);
+    void add_tokens(uint32_t n_tokens, bool generated);
 
     // The step is computed next. ids: its tokens, none if an earlier step had them.
     // Lazy build: if it begins a chunk, the memory sets of the one before are built, once, and returned.
     std::optional<h2o_selection> begin_step(const h2o_step & step, const std::vector<int32_t> & ids);
 
-    // Attention that positions have received: sums [n_head_kv, stride]. Generated tokens' sums come token by token, and
-    // are added to the scores when the chunk is closed.
+    // Attention that positions have received: sums [n_head_kv, stride]. Generated tokens' sums come token by token.
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
@@ -62,22 +61,21 @@ public:
     // evicted. memory [n_head_kv, n], ascending, as many as config.n_memory(n_tokens)
     void set_memory(uint32_t layer, std::vector<int32_t> memory);
 
-    // Tokens from this position on can be undone singly.
-    uint32_t rewind_limit() const;
-
     // Nothing of the past changes later, neither scores nor memory sets: the sequence can be cut at every
     // `rewind_step` positions of a chunk, with eviction of the open one. 0: it cannot.
     uint32_t rewind_step() const;
 
-    // pos is on the grid of rewind_step(), or >= rewind_limit(), or where generated tokens begin, or has a checkpoint
+    // pos is on the grid of rewind_step(), or the tokens after it have left no trace, or it has a checkpoint
     bool can_rewind(uint32_t pos) const;
 
-    // Positions at which a sequence that is restored from this one's record can be cut, ascending. It scores generated
-    // tokens at once: with decode = memory they cannot be undone singly.
+    // Positions at which a sequence that is restored from this one's state can be cut, ascending.
     std::vector<uint32_t> state_points() const;
 
     // the checkpoint to restore for that, if one is needed
     std::optional<h2o_checkpoint> checkpoint_of(uint32_t pos) const;
+
+    // The checkpoint here lets a generated token be undone. A state has none of these.
+    bool is_generated(uint32_t pos) const { return pos > st.generated_start && pos % config.chunk_size != 0; }
 
     // A prompt continues here, within a chunk: the sequence can be cut here, with eviction until the chunk is closed.
     // Of more than MAX_MARKS such positions the first ones, where a document may end, and the last ones are kept. Only
@@ -121,11 +119,17 @@ public:
 private:
     std::optional<h2o_selection> close_chunk(uint32_t pos);
 
-    // The next tokens, up to `end`, are generated and scored: makes room to undo them singly.
+    // generated tokens change scores
+    bool scores_generated() const { return st.is_scored && config.decode == LLAMA_H2O_DECODE_MEMORY; }
+
+    // The next tokens, up to `end`, are generated and scored: each gets a checkpoint before it. The last MAX_GENERATED
+    // keep theirs, and so does the first one.
     void begin_generated(uint32_t pos, uint32_t end);
 
-    // What generated tokens give is added to the scores.
-    void settle();
+    // generated tokens before pos cannot be undone any more
+    void set_generated_start(uint32_t pos);
+
+    h2o_checkpoint::layer record(const h2o_layer & layer, uint32_t end, uint32_t first) const;
 
     // the checkpoint at a position of the grid of rewind_step()
     h2o_checkpoint record_at(uint32_t pos) const;

@@ -5,26 +5,18 @@
 #include <optional>
 
 std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h2o_layer & layer) const {
-    const size_t   n         = layer.n_memory();
-    const uint32_t start     = open_start(config);
-    const size_t   n_columns = n + n_tokens - start;
-
-    const auto generated = layer.generated.sum(layer.generated.n_tokens(), n_columns);
-
-    // generated tokens' attention to the memory set's i-th position, and from the n-th on to the open chunk
-    const auto sum = [&](uint32_t h, size_t i) { return generated.empty() ? 0.0f : generated[h*n_columns + i]; };
+    const size_t n = layer.n_memory();
 
     std::vector<float> res((size_t) layer.n_head_kv*n_tokens, NAN);
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
         float * dst = res.data() + (size_t) h*n_tokens;
 
         for (uint32_t pos = layer.first; pos < n_tokens; ++pos) {
-            const float score = pos < layer.end() ? layer.score(h, pos) : 0.0f;
-            dst[pos] = pos < start ? score : score + sum(h, n + pos - start);
+            dst[pos] = pos < layer.end() ? layer.score(h, pos) : 0.0f;
         }
         for (size_t i = 0; i < n; ++i) {
             if (const uint32_t pos = layer.memory[h*n + i]; pos < n_tokens) { // stand-alone: tokens may come later
-                dst[pos] = layer.memory_score(h, i) + sum(h, i);
+                dst[pos] = layer.memory_score(h, i);
             }
         }
     }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "h2o/config/config.h"
-#include "h2o/sequence/generated.h"
 #include "h2o/sequence/checkpoint.h"
 #include "h2o/text/lookup.h"
 
@@ -34,15 +33,13 @@ struct h2o_layer {
     std::vector<float> scores;
     uint32_t           first = 0;
 
-    h2o_generated generated;
-
     std::map<uint32_t, h2o_tile_choice> extra_keys; // by tile; of a chunk at least, unless tokens were removed
 
     // from this tile on
     void forget_extra_keys(uint32_t tile) { extra_keys.erase(extra_keys.lower_bound(tile), extra_keys.end()); }
 
     h2o_layer(uint32_t index, int32_t il, uint32_t n_head, uint32_t n_head_kv)
-        : index(index), il(il), n_head(n_head), n_head_kv(n_head_kv), generated(n_head_kv) {}
+        : index(index), il(il), n_head(n_head), n_head_kv(n_head_kv) {}
 
     size_t n_memory() const { return memory.size()/n_head_kv; }
 
@@ -67,14 +64,15 @@ struct h2o_layer {
 struct h2o_sequence_state {
     uint32_t n_tokens = 0;
     uint32_t n_scored = 0; // the tokens before it have changed scores
-    uint32_t n_folded = 0; // generated tokens from here on can be undone singly
+    uint32_t generated_start = 0; // the last tokens, from here on, were generated
 
     bool is_scored  = false; // layers have scores
     bool is_by_hand = false; // a memory set was replaced
 
     std::vector<h2o_layer> layers;
 
-    // By position: boundaries, made when the next chunk begins, and starts of a prompt's calls within a chunk.
+    // By position: boundaries, made when the next chunk begins, and within a chunk starts of a prompt's calls and scored
+    // generated tokens.
     std::map<uint32_t, h2o_checkpoint> checkpoints;
 
     std::optional<h2o_lookup> text; // with a lookup budget and retrieval by n-grams
@@ -86,9 +84,6 @@ struct h2o_sequence_state {
         }
         return res;
     }
-
-    // the end of the generated tokens that are scored
-    uint32_t n_generated() const { return n_folded + layers[0].generated.n_tokens(); }
 
     // first position of the open chunk; a complete one is open until its memory set is built
     uint32_t open_start(const h2o_config & config) const {

@@ -5,25 +5,11 @@
 #include <stdexcept>
 #include <utility>
 
-static constexpr size_t MIN_SLOTS = 16;
-
-// as push_back, with a fifth of free room at most
-template <typename T>
-static void append_to(std::vector<T> & v, T x) {
-    if (v.size() == v.capacity()) {
-        v.reserve(v.size() + v.size()/5 + 1);
-    }
-    v.push_back(x);
-}
-
-h2o_lookup::h2o_lookup(const llama_h2o_params & params) : params(params) {
-    clear_index();
-}
+h2o_lookup::h2o_lookup(const llama_h2o_params & params) : params(params) {}
 
 void h2o_lookup::clear_index() {
-    for (uint32_t i = 0; i < N_GRAM; ++i) {
-        grams[i] = { i + 1, 0, std::vector<gram_index::slot>(MIN_SLOTS), {} };
-    }
+    grams.clear();
+    n_indexed = 0;
 }
 
 void h2o_lookup::append(const int32_t * ids, size_t n) {
@@ -34,7 +20,7 @@ void h2o_lookup::append(const int32_t * ids, size_t n) {
 }
 
 void h2o_lookup::truncate(uint32_t n) {
-    if (n < grams[0].prev.size()) {
+    if (n < n_indexed) {
         clear_index();
     }
     tokens.resize(std::min<size_t>(n, tokens.size()));
@@ -43,74 +29,45 @@ void h2o_lookup::truncate(uint32_t n) {
 }
 
 size_t h2o_lookup::bytes() const {
-    size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t);
-    for (const gram_index & gram : grams) {
-        res += gram.slots.capacity()*sizeof(gram.slots[0]) + gram.prev.capacity()*sizeof(gram.prev[0]);
+    constexpr size_t NODE = sizeof(decltype(grams)::value_type) + 3*sizeof(void *); // with a hash, a link, the heap's own
+
+    size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t) + grams.size()*NODE +
+            grams.bucket_count()*sizeof(void *);
+    for (const auto & positions : prev) {
+        res += positions.capacity()*sizeof(positions[0]);
     }
     return res;
 }
 
-uint32_t h2o_lookup::home(const gram_index & gram, uint32_t pos) const {
+size_t h2o_lookup::gram_hash::operator()(const gram & gram) const {
     uint64_t h = 0;
-    for (uint32_t i = 0; i < gram.length; ++i) {
-        h = (h ^ (uint32_t) tokens[pos - i])*0x9e3779b97f4a7c15u;
+    for (const int32_t x : gram) {
+        h = (h ^ (uint32_t) x)*0x9e3779b97f4a7c15u;
         h ^= h >> 32;
     }
-    h *= 0xd6e8feb86659fd93u;
-
-    return (h >> 32)*gram.slots.size() >> 32;
+    return h;
 }
 
-uint32_t h2o_lookup::find(const gram_index & gram, uint32_t pos) const {
-    const auto is_same = [&](uint32_t a) {
-        for (uint32_t i = 0; i < gram.length; ++i) {
-            if (tokens[a - i] != tokens[pos - i]) {
-                return false;
-            }
-        }
-        return true;
-    };
-
-    uint32_t i = home(gram, pos);
-    while (gram.slots[i].n > 0 && !is_same(gram.slots[i].head)) {
-        i = i + 1 < gram.slots.size() ? i + 1 : 0;
+h2o_lookup::gram h2o_lookup::gram_at(uint32_t pos, uint32_t length) const {
+    gram res = { (int32_t) length };
+    for (uint32_t i = 0; i < length; ++i) {
+        res[1 + i] = tokens[pos - i];
     }
-    return i;
-}
-
-void h2o_lookup::grow(gram_index & gram) const {
-    std::vector<gram_index::slot> old(gram.slots.size() + gram.slots.size()/5);
-
-    old.swap(gram.slots);
-    for (const auto & slot : old) {
-        if (slot.n > 0) {
-            gram.slots[find(gram, slot.head)] = slot;
-        }
-    }
-}
-
-void h2o_lookup::add_position(gram_index & gram) const {
-    const int32_t pos = gram.prev.size();
-    if ((uint32_t) pos + 1 < gram.length) {
-        append_to(gram.prev, -1);
-        return;
-    }
-    if (gram.n_used >= gram.slots.size()/5*4) {
-        grow(gram);
-    }
-    auto & slot = gram.slots[find(gram, pos)];
-    append_to(gram.prev, slot.n > 0 ? slot.head : -1);
-    slot.head = pos;
-    gram.n_used += slot.n++ == 0;
+    return res;
 }
 
 void h2o_lookup::index_to(uint32_t n) {
-    if (n < grams[0].prev.size()) {
+    if (n < n_indexed) {
         clear_index();
     }
-    for (gram_index & gram : grams) {
-        while (gram.prev.size() < n) {
-            add_position(gram);
+    for (auto & positions : prev) {
+        positions.resize(n, -1);
+    }
+    for (; n_indexed < n; ++n_indexed) {
+        for (uint32_t length = 1; length <= std::min(N_GRAM, n_indexed + 1); ++length) {
+            auto & found = grams[gram_at(n_indexed, length)];
+            prev[length - 1][n_indexed] = std::exchange(found.newest, n_indexed);
+            found.n++;
         }
     }
 }
@@ -183,7 +140,7 @@ static constexpr follower FOLLOWERS[4] = { { 1, 1.0 }, { 0, 0.5 }, { 2, 0.5 }, {
 
 void h2o_lookup::choose_for(uint32_t query) {
     const int32_t begin = params.sink_tokens;
-    const int32_t end   = grams[0].prev.size();
+    const int32_t end   = n_indexed;
     if (params.lookup_budget == 0 || begin >= end) {
         return;
     }
@@ -206,18 +163,15 @@ void h2o_lookup::choose_for(uint32_t query) {
     };
     set_seen(NAN); // stays NaN: never chosen
 
-    for (const gram_index & gram : grams) {
-        if (query + 1 < gram.length) {
-            break;
-        }
-        const auto & slot = gram.slots[find(gram, query)];
-        if (slot.n == 0) {
+    for (uint32_t length = 1; length <= std::min(N_GRAM, query + 1); ++length) {
+        const auto it = grams.find(gram_at(query, length));
+        if (it == grams.end()) {
             break; // nor is there a longer one
         }
-        const double weight = gram.length/(double) slot.n;
+        const double weight = length/(double) it->second.n;
 
-        int32_t p = slot.head;
-        for (uint32_t i = 0; i < MAX_VISITS && p >= 0; ++i, p = gram.prev[p]) {
+        int32_t p = it->second.newest;
+        for (uint32_t i = 0; i < MAX_VISITS && p >= 0; ++i, p = prev[length - 1][p]) {
             for (const follower & f : FOLLOWERS) {
                 const int32_t pos = p + f.offset;
                 if (pos >= begin && pos < end) {

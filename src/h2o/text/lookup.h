@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 struct h2o_lookup_row {
@@ -95,32 +96,26 @@ public:
     // as if chosen, and forgotten before the start
     void assign_log(h2o_lookup_log log, uint32_t start);
 
-    // Memory of the index: 20 to 50 bytes per token.
+    // Memory of the index: 60 to 150 bytes per token.
     size_t bytes() const;
 
 private:
     static constexpr uint32_t N_GRAM = 3;
 
-    // The positions of each n-gram of one length, newest first. A position < length - 1 ends no n-gram. The tokens of
-    // an n-gram's newest position are its key. To remove positions, the others are indexed anew.
-    struct gram_index {
-        struct slot {
-            int32_t  head;  // newest position
-            uint32_t n = 0; // number of positions; 0: the slot is empty
-        };
+    // The length of an n-gram, then its tokens, newest first, then zeros.
+    using gram = std::array<int32_t, 1 + N_GRAM>;
 
-        uint32_t length;
-        uint32_t n_used;
-
-        std::vector<slot>    slots;
-        std::vector<int32_t> prev; // [positions indexed] the n-gram's previous position, -1 if there is none
+    struct gram_hash {
+        size_t operator()(const gram & gram) const;
     };
 
-    uint32_t home(const gram_index & gram, uint32_t pos) const;
-    uint32_t find(const gram_index & gram, uint32_t pos) const; // its slot, or the empty one where it belongs
+    // where it ends
+    struct positions {
+        int32_t  newest = -1;
+        uint32_t n      = 0;
+    };
 
-    void add_position(gram_index & gram) const; // after the indexed positions
-    void grow        (gram_index & gram) const;
+    gram gram_at(uint32_t pos, uint32_t length) const; // that ends at pos
 
     void clear_index();
     void index_to(uint32_t n); // the positions [0, n) and no others
@@ -134,7 +129,12 @@ private:
 
     std::vector<int32_t> tokens;
 
-    std::array<gram_index, N_GRAM> grams;
+    // Of the first n_indexed positions. To remove positions, the others are indexed anew.
+    uint32_t n_indexed = 0;
+
+    std::unordered_map<gram, positions, gram_hash> grams;
+
+    std::array<std::vector<int32_t>, N_GRAM> prev; // by length: a position's n-gram ended here before, or -1
 
     h2o_lookup_log rows;
 

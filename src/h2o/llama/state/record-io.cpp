@@ -10,7 +10,7 @@
 #include <utility>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 16;
+static constexpr uint32_t VERSION = 17;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -52,10 +52,6 @@ void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const 
         write_array(io, layer.memory);
         write_array(io, layer.memory_scores);
         write_array(io, layer.scores);
-
-        const uint32_t has_generated = !layer.generated.empty();
-        io.write(&has_generated, sizeof(has_generated));
-        write_array(io, layer.generated);
     }
 
     static const std::vector<uint8_t> none;
@@ -130,15 +126,6 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
             r.scores        = read_array<float>(io, n_head_kv*(record.n_tokens - record.first));
         }
 
-        uint32_t has_generated;
-        io.read(&has_generated, sizeof(has_generated));
-        check(has_generated <= record.is_scored);
-        if (has_generated) {
-            r.generated = read_array<float>(io, n_head_kv*(n + record.n_tokens - start));
-        }
-        // all layers have them, or none has
-        check(record.layers.empty() || r.generated.empty() == record.layers[0].generated.empty());
-
         for (size_t h = 0; h < n_head_kv; ++h) {
             check(is_memory(r.memory.data() + h*n, r.memory.data() + (h + 1)*n, start));
         }
@@ -156,14 +143,20 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
 
 // Each is noted as a row of the last token before it: texts that begin with the same tokens have the same.
 void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
-    const uint32_t n = kv.state().checkpoints.size();
+    std::vector<const h2o_checkpoint *> kept;
+    for (const auto & [pos, checkpoint] : kv.state().checkpoints) {
+        if (!kv.sequence.is_generated(pos)) {
+            kept.push_back(&checkpoint);
+        }
+    }
+    const uint32_t n = kept.size();
     io.write(&n, sizeof(n));
 
-    for (const auto & [pos, checkpoint] : kv.state().checkpoints) {
+    for (const auto * checkpoint : kept) {
         const size_t start = io.n_bytes();
-        h2o_checkpoint_write(io, kv, checkpoint);
+        h2o_checkpoint_write(io, kv, *checkpoint);
         if (auto * notes = h2o_row_notes::of(io)) {
-            notes->add(start, pos - 1, 1, io.n_bytes() - start);
+            notes->add(start, checkpoint->n_tokens - 1, 1, io.n_bytes() - start);
         }
     }
 }

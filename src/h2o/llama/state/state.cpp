@@ -87,6 +87,9 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
         io.write(header.data(), header.size()*sizeof(header[0]));
     }
     auto record = kv.sequence.record(n_tokens, partial || compact ? start : 0);
+    if (n_tokens < state.n_tokens && n_tokens >= state.generated_start) { // without what later tokens gave
+        record = kv.sequence.checkpoint_of(n_tokens).value_or(record);
+    }
     if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
         record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id, io.is_counting()));
     }
