@@ -18,7 +18,8 @@ VOCAB = Path(__file__).parent.parent / "vendor" / "llama.cpp" / "src" / "llama-v
 CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
 ESCAPES = {"n": "\n", "r": "\r"}
 POOLS = [
-    *("aZbcXYz", "sStdmDlLrReEvV'", "'’ ", " \t\n\r\u00a0\u3000\x0b\x85\u180e\u2028", "0123456789", "²٣४½", "中文々ひカ한ㄅ"),
+    *("aZbcXYz", "sStdmDlLrReEvV'", "'’ ", " \t\n\r\u00a0\u3000\x0b\x85\u180e\u2028"),
+    *("0123456789", "²٣४½Ⅷ", "中文々ひカ한ㄅ"),
     *('.,!?…-—/\\[]{}()<>|$+=^~`"#%&*:;@_', "éÉßΣςñÇǅᾈʰª𝐀𝐚İı", "\u0301\u0e34\u093f", "กนमस", "😀©™\u200b\x00\x07"),
 ]
 RUNS = [
@@ -74,7 +75,8 @@ ORIGINAL = {  # names, and the patterns of their models' tokenizer.json
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ],
     "GRANITE_EMB_MULTI": [
-        re.sub(r"\(\?\[\[(.+?)\]-\[(.+?)\]\]\)", r"(?:(?=[\1])[^\2])", pattern) for pattern in PATTERNS["GRANITE_EMB_MULTI"]
+        re.sub(r"\(\?\[\[(.+?)\]-\[(.+?)\]\]\)", r"(?:(?=[\1])[^\2])", pattern)
+        for pattern in PATTERNS["GRANITE_EMB_MULTI"]
     ],
     "JAIS2": [pattern.replace(r"(?:[^\S\r\n]*+[\r\n]++)++", r"\s*[\r\n]+") for pattern in PATTERNS["JAIS2"]],
     "KIMI_K2": [
