@@ -14,7 +14,7 @@ h2o_add_sources(llama-common chat/*.cpp schema/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
 target_link_libraries(server-context PRIVATE cpp-httplib) # to ask the librarian
 target_include_directories(llama PUBLIC src/h2o) # llama-h2o.h
-target_link_libraries(llama PRIVATE codec)
+target_link_libraries(llama PRIVATE codec pcre2)
 
 # ggml's CPU backend, compiled for one CPU, or in a wheel once for each kind of CPU.
 set(cpu_backends ggml-cpu)

@@ -17,28 +17,9 @@ from inputs import on_a_small_stack
 VOCAB = Path(__file__).parent.parent / "vendor" / "llama.cpp" / "src" / "llama-vocab.cpp"
 CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
 ESCAPES = {"n": "\n", "r": "\r"}
-ORIGINAL = {  # names, and their models' tokenizer.json
-    "GPT4O": (
-        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{CONTRACTION}"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{CONTRACTION}"
-        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-    "TEKKEN": (
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-    "KIMI_K2": (
-        r"[\p{Han}]+"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]*"
-        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]+{CONTRACTION}"
-        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]+"
-        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]*{CONTRACTION}"
-        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-}
 POOLS = [
-    *("aZbcXYz", "sStdmDlLrReEvV'", "'’ ", " \t\n\r\u00a0\u3000\x0b\x85\u2028", "0123456789", "²٣४½", "中文々ひカ한ㄅ"),
+    *("aZbcXYz", "sStdmDlLrReEvV'", "'’ ", " \t\n\r\u00a0\u3000\x0b\x85\u180e\u2028"),
+    *("0123456789", "²٣४½Ⅷ", "中文々ひカ한ㄅ"),
     *('.,!?…-—/\\[]{}()<>|$+=^~`"#%&*:;@_', "éÉßΣςñÇǅᾈʰª𝐀𝐚İı", "\u0301\u0e34\u093f", "กนमस", "😀©™\u200b\x00\x07"),
 ]
 RUNS = [
@@ -85,6 +66,37 @@ PATTERNS = patterns_in_the_source()
 NAMES = pytest.mark.parametrize("name", PATTERNS)
 
 
+ORIGINAL = {  # names, and the patterns of their models' tokenizer.json
+    "AFMOE": [r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", *PATTERNS["AFMOE"][1:]],
+    "DEEPSEEK_LLM": [r"\s+$" if "$" in pattern else pattern for pattern in PATTERNS["DEEPSEEK_LLM"]],
+    "GPT4O": [
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{CONTRACTION}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{CONTRACTION}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ],
+    "GRANITE_EMB_MULTI": [
+        re.sub(r"\(\?\[\[(.+?)\]-\[(.+?)\]\]\)", r"(?:(?=[\1])[^\2])", pattern)
+        for pattern in PATTERNS["GRANITE_EMB_MULTI"]
+    ],
+    "JAIS2": [pattern.replace(r"(?:[^\S\r\n]*+[\r\n]++)++", r"\s*[\r\n]+") for pattern in PATTERNS["JAIS2"]],
+    "KIMI_K2": [
+        r"[\p{Han}]+"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]*"
+        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]+{CONTRACTION}"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]+"
+        rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]*{CONTRACTION}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ],
+    "SUPERBPE": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
+    "TEKKEN": [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+        r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ],
+    "TINY_AYA": [r"\d{1,3}(?=(?:\d{3})*\b)", *PATTERNS["TINY_AYA"][1:]],
+}
+
+
 def expected(text: str, patterns: list[regex.Pattern[str]]) -> list[str]:
     pieces = [text]
     for pattern in patterns:
@@ -109,28 +121,27 @@ def random_texts(n: int) -> Iterator[str]:
 
 def test_all_of_them_are_found() -> None:
     assert len(PATTERNS) >= 35
-    assert ORIGINAL.keys() <= PATTERNS.keys()
 
 
 @NAMES
 def test_pieces(name: str) -> None:
-    wanted = [ORIGINAL[name]] if name in ORIGINAL else PATTERNS[name]
-    compiled = [regex.compile(pattern, regex.V1 if name in ORIGINAL else regex.V0) for pattern in wanted]
+    wanted = ORIGINAL.get(name, PATTERNS[name])
+    compiled = [regex.compile(pattern, regex.V1 if "&&" in pattern else regex.V0) for pattern in wanted]
     for text in random_texts(300):
         assert _core.split_text(text, PATTERNS[name]) == expected(text, compiled), ascii(text)
 
 
 @NAMES
 def test_long_runs(name: str) -> None:
-    """std::regex ended the process. With time that is quadratic, a million characters would take an hour."""
+    """std::regex ended the process. With quadratic time, 300,000 characters take minutes."""
 
     def run() -> None:
         for text in [*RUNS, " " * 20 + "1"]:
             long = text * (40_000 // len(text))
             assert "".join(_core.split_text(long, PATTERNS[name])) == long
             assert "".join(_core.split_text(long + "a", PATTERNS[name])) == long + "a"
-        million = " " * 1_000_000 + "中"
-        assert len(_core.split_text(million, PATTERNS[name])) <= 500_001
+        for char in " 1":
+            assert "".join(_core.split_text(char * 300_000 + "中", PATTERNS[name])) == char * 300_000 + "中"
 
     on_a_small_stack(run)
 
@@ -146,32 +157,22 @@ def test_a_model_reads_a_long_run(name: str) -> None:
         on_a_small_stack(run)
 
 
-def test_letters_and_digits_by_category() -> None:
-    """The tables are a newer Unicode's than upstream's letters and numbers."""
-    for category, others in {"Lu": "L", "Ll": "L", "Lt": "L", "Lm}\\p{Lo": "L", "Nd": "N"}.items():
-        pattern = r"\d" if category == "Nd" else rf"[\p{{{category}}}]"
-        known = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
-        known = [char for char in known if regex.match(rf"\p{{{others}}}", char)]
-        upstream = set(_core.split_text("\n".join(known), [rf"\p{{{others}}}"]))
-        known = [char for char in known if char in upstream]
-        pieces = _core.split_text("".join(known), [f"{pattern}+"])
-        assert pieces == [piece for piece in regex.split(f"({pattern}+)", "".join(known)) if piece]
-
-
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        ("a(?<=b)", "character 2: a group of this kind is not supported"),
-        (r"\p{Greek}", "the property 'Greek' is not known"),
-        ("(a", "'(' without ')'"),
-        ("a)", "')' without '('"),
-        ("[a", "it ends too early"),
-        ("a++", "this quantifier is not supported"),
-        ("(a?)*", "a repeated group must not match the empty text"),
-        ("(" * 100_000, "10000 characters"),
-        ("(" * 5000, "nested too deeply"),
+        (r"\p{Greek", "character 8: malformed \\P or \\p sequence"),
+        ("(a", "character 2: missing closing parenthesis"),
+        ("a)", "character 2: unmatched closing parenthesis"),
+        ("(" * 100_000, "parentheses are too deeply nested"),
+        ("((a{1000}){1000}){1000}", "compiled pattern would be longer than the limit"),
     ],
 )
-def test_patterns_that_are_not_known(pattern: str, reason: str) -> None:
+def test_wrong_patterns(pattern: str, reason: str) -> None:
     with pytest.raises(ValueError, match=re.escape(reason)):
         _core.split_text("a", [pattern])
+
+
+@pytest.mark.parametrize("pattern", ["(.|.)*[bd]", "(a|aa)+$"])
+def test_a_match_is_limited(pattern: str) -> None:
+    with pytest.raises(RuntimeError, match="a pattern cannot be matched: .* limit exceeded"):
+        _core.split_text("a" * 100 + "c", [pattern])

@@ -1,14 +1,15 @@
-"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pdfjs
+"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pcre2|pdfjs
 
 - `vendor/llama.cpp`: the llama.cpp that is built, with patches/ applied
 - `vendor/codecs`: zstd, for the codec of K and V
+- `vendor/pcre2`: PCRE2, for the patterns of pre-tokenizers and of grammars' triggers
 - `page/app/pdfjs` of the package: the part of pdf.js with which the server's page gets the text out of PDF files
 
 CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
 and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp commit to use
-instead, H2O_LLAMA_CODECS a folder with the distribution that has zstd. The new folder is built beside the old one and
-renamed into place, so it is whole or not there. A llama.cpp under git (`tools/patches.py edit`) belongs to whoever
-edits it and is left alone.
+instead, H2O_LLAMA_CODECS a folder with the distributions that have zstd and PCRE2. The new folder is built beside the
+old one and renamed into place, so it is whole or not there. A llama.cpp under git (`tools/patches.py edit`) belongs to
+whoever edits it and is left alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,18 +44,34 @@ _KEEP = re.compile(
 )
 
 # where a file lies in its distribution (below the folder of a source distribution) -> its name in the filled folder
-CODECS = {
+ZSTD = {
     "zstd/zstd.c": "zstd.c",
     "zstd/zstd.h": "zstd.h",
     "zstd/zstd_errors.h": "zstd_errors.h",
     "zstd/zdict.h": "zdict.h",
     "zstd/LICENSE": "LICENSE-zstd",
 }
+PCRE2 = {
+    "src/libpcre2/LICENCE.md": "LICENCE.md",
+    "src/libpcre2/src/config.h.generic": "config.h",
+    "src/libpcre2/src/pcre2.h.generic": "pcre2.h",
+    "src/libpcre2/src/pcre2_chartables.c.dist": "pcre2_chartables.c",
+    **{
+        f"src/libpcre2/src/pcre2_{name}": f"pcre2_{name}"
+        for name in (
+            *("auto_possess.c", "chkdint.c", "compile.c", "compile.h", "compile_cgroup.c", "compile_class.c"),
+            *("context.c", "error.c", "extuni.c", "find_bracket.c", "internal.h", "intmodedep.h", "match.c"),
+            *("match_data.c", "newline.c", "ord2utf.c", "script_run.c", "string_utils.c", "study.c", "tables.c"),
+            *("ucd.c", "ucp.h", "ucptables_inc.h", "util.h", "valid_utf.c", "xclass.c"),
+        )
+    },
+}
 PDFJS = {
     "pdfjs_viewer/pdfjs/LICENSE": "LICENSE",
     "pdfjs_viewer/pdfjs/build/pdf.mjs": "pdf.mjs",
     "pdfjs_viewer/pdfjs/build/pdf.worker.mjs": "pdf.worker.mjs",
 }
+LIBRARIES = {"codecs": ("requirements-zstd.txt", ZSTD), "pcre2": ("requirements-pcre2.txt", PCRE2)}
 CMAPS = "pdfjs_viewer/pdfjs/web/cmaps"
 """Tables from the codes of Chinese, Japanese and Korean fonts to characters, in a folder of their own."""
 
@@ -113,10 +131,6 @@ class Layout(NamedTuple):
         return self.vendor / "requirements.txt"
 
     @property
-    def requirements_zstd(self) -> Path:
-        return self.vendor / "requirements-zstd.txt"
-
-    @property
     def requirements_pdfjs(self) -> Path:
         return self.vendor / "requirements-pdfjs.txt"
 
@@ -127,10 +141,6 @@ class Layout(NamedTuple):
     @property
     def tree(self) -> Path:
         return self.vendor / "llama.cpp"
-
-    @property
-    def codecs(self) -> Path:
-        return self.vendor / "codecs"
 
     @property
     def pdfjs(self) -> Path:
@@ -178,19 +188,20 @@ def fill(layout: Layout, source: Path | None = None) -> str:
     return _fill(layout, layout.tree, [layout.requirements, *patches], write)
 
 
-def fill_codecs(layout: Layout, source: Path | None = None) -> str:
-    """Make layout.codecs current; `source` is a folder with the source distribution."""
+def fill_library(layout: Layout, name: str, source: Path | None = None) -> str:
+    """Make the folder of a C library current; `source` is a folder with the source distribution."""
+    file, paths = LIBRARIES[name]
+    requirements = layout.vendor / file
 
     def write(new: Path) -> None:
-        release = read_release(layout.requirements_zstd)
+        release = read_release(requirements)
         if source is None:
-            sdist = _cached_sdist(layout, layout.requirements_zstd, release)
+            sdist = _cached_sdist(layout, requirements, release)
         elif not _is_whole(sdist := source / release.sdist, release):
-            wanted = f"{release.sdist} with the sha256 in {layout.requirements_zstd}"
-            raise VendorError(f"H2O_LLAMA_CODECS={source} has no {wanted}")
-        _extract(sdist, {f"{release.folder}/{path}": name for path, name in CODECS.items()}, new)
+            raise VendorError(f"H2O_LLAMA_CODECS={source} has no {release.sdist} with the sha256 in {requirements}")
+        _extract(sdist, {f"{release.folder}/{path}": name for path, name in paths.items()}, new)
 
-    return _fill(layout, layout.codecs, [layout.requirements_zstd], write)
+    return _fill(layout, layout.vendor / name, [requirements], write)
 
 
 def fill_pdfjs(layout: Layout) -> str:
@@ -364,7 +375,7 @@ def main() -> None:
     source, codecs = os.environ.get("H2O_LLAMA_SOURCE"), os.environ.get("H2O_LLAMA_CODECS")
     fills = {
         "llama.cpp": lambda: fill(layout, Path(source) if source else None),
-        "codecs": lambda: fill_codecs(layout, Path(codecs) if codecs else None),
+        **{name: partial(fill_library, layout, name, Path(codecs) if codecs else None) for name in LIBRARIES},
         "pdfjs": lambda: fill_pdfjs(layout),
     }
     try:
