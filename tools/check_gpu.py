@@ -37,48 +37,6 @@ export LD_LIBRARY_PATH="$here/python/lib" PYTHONHOME="$here/python" PYTHONPATH="
 exec "$here/python/bin/python3" "$here/tools/check_gpu.py" run "$@"
 """
 
-# Products on a GPU are rounded to TF32, so some near ties are chosen otherwise: the mean says more than the largest.
-COMPARE = """
-import sys
-import numpy as np
-from h2o_llama import H2OConfig, Llama, demo_model_path
-
-budgets = {"local_window": 64, "heavy_budget": 64, "chunk_size": 512}
-configs = {
-    "dense": None,
-    "index": H2OConfig(**budgets),
-    "n-grams": H2OConfig(**budgets, retrieval="ngrams", lookup_budget=128),
-    "faithful": H2OConfig(preset="faithful", chunk_size=512),
-    "two_phase": H2OConfig(**budgets, schedule="two_phase"),
-    "evict, distant": H2OConfig(**budgets, evict=True),
-    "evict, sum": H2OConfig(**budgets, scorer="sum", evict=True),
-    "evict, dense layer": H2OConfig(**budgets, evict=True, dense_layers=[1]),
-    "block_ema": H2OConfig(**budgets, scorer="block_ema"),
-    "a cold store": H2OConfig(**budgets, evict=True, cold_store="memory"),
-}
-
-def run(h2o, layers):
-    with Llama(demo_model_path(), n_ctx=4096, n_gpu_layers=layers, h2o=h2o) as llm:
-        text = llm.tokenize(open(np.__file__, "rb").read()[:4000])
-        llm.eval(text[:3900], logits="all")
-        logits = [llm.logits]
-        sets = [set(row) for layer in llm.kv.layers for row in llm.kv.memory_indices(layer)] if h2o else []
-        for token in text[3900:]:
-            llm.eval([token], decode=True)
-            logits.append(llm.logits)
-        return np.concatenate(logits), sets
-
-good = True
-for name, h2o in configs.items():
-    (cpu, sets_cpu), (gpu, sets_gpu) = run(h2o, 0), run(h2o, 99)
-    error = np.linalg.norm(cpu - gpu) / np.linalg.norm(cpu)
-    shared = np.mean([len(a & b) / len(a) for a, b in zip(sets_cpu, sets_gpu)] or [1])
-    print(f"{name}: logits differ by {error:.1e} (rms), {shared:.1%} of the memory sets are the same", flush=True)
-    good = good and error < 5e-3 and shared > 0.95
-sys.exit(not good)
-"""
-
-
 # --- pack
 
 
@@ -160,9 +118,8 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     oracle = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if has_oracle.search(path.read_text())]
     h2o = ["--h2o-set", "decode=memory", "--h2o-set", "scorer=sum", "--h2o-set", "lookup_budget=0", "--evict"]
     return {
-        "compare": (100, {}, [python, "-c", COMPARE]),
         "operators": (60, {}, [operators, "test", "-b", "CUDA0", "-o", "MAX_ROWS,GET_ROWS"]),
-        "kernels": (130, on_device, [*kernels, "8", "-k", "cuda"]),
+        "kernels": (200, on_device, [*kernels, "8", "-k", "cuda"]),
         "oracle": (100, {"H2O_TEST_GPU_LAYERS": "99"}, [*pytest, *oracle, "-k", "oracle", "-n", "8"]),
         "memcheck": (60, on_device, [*sanitizer, "memcheck", *kernels, *some]),
         "racecheck": (60, on_device, [*sanitizer, "racecheck", *kernels, *some]),
