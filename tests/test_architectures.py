@@ -1,18 +1,25 @@
-"""Every architecture of upstream's generator of tiny models: H2O works with it, or says why not."""
+"""Every architecture of upstream's generator of tiny models: H2O works with it, or says why not. And changed models."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from gguf import GGUFReader
 
 import compatibility
-from architectures import ACCEPTED, REFUSAL_OF
+from adapters import random_adapter
+from architectures import ACCEPTED, CHANGES, KINDS, LORA, REFUSAL_OF
+from check_architecture import OPEN, Checks, random_text, read
+from compare import relative_error
 from h2o_llama import H2OConfig, H2OError, Llama
+from inputs import ModelByName
 
 REPOSITORY = Path(__file__).parent.parent
 CHECK = Path(__file__).with_name("check_architecture.py")
@@ -90,3 +97,26 @@ def test_learned_positions_are_the_most_that_a_text_has(generator: Path, tmp_pat
     for h2o in (None, H2OConfig(chunk_size=32)):
         with pytest.raises(ValueError, match="n_ctx=257, but this model has learned 256 positions"):
             Llama(path, n_ctx=257, n_threads=1, h2o=h2o)
+
+
+@pytest.mark.parametrize("model", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_holds_for_a_model_holds_for_a_changed_one(
+    change: str, model: str, model_by_name: ModelByName, tmp_path: Path
+) -> None:
+    """All that tests/check_architecture.py checks, against dense attention with the same change, which matters."""
+    path = model_by_name(model)
+    arguments: dict[str, Any] = dict(CHANGES[change])
+    if change == LORA:
+        arguments["lora"] = [(random_adapter(path).write(tmp_path / "adapter.gguf"), 0.7)]
+    dense: dict[str, Any] = {"h2o": None, "flash_attn": "off", **OPEN}
+    with warnings.catch_warnings(), Llama(path, **dense, **arguments) as changed:
+        warnings.simplefilter("ignore")  # memory sets that hold everything cost more than they save
+        with Llama(path, **dense) as plain:
+            logits = read(plain, random_text(plain.n_vocab, 0))
+        checks = Checks(changed)
+        checks.run()
+    assert checks.failed == {}
+    assert len(checks.errors) > 15
+    assert relative_error(logits, checks.dense) > 0.05
+    assert np.isfinite(checks.dense).all()

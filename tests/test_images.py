@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import models
-from changes import KINDS
+from architectures import KINDS
 from chats import IM_END, open_chat, user
 from check_architecture import OPEN, Checks
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded

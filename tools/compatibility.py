@@ -1,4 +1,4 @@
-"""Write what docs/compatibility.md says out of tables of tests: tests/changes.py and tests/architectures.py."""
+"""Write what docs/compatibility.md says out of the tables of tests/architectures.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from architectures import ACCEPTED, REFUSED  # noqa: E402
-from changes import CHANGES, KINDS  # noqa: E402
+from architectures import ACCEPTED, CHANGES, KINDS, REFUSED  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
 HEADING = "## Adapters and RoPE options\n"
