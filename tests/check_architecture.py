@@ -40,6 +40,14 @@ MAY_BE_REFUSED = {
     "positions": "positions cache needs",
 }
 
+# A model of each kind.
+KINDS = {
+    "attention to the whole text": "qwen3-gqa4-f32",
+    "and sliding windows": "gemma3-windows-f32",
+    "and recurrent layers": "lfm2-conv-f32",
+    "MLA, mixture of experts": "deepseek2-mla-f32",
+}
+
 
 class Text(NamedTuple):
     """Both parts are given: which token is the likeliest does not matter."""
