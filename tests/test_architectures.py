@@ -81,7 +81,7 @@ def lower_cap(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # memory sets that hold everything cost more than they save
 @pytest.mark.parametrize("architecture", [*ACCEPTED, *REFUSAL_OF])
 def test_architecture(architecture: str, generator: Path, tmp_path: Path) -> None:
-    """With experts, without, or both. A crash is the failure of one architecture: pytest-xdist goes on."""
+    """With experts, without, or both. After a crash pytest-xdist runs the other architectures."""
     paths = generate(generator, tmp_path, "-a", architecture)
     assert paths
     for path in paths:

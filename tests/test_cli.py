@@ -356,7 +356,7 @@ def test_options_reach_the_model(
     ids=lambda command: command.split()[0],
 )
 def test_every_command_opens_adapters(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And says what is wrong with one."""
+    """Each reports the error of a bad adapter."""
     monkeypatch.chdir(tmp_path)
     random_adapter(demo_model_path()).write(Path("bad.gguf"), kind="dora")
     for name in ("asked", "document.txt"):

