@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFWriter
 
+from models import finish
+
 Array = npt.NDArray[np.float32]
 
 RANK = 4
@@ -42,10 +44,7 @@ class Adapter:
         for name, (a, b) in self.factors.items():
             writer.add_tensor(name + ".lora_a", a)
             writer.add_tensor(name + ".lora_b", b)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         return path
 
     def merge_into(self, model: Path, path: Path, scale: float = 1.0) -> Path:

@@ -136,6 +136,10 @@ inline void emulated_product(int c, int a, int b) {
 
 // --- the instructions of AVX-512 that kernels with tiles use
 
+typedef int8_t   emulated_bytes  __attribute__((vector_size(16)));
+typedef uint16_t emulated_shorts __attribute__((vector_size(32)));
+typedef uint32_t emulated_words  __attribute__((vector_size(64)));
+
 template <typename T, typename A, typename B>
 inline T emulated_join(A a, B b) {
     T x;
@@ -149,52 +153,32 @@ inline __m256i emulated_half(const V & x, int i) {
     return _mm256_loadu_si256((const __m256i *) &x + i);
 }
 
-// T is the type of lanes, f(i) lane i
-template <typename T, typename R, typename F>
-inline R emulated_lanes(const F & f) {
-    T x[64/sizeof(T)];
-    for (int i = 0; i < (int) (64/sizeof(T)); ++i) {
-        x[i] = f(i);
-    }
-    R res;
-    memcpy(&res, x, 64);
-    return res;
+// an instruction of AVX2 for both halves
+template <typename F>
+inline __m512i emulated_both(const F & f, __m512i x, __m512i y) {
+    return emulated_join<__m512i>(f(emulated_half(x, 0), emulated_half(y, 0)), f(emulated_half(x, 1), emulated_half(y, 1)));
 }
 
-template <typename T, typename V>
-inline T emulated_lane(const V & x, int i) {
-    T lane;
-    memcpy(&lane, (const char *) &x + i*sizeof(T), sizeof(T));
-    return lane;
-}
-
-inline __m512 emulated_load_some(uint32_t mask, const void * x) {
-    return emulated_lanes<float, __m512>([&](int i) {
-        float lane = 0.0f;
+inline __m512 emulated_load(uint32_t mask, const void * x) {
+    float lanes[16] = {};
+    for (int i = 0; i < 16; ++i) {
         if (mask >> i & 1) {
-            memcpy(&lane, (const float *) x + i, 4);
+            memcpy(&lanes[i], (const float *) x + i, 4);
         }
-        return lane;
-    });
+    }
+    return emulated_join<__m512>(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
 }
 
-inline __m512 emulated_halves(__m256i x) {
+inline __m512 emulated_cvtph(__m256i x) {
     return emulated_join<__m512>(_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)));
 }
 
 // to the nearest, of two the even one
-inline uint16_t emulated_bf16_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 64 : (u + 0x7fff + (u >> 16 & 1)) >> 16;
-}
-
-inline __m256i emulated_cvtneps_pbh(__m512 x) {
-    uint16_t y[16];
-    for (int i = 0; i < 16; ++i) {
-        y[i] = emulated_bf16_of(x[i]);
-    }
-    return _mm256_loadu_si256((const __m256i *) y);
+inline __m256i emulated_bf16_of(__m512 x) {
+    const emulated_words u       = (emulated_words) x;
+    const emulated_words rounded = u + 0x7fff + (u >> 16 & 1);
+    const emulated_words y       = (u & 0x7fffffff) > 0x7f800000 ? u | 0x400000 : rounded;
+    return (__m256i) __builtin_convertvector(y >> 16, emulated_shorts);
 }
 
 inline __m512 emulated_dpbf16(__m512 sum, __m512bh a, __m512bh b) {
@@ -203,46 +187,24 @@ inline __m512 emulated_dpbf16(__m512 sum, __m512bh a, __m512bh b) {
     return sum + (__m512) (x << 16)*(__m512) (y << 16) + (__m512) (x & (int) 0xffff0000)*(__m512) (y & (int) 0xffff0000);
 }
 
-template <typename T, typename V>
-inline V emulated_permute(__m512i from, V x) {
-    constexpr int N = 64/sizeof(T);
-    return emulated_lanes<T, V>([&](int i) { return emulated_lane<T>(x, emulated_lane<T>(from, i) & (N - 1)); });
-}
-
 inline __m512i emulated_rotate(__m512i x, __m512i by) {
-    return emulated_lanes<uint32_t, __m512i>([&](int i) {
-        const uint32_t n = emulated_lane<uint32_t>(by, i) & 31;
-        const uint32_t y = emulated_lane<uint32_t>(x, i);
-        return y >> n | y << (-n & 31);
-    });
-}
-
-inline __m512i emulated_shift(__m512i x, __m512i by) {
-    return emulated_lanes<uint64_t, __m512i>([&](int i) { return emulated_lane<uint64_t>(x, i) >> emulated_lane<uint64_t>(by, i); });
-}
-
-// in each 16 bytes
-inline __m512i emulated_shuffle(__m512i x, __m512i by) {
-    return emulated_lanes<uint8_t, __m512i>([&](int i) {
-        const uint8_t from = emulated_lane<uint8_t>(by, i);
-        return from & 128 ? (uint8_t) 0 : emulated_lane<uint8_t>(x, (i & ~15) + (from & 15));
-    });
+    const emulated_words n = (emulated_words) by & 31;
+    return (__m512i) ((emulated_words) x >> n | (emulated_words) x << (-n & 31));
 }
 
 inline __m512i emulated_add_some(uint64_t mask, __m512i x, __m512i y) {
-    return emulated_lanes<uint8_t, __m512i>([&](int i) {
-        return (uint8_t) (emulated_lane<uint8_t>(x, i) + (mask >> i & 1 ? emulated_lane<uint8_t>(y, i) : 0));
-    });
+    for (int i = 0; i < 64; ++i) {
+        ((char *) &x)[i] += mask >> i & 1 ? ((const char *) &y)[i] : 0;
+    }
+    return x;
 }
 
 inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
-    return emulated_lanes<int32_t, __m512i>([&](int i) {
-        int32_t x = emulated_lane<int32_t>(sum, i);
-        for (int j = 4*i; j < 4*i + 4; ++j) {
-            x += emulated_lane<uint8_t>(a, j)*emulated_lane<int8_t>(b, j);
-        }
-        return x;
-    });
+    emulated_ints res = (emulated_ints) sum;
+    for (int i = 0; i < 32; i += 8) {
+        res += (emulated_ints) ((emulated_words) a >> i & 255)*((emulated_ints) b << (24 - i) >> 24);
+    }
+    return (__m512i) res;
 }
 
 } // namespace
@@ -255,34 +217,6 @@ inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
 #undef _tile_storeconfig
 #undef _tile_loadconfig
 #undef _tile_release
-#undef _mm512_loadu_ps
-#undef _mm512_maskz_loadu_ps
-#undef _mm512_storeu_si512
-#undef _mm512_cvtph_ps
-#undef _mm512_maskz_cvtph_ps
-#undef _mm512_cvtepi8_epi32
-#undef _mm512_cvtepu16_epi32
-#undef _mm512_set1_epi8
-#undef _mm512_setr_epi64
-#undef _mm512_castsi256_si512
-#undef _mm512_zextsi256_si512
-#undef _mm512_castps256_ps512
-#undef _mm512_castps512_ps256
-#undef _mm512_extractf32x8_ps
-#undef _mm512_inserti64x4
-#undef _mm512_insertf32x8
-#undef _mm512_maskz_broadcast_i64x4
-#undef _mm512_maskz_broadcast_i32x4
-#undef _mm512_permutexvar_ps
-#undef _mm512_permutexvar_epi64
-#undef _mm512_rorv_epi32
-#undef _mm512_srlv_epi64
-#undef _mm512_shuffle_epi8
-#undef _mm512_mask_add_epi8
-#undef _mm512_dpbusd_epi32
-#undef _mm512_cvtneps_pbh
-#undef _mm512_cvtne2ps_pbh
-#undef _mm512_dpbf16_ps
 
 #define _tile_loadd(tile, src, stride)  emulated_load(tile, src, stride)
 #define _tile_stored(tile, dst, stride) emulated_store(tile, dst, stride)
@@ -293,14 +227,14 @@ inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
 #define _tile_loadconfig(config)        emulated_load_config(config)
 #define _tile_release()                 emulated_release()
 
-#define _mm512_loadu_ps(x)                     emulated_load_some(0xffff, x)
-#define _mm512_maskz_loadu_ps(mask, x)         emulated_load_some(mask, x)
+#define _mm512_loadu_ps(x)                     emulated_load(0xffff, x)
+#define _mm512_maskz_loadu_ps(mask, x)         emulated_load(mask, x)
 #define _mm512_storeu_si512(dst, x)            memcpy(dst, &(const __m512i &) (x), 64)
-#define _mm512_cvtph_ps(x)                     emulated_halves(x)
-#define _mm512_maskz_cvtph_ps(mask, x)         emulated_halves(x)
-#define _mm512_cvtepi8_epi32(x)                emulated_lanes<int32_t, __m512i>([y = x](int i) { return emulated_lane<int8_t>(y, i); })
-#define _mm512_cvtepu16_epi32(x)               emulated_lanes<int32_t, __m512i>([y = x](int i) { return emulated_lane<uint16_t>(y, i); })
-#define _mm512_set1_epi8(x)                    emulated_lanes<char, __m512i>([y = x](int) { return (char) y; })
+#define _mm512_cvtph_ps(x)                     emulated_cvtph(x)
+#define _mm512_maskz_cvtph_ps(mask, x)         emulated_cvtph(x)
+#define _mm512_cvtepi8_epi32(x)                ((__m512i) __builtin_convertvector((emulated_bytes) (x), emulated_ints))
+#define _mm512_cvtepu16_epi32(x)               ((__m512i) __builtin_convertvector((emulated_shorts) (x), emulated_ints))
+#define _mm512_set1_epi8(x)                    emulated_join<__m512i>(_mm256_set1_epi8(x), _mm256_set1_epi8(x))
 #define _mm512_setr_epi64(...)                 ((__m512i) emulated_longs { __VA_ARGS__ })
 #define _mm512_castsi256_si512(x)              emulated_join<__m512i>(x, x)
 #define _mm512_zextsi256_si512(x)              emulated_join<__m512i>(x, _mm256_setzero_si256())
@@ -311,13 +245,13 @@ inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
 #define _mm512_insertf32x8(x, y, i)            emulated_join<__m512>(emulated_half(x, 0), y)
 #define _mm512_maskz_broadcast_i64x4(mask, x)  emulated_join<__m512i>(x, x)
 #define _mm512_maskz_broadcast_i32x4(mask, x)  emulated_join<__m512i>(_mm256_broadcastsi128_si256(x), _mm256_broadcastsi128_si256(x))
-#define _mm512_permutexvar_ps(from, x)         emulated_permute<int32_t>(from, x)
-#define _mm512_permutexvar_epi64(from, x)      emulated_permute<int64_t>(from, x)
+#define _mm512_permutexvar_ps(from, x)         ((__m512) __builtin_shuffle((emulated_ints) (x), (emulated_ints) (from)))
+#define _mm512_permutexvar_epi64(from, x)      ((__m512i) __builtin_shuffle((emulated_longs) (x), (emulated_longs) (from)))
 #define _mm512_rorv_epi32(x, by)               emulated_rotate(x, by)
-#define _mm512_srlv_epi64(x, by)               emulated_shift(x, by)
-#define _mm512_shuffle_epi8(x, by)             emulated_shuffle(x, by)
+#define _mm512_srlv_epi64(x, by)               emulated_both([](__m256i a, __m256i b) { return _mm256_srlv_epi64(a, b); }, x, by)
+#define _mm512_shuffle_epi8(x, by)             emulated_both([](__m256i a, __m256i b) { return _mm256_shuffle_epi8(a, b); }, x, by)
 #define _mm512_mask_add_epi8(old, mask, x, y)  emulated_add_some(mask, x, y) // old is x
 #define _mm512_dpbusd_epi32(sum, a, b)         emulated_dpbusd(sum, a, b)
-#define _mm512_cvtneps_pbh(x)                  emulated_cvtneps_pbh(x)
-#define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_cvtneps_pbh(a), emulated_cvtneps_pbh(b))
+#define _mm512_cvtneps_pbh(x)                  emulated_bf16_of(x)
+#define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_bf16_of(a), emulated_bf16_of(b))
 #define _mm512_dpbf16_ps(sum, a, b)            emulated_dpbf16(sum, a, b)

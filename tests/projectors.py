@@ -12,6 +12,8 @@ import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
 
+from models import finish
+
 SIZE, PATCH = 24, 4
 N_ROWS = (SIZE // PATCH) ** 2
 """Of an image."""
@@ -67,10 +69,7 @@ def write_projector(path: Path, n_embd: int, kind: str = "mlp") -> Path:
         add("mm.0.bias", n_embd, scale=0.1)
         add("mm.2.weight", n_embd, n_embd)
         add("mm.2.bias", n_embd, scale=0.1)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

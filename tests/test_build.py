@@ -1,4 +1,4 @@
-"""CMake's message when a requirement of the build is missing: one message, and no source tree."""
+"""The build: messages of CMake, includes and imports, and the notices of the compiled sources."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -15,10 +16,16 @@ from pathlib import Path
 import cmake
 import ninja
 import pytest
+from scikit_build_core import build
 
-REPOSITORY = Path(__file__).parent.parent
-
-pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+NOTICES = "THIRD_PARTY_NOTICES.txt"
+HOLDER = re.compile(r"Copyright(?:Text:)?(?: Copyright)?(?: \([cC]\))?[\d –-]*(?: |$)([A-Z][\w ]+)")
+VENDORED = [ROOT / "vendor" / name for name in ("codecs", "pcre2")]
+VENDORED += [ROOT / "vendor" / "llama.cpp" / name for name in ("src", "common", "vendor")]
+PDFJS = ROOT / "python" / "h2o_llama" / "page" / "app" / "pdfjs"
+VENDORED += [ROOT / "vendor" / "llama.cpp" / "ggml" / "src" / name for name in ("ggml-cpu", "ggml-cuda", "ggml-rpc")]
+FETCHED = ("vendor/llama.cpp", "vendor/codecs", "vendor/pcre2", PDFJS.relative_to(ROOT).as_posix(), ".venv", "build/")
 
 
 @pytest.fixture
@@ -26,10 +33,10 @@ def checkout(tmp_path: Path) -> Path:
     """The files that configuring reads, without a source tree or a download."""
     root = tmp_path / "checkout"
     (root / "vendor").mkdir(parents=True)
-    shutil.copy(REPOSITORY / "CMakeLists.txt", root)
-    shutil.copytree(REPOSITORY / "cmake", root / "cmake")
+    shutil.copy(ROOT / "CMakeLists.txt", root)
+    shutil.copytree(ROOT / "cmake", root / "cmake")
     for name in ("fetch.py", "apply_patch.py", "requirements.txt"):
-        shutil.copy(REPOSITORY / "vendor" / name, root / "vendor")
+        shutil.copy(ROOT / "vendor" / name, root / "vendor")
     return root
 
 
@@ -50,6 +57,7 @@ def configure_error(checkout: Path, *options: str, **environment: str) -> str:
     return " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "environment", "expected"),
     [
@@ -66,7 +74,7 @@ def test_what_is_missing_is_named(
 
 def test_the_cores_includes_go_in_one_direction() -> None:
     """A part is a header with its source file."""
-    source = REPOSITORY / "src"
+    source = ROOT / "src"
     files = [path for path in (source / "h2o").rglob("*.*") if path.suffix in (".h", ".cpp")]
     parts: dict[Path, set[Path]] = {path.relative_to(source).with_suffix(""): set() for path in files}
     for path in files:
@@ -82,7 +90,7 @@ def test_the_cores_includes_go_in_one_direction() -> None:
 
 def test_the_packages_imports_go_in_one_direction() -> None:
     """Also those for types. A module without an underscore is on a page of the manual."""
-    root = REPOSITORY / "python"
+    root = ROOT / "python"
     files = {".".join(path.relative_to(root).with_suffix("").parts): path for path in root.rglob("*.py")}
     files = {name.removesuffix(".__init__"): path for name, path in files.items()}
     core = "h2o_llama._core"
@@ -98,6 +106,50 @@ def test_the_packages_imports_go_in_one_direction() -> None:
 
     graph = {name: set(imported(ast.parse(path.read_text()).body)) & files.keys() for name, path in files.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError
-    pages = " ".join(page.read_text() for page in (REPOSITORY / "docs").rglob("*.md"))
+    pages = " ".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     public = [name for name, path in files.items() if path.name != "__init__.py" and "._" not in name]
     assert [name for name in public if name not in pages] == []
+
+
+# --- notices
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_every_licence_file_is_in_them() -> None:
+    notices = words((ROOT / NOTICES).read_text(encoding="utf-8"))
+    files = [path for path in (ROOT / "vendor").glob("*/**/LICEN[SC]E*") if ".cache" not in path.parts]
+    files += PDFJS.rglob("LICENSE")
+    assert len(files) >= 10
+    for path in files:
+        for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
+            is_title = re.fullmatch(r"\W*(The )?(MIT|BSD|Unlicense)[ \w-]*(\(MIT\))?", words(paragraph))
+            assert is_title or words(paragraph) in notices, f"{path}: {paragraph}"
+
+
+def test_every_holder_is_in_them() -> None:
+    notices = (ROOT / NOTICES).read_text(encoding="utf-8")
+    holders = {}
+    for path in (path for folder in VENDORED for path in folder.rglob("*.*")):
+        if path.suffix in (".c", ".cpp", ".cu", ".h", ".hpp"):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            for name in HOLDER.findall(text):
+                holders[name.strip()] = path
+    known = {"Yann Collet", "University of Cambridge", "Sean Barrett", "Mozilla Foundation", "Niels Lohmann"}
+    assert known <= holders.keys()
+    for holder, path in holders.items():
+        assert holder in notices, path
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_they_are_in_wheel_and_source_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    info = tmp_path / build.prepare_metadata_for_build_wheel(str(tmp_path))
+    for name in ("LICENSE", NOTICES):
+        assert (info / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
+    with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
+        names = {member.name.partition("/")[2] for member in archive}
+    assert {"LICENSE", NOTICES, "src/h2o/llama-h2o.h", "vendor/fetch.py"} <= names
+    assert not [name for name in names if name.startswith(FETCHED)]

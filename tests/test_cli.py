@@ -15,10 +15,11 @@ import pytest
 
 import h2o_llama
 import models
+from adapters import random_adapter
 from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke, succeeded
 from compare import case
-from h2o_llama import H2OConfig
-from h2o_llama._cli import demo
+from h2o_llama import H2OConfig, demo_model_path
+from h2o_llama._cli import demo, prompt
 from h2o_llama._cli import run as run_module
 from h2o_llama._demo.document import build_document
 from h2o_llama.config import option_names
@@ -97,31 +98,24 @@ def test_options_lists_every_setting() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["run", "demo"], "fast, balanced, faithful, off."),
-        (["eval", "demo"], "fast, balanced, faithful."),
-    ],
-)
-def test_a_preset_that_there_is_not_is_named_with_its_option(arguments: list[str], words: str) -> None:
-    assert_wrong_usage(invoke(*arguments, "--h2o", "turbo"), f"Invalid value for --h2o: 'turbo' is not one of {words}")
-
-
 def test_wrong_usage_exits_with_2() -> None:
-    for arguments in [
-        ["nonsense"],
-        ["run"],
-        ["run", "demo"],
-        ["run", "demo", "--prompt", "x", "-n", "-1"],
-        ["run", "demo", "--prompt", "x", *h2o_set(shared_heads="yes")],
-        ["run", "demo", "--prompt", "x", "--unknown"],
-        ["run", "demo", "--prompt", "x", *h2o_set(dense_layers="11-2")],
+    prompted = ["run", "demo", "--prompt", "x"]
+    for arguments, match in [
+        (["nonsense"], "No such command 'nonsense'."),
+        (["run"], "Missing argument 'MODEL'."),
+        (["run", "demo"], "give a text by --file, --prompt or both"),
+        ([*prompted, "-n", "-1"], "'-n': Input should be"),
+        ([*prompted, *h2o_set(shared_heads="yes")], "--h2o-set: 'yes' is not one of on, off."),
+        ([*prompted, "--unknown"], "No such option: --unknown"),
+        ([*prompted, *h2o_set(dense_layers="11-2")], "dense_layers must be numbers below 512"),
+        ([*prompted, "--rope-scale", "4", "--rope-freq-scale", "1"], "say the same"),
+        ([*prompted, "--rope-scale", "0"], "must be above 0"),
+        (["run", "demo", "--h2o", "turbo"], "--h2o: 'turbo' is not one of fast, balanced, faithful, off."),
+        (["eval", "demo", "--h2o", "turbo"], "--h2o: 'turbo' is not one of fast, balanced, faithful."),
     ]:
         with case(arguments=arguments):
             result = invoke(*arguments)
-            assert result.exit_code == 2
-            assert result.stdout == ""
+            assert_wrong_usage(result, match)
             assert "Traceback" not in result.stderr
 
 
@@ -143,6 +137,10 @@ def test_wrong_usage_exits_with_2() -> None:
         (["run", "demo", "-p", "x", "--cold-store", "memory"], "for what is evicted: it needs --evict"),
         (["run", "demo", "-p", "x", "--threads", "513"], "--threads must be an integer from 1 to 512, got 513"),
         (["run", "demo", "-p", "x", "--rope-scaling", "ntk"], "--rope-scaling must be one of"),
+        (["run", "demo", "-p", "x", "--matmul-kernels", "mine"], "must be one of 'auto', 'upstream', 'own'"),
+        (["serve", "demo", "--matmul-kernels", "mine"], "--matmul-kernels must be one of 'auto', 'upstream', 'own'"),
+        (["run", "demo", "-p", "x", "--lora", f"{demo_model_path()}:nan"], "must be a finite number"),
+        (["run", "demo", "-p", "x", "--lora", f"{demo_model_path()}:x"], "there is no file"),
         (["inspect", "demo", "-p", TEXT, *SMALL, "--layer", "4"], "layers are 0 to 3"),
         (["inspect", "demo", "-p", "text", "--html", "no/page.html"], "no: No such file"),
         (["demo", "--html", "."], "directory"),
@@ -303,6 +301,70 @@ def test_run_reads_the_question_densely(
     options = [str(text_file) if option == "FILE" else option for option in options]
     succeeded(invoke("run", "demo", *options, "-n", "1", *SMALL))
     assert [call["dense_tail"] for call in evals] == [tail]
+
+
+YARN = {
+    "rope_scaling_type": "yarn",
+    "rope_freq_scale": 0.25,
+    "rope_freq_base": 5000,
+    "yarn_orig_ctx": 48,
+    "yarn_ext_factor": 0.5,
+    "yarn_attn_factor": 2,
+    "yarn_beta_fast": 16,
+    "yarn_beta_slow": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--threads-batch 2 --mlock --no-mmap", {"n_threads_batch": 2, "use_mlock": True, "use_mmap": False}),
+        ("--h2o off --matmul-kernels own", {"h2o": None, "matmul_kernels": "own"}),
+        (" ".join(f"--{name.replace('_', '-')} {value}" for name, value in YARN.items()).replace("-type", ""), YARN),
+        ("--rope-scale 4", {"rope_freq_scale": 0.25}),
+        ("--lora a", {"lora": [(Path("a"), 1.0)]}),
+        ("--lora a:0.5 --lora a:2", {"lora": [(Path("a"), 0.5), (Path("a:2"), 1.0)]}),
+        ("--lora a:2:-1", {"lora": [(Path("a:2"), -1.0)]}),
+    ],
+)
+def test_options_reach_the_model(
+    options: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file may have the name of another one with a scale."""
+    monkeypatch.chdir(tmp_path)
+    if "lora" in expected:
+        for name in ("a", "a:2"):
+            random_adapter(demo_model_path()).write(Path(name))
+    opened = [record_calls(monkeypatch, module, name) for module, name in ((prompt, "Model"), (run_module, "Llama"))]
+    succeeded(invoke("run", "demo", "-p", "a", "-n", "0", *ONE_THREAD, *options.split()))
+    ((of_model,), (of_llama,)) = opened
+    given = of_llama | of_model | of_model.get("rope", {})
+    assert {name: given.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "info",
+        "inspect -p abc -t 1",
+        "chat -t 1",
+        "bench -t 1 --n-prompt 32 --depth= --h2o-set chunk_size=16 -r 1",
+        "eval -t 1 --n-tokens 64 --h2o-set chunk_size=16 --windows 1 --continuation 0",
+        "batch --documents . --questions asked --out out",
+        "serve",
+    ],
+    ids=lambda command: command.split()[0],
+)
+def test_every_command_opens_adapters(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each reports the error of a bad adapter."""
+    monkeypatch.chdir(tmp_path)
+    random_adapter(demo_model_path()).write(Path("bad.gguf"), kind="dora")
+    for name in ("asked", "document.txt"):
+        Path(name).write_text("abc")
+    name, *options = command.split()
+    result = invoke(name, "demo", *options, "--lora", "bad.gguf")
+    assert result.exit_code == 1
+    assert "adapter.type to be 'lora', but got: dora" in result.stderr
 
 
 def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import ops
 from compare import assert_logits_close
 from cuda_in_software import BACKEND, IS_SOFTWARE, registered
-from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama import H2OConfig, Llama, _core, demo_model_path
 from test_row_moves import check_layers_that_choose_alike
 
 Array = NDArray[Any]
 
-TEXT = Path(__file__).read_bytes()[:3000]
+TEXT = Path(__file__).read_bytes() * 2
 
 
 pytestmark = [
@@ -36,11 +35,11 @@ def backend() -> Iterator[None]:
 
 
 def test_max_rows(rng: np.random.Generator) -> None:
-    for dtype in (np.float32, np.float16):
+    for type, dtype in (("f32", np.float32), ("f16", np.float16)):
         for n in (1, 33, 1500):
             x = rng.standard_normal((2, 5, n)).astype(dtype)
             x[0, 1, n // 2], x[1, 2] = np.nan, -np.inf
-            np.testing.assert_array_equal(ops.max_rows(x, backend=BACKEND), x.max(axis=-1, keepdims=True))
+            np.testing.assert_array_equal(_core.ops_max_rows(x, type, BACKEND, 1), x.max(axis=-1, keepdims=True))
 
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -49,6 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "n-grams": {"retrieval": "ngrams", "decode": "memory"},
     "plain sums, evict": {"scorer": "sum", "evict": True},
     "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
+    **({} if IS_SOFTWARE else {"blocks": {"scorer": "block_ema"}}),
 }
 
 
@@ -56,11 +56,13 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_whole_model(options: dict[str, Any]) -> None:
     """All layers on the device: logits of a prompt and of generated tokens, and memory sets, as on the CPU."""
 
+    n, chunk_size = (270, 64) if IS_SOFTWARE else (3900, 512)
+
     def run(n_gpu_layers: int) -> tuple[Array, list[set[int]]]:
-        h2o = H2OConfig(chunk_size=64, **options)
-        with Llama(demo_model_path(), n_ctx=512, n_gpu_layers=n_gpu_layers, h2o=h2o) as llm:
+        h2o = H2OConfig(chunk_size=chunk_size, **options)
+        with Llama(demo_model_path(), n_ctx=4096, n_gpu_layers=n_gpu_layers, h2o=h2o) as llm:
             assert llm.h2o == h2o  # the index of keys, too
-            tokens = llm.tokenize(TEXT)[:270]
+            tokens = llm.tokenize(TEXT)[:n]
             llm.eval(tokens[:-2], logits="all")
             logits = [llm.logits]
             for token in tokens[-2:]:
@@ -75,7 +77,8 @@ def test_whole_model(options: dict[str, Any]) -> None:
         assert_logits_close(logits_there, logits, 5e-3)
     else:  # F16 and TF32 are off by 6e-4 to 1e-3 (rms, see tolerances.py), near ties of the index by more in a few rows
         assert np.linalg.norm(logits_there - logits) < 5e-3 * np.linalg.norm(logits)
-    assert np.mean([len(a & b) / len(a) for a, b in zip(sets, sets_there, strict=True)]) > 0.97
+    shared = np.mean([len(a & b) / len(a) for a, b in zip(sets, sets_there, strict=True)])
+    assert shared > (0.97 if IS_SOFTWARE else 0.95)
 
 
 def test_auto_is_the_faster_attention() -> None:

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import models
-from changes import KINDS
 from chats import IM_END, open_chat, user
-from check_architecture import OPEN, Checks
+from check_architecture import KINDS, OPEN, Checks
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError

@@ -1,7 +1,4 @@
-"""The stand-alone `KVCache`, with scores set by hand: their bookkeeping, the choice of memory sets, gathering.
-
-Its choice is compared with the oracle's, and that one with tables in test_oracle.py.
-"""
+"""The stand-alone `KVCache`, with scores set by hand: their bookkeeping, the choice of memory sets, gathering."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from h2o_llama import H2OConfig, Llama, demo_model_path
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
+pytestmark = pytest.mark.slow  # and of 0.5 GB
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from command_line import invoke, succeeded
+from compare import assert_refused
 from h2o_llama import Llama, Model
-from h2o_llama._cli import prompt, run
-from spies import record_calls
 
 BASE = "qwen3.rope.freq_base"
 LENGTH = "qwen3.context_length"
@@ -62,18 +61,14 @@ def test_how_the_file_is_read(
         np.testing.assert_array_equal(logits(model), logits(tiny_model))
 
 
-@pytest.mark.parametrize(
-    "options", [{"use_mmap": False}, {"use_mlock": True}, {"kv_overrides": {}}, {"main_gpu": 0}, {"tensor_split": [1]}]
-)
-def test_shared_weights_are_loaded_already(tiny_model: Path, options: dict[str, Any]) -> None:
-    name = next(iter(options))
-    with Model(tiny_model) as model, pytest.raises(ValueError, match=rf"\[Llama\] {name} must be left out with shared"):
-        Llama(model, n_ctx=64, **options)
-
-
-def test_the_command_line_passes_it_on(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models, llamas = record_calls(monkeypatch, prompt, "Model"), record_calls(monkeypatch, run, "Llama")
-    options = ["-p", "a", "-n", "1", "-t", "1", "--threads-batch", "2", "--mlock", "--no-mmap"]
-    succeeded(invoke("run", tiny_model, *options))
-    assert [(call["use_mmap"], call["use_mlock"]) for call in models] == [(False, True)]
-    assert [(call["n_threads"], call["n_threads_batch"]) for call in llamas] == [(1, 2)]
+def test_shared_weights_are_loaded_already(tiny_model: Path) -> None:
+    options: dict[str, Any] = {"use_mmap": False, "use_mlock": True, "kv_overrides": {}, "lora": "a.gguf"}
+    options |= {"main_gpu": 0, "tensor_split": [1], "rpc_servers": "a:1"}
+    with Model(tiny_model) as model:
+        assert_refused(
+            (
+                (partial(Llama, model, n_ctx=64, **{name: value}), f"{name} must be left out with shared")
+                for name, value in options.items()
+            ),
+            "Llama",
+        )

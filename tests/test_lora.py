@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ import pytest
 import models
 from adapters import Adapter, random_adapter
 from cases import SMALL, Case
-from command_line import assert_one_line_error, h2o_set, invoke, succeeded
-from compare import assert_logits_close, relative_error
+from compare import assert_logits_close, assert_refused, relative_error
 from gguf_mutation import UINT32, mutated, pack
-from h2o_llama import DamagedFileError, H2OConfig, Llama, Model, Snapshot
+from h2o_llama import DamagedFileError, H2OConfig, Llama, Model
 from inputs import ModelByName, random_tokens
 from llamas import assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import read_model
@@ -198,70 +197,25 @@ def test_an_embedding_that_is_the_output_too_cannot_be_changed(model_by_name: Mo
         Model(path, lora=adapter)
 
 
-@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e39, "1", None, True])
-def test_a_bad_scale_is_refused(scale: Any, tiny_model: Path, adapter: Path) -> None:
-    with pytest.raises(ValueError, match=r"\[Llama\] the scale of .*qwen3-gqa4-f32.gguf must be a finite number"):
-        Llama(tiny_model, lora=[(adapter, scale)])
-
-
-@pytest.mark.parametrize("lora", [5, [5], {"a": 1}, [("a", 1, 2)]])
-def test_what_names_no_adapter_is_refused(lora: Any, tiny_model: Path) -> None:
-    with pytest.raises(ValueError, match=r"\[Llama\] lora must be a file, or a list of"):
-        Llama(tiny_model, lora=lora)
-
-
-def test_shared_weights_have_their_adapters_already(tiny_model: Path, adapter: Path) -> None:
-    with Model(tiny_model) as model, pytest.raises(ValueError, match="lora must be left out with shared weights"):
-        Llama(model, lora=adapter)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("lora_path", "pass lora=PATH"), ("lora_scale", r"\(PATH, scale\)"), ("lora_base", "leave it out"), ("loro", "")],
-)
-def test_other_names_are_refused(name: str, hint: str, tiny_model: Path) -> None:
-    """llama-cpp-python's among them."""
-    with pytest.raises(TypeError, match=f"there is no argument '{name}'.*{hint}"):
-        Llama(tiny_model, **{name: "a"})
-
-
-# --- the command line
-
-
-def test_commands_take_adapters(tiny_model: Path, adapter: Path, tmp_path: Path) -> None:
-    """A snapshot that a command has saved says with which it was computed."""
-    with_colon = Path(shutil.copy(adapter, tmp_path / "a:2"))
-    arguments = ["run", tiny_model, "-p", "abc", "-n", "0", "-t", "1", "--n-ctx", "64"]
-    for given, expected in (
-        (["--lora", adapter], [(adapter, 1.0)]),
-        (["--lora", f"{adapter}:0.5", "--lora", with_colon], [(adapter, 0.5), adapter]),
-        (["--lora", f"{with_colon}:-1"], [(adapter, -1)]),
+def test_arguments_that_name_no_adapter_are_refused(tiny_model: Path, adapter: Path) -> None:
+    """llama-cpp-python's names among them."""
+    scales: list[Any] = [float("nan"), float("inf"), 1e39, "1", None, True]
+    given: list[Any] = [5, [5], {"a": 1}, [("a", 1, 2)]]
+    assert_refused(
+        [
+            *(
+                (partial(Llama, tiny_model, lora=[(adapter, scale)]), "the scale of .*f32.gguf must be a finite number")
+                for scale in scales
+            ),
+            *((partial(Llama, tiny_model, lora=lora), "lora must be a file, or a list of") for lora in given),
+        ],
+        "Llama",
+    )
+    for name, hint in (
+        ("lora_path", "pass lora=PATH"),
+        ("lora_scale", r"\(PATH, scale\)"),
+        ("lora_base", "leave it out"),
+        ("loro", ""),
     ):
-        succeeded(invoke(*arguments, *given, "--save", tmp_path / "snapshot"))
-        with Model(tiny_model, lora=expected) as model:
-            assert Snapshot.load(tmp_path / "snapshot").origin.fingerprint == model.fingerprint
-    assert_one_line_error(invoke(*arguments, "--lora", f"{adapter}:nan"), "must be a finite number")
-    assert_one_line_error(invoke(*arguments, "--lora", f"{adapter}:x"), "there is no file")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["info"],
-        ["inspect", "-p", "abc", "-t", "1"],
-        ["chat", "-t", "1"],
-        ["bench", "-t", "1", "--n-prompt", "32", "--depth", "", *h2o_set(chunk_size=16), "-r", "1"],
-        ["eval", "-t", "1", "--n-tokens", "64", *h2o_set(chunk_size=16), "--windows", "1", "--continuation", "0"],
-        ["batch", "--documents", "{}", "--questions", "{}/asked", "--out", "{}/out"],
-        ["serve"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_every_command_opens_them(command: list[str], tiny_model: Path, tmp_path: Path) -> None:
-    """Every command reports a bad adapter."""
-    path = random_adapter(tiny_model).write(tmp_path / "bad.gguf", kind="dora")
-    for name in ("asked", "document.txt"):
-        (tmp_path / name).write_text("abc")
-    result = invoke(command[0], tiny_model, *(word.format(tmp_path) for word in command[1:]), "--lora", path)
-    assert result.exit_code == 1
-    assert "adapter.type to be 'lora', but got: dora" in result.stderr
+        with pytest.raises(TypeError, match=f"there is no argument '{name}'.*{hint}"):
+            Llama(tiny_model, **{name: "a"})

@@ -12,7 +12,6 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from cases import SMALL, Case
-from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_logits_close
 from h2o_llama import _core
 from inputs import ModelByName, random_tokens
@@ -66,20 +65,3 @@ def test_what_was_read_with_the_one_goes_on_with_the_other(config: Case | None, 
         assert after.tokens.tolist() == CALLS[0]
         np.testing.assert_array_equal(after.logits, snapshot.logits[None])
         after.eval(CALLS[1], decode=True)
-
-
-def test_on_command_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    make = _core.Context
-
-    def spy(**arguments: Any) -> Any:
-        opened.append(arguments["h2o"]["products"])
-        return make(**arguments)
-
-    monkeypatch.setattr(_core, "Context", spy)
-    succeeded(invoke("run", "demo", "-p", "some text", "-n", "1", "--h2o", "off", "--matmul-kernels", "own"))
-    assert opened[-1] == "own"
-    for command in (["run", "demo", "-p", "x"], ["serve", "demo"]):
-        assert_one_line_error(
-            invoke(*command, "--matmul-kernels", "mine"), "--matmul-kernels must be one of 'auto', 'upstream', 'own'"
-        )

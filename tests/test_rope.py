@@ -14,9 +14,8 @@ import pytest
 
 import models
 from cases import SMALL
-from command_line import assert_one_line_error, assert_wrong_usage, invoke, succeeded
 from compare import relative_error
-from h2o_llama import H2OConfig, Llama, Model, Snapshot
+from h2o_llama import H2OConfig, Llama, Model
 from inputs import ModelByName, random_tokens
 from llamas import assert_agrees_with_oracle
 from oracle import GGUFModel, read_model
@@ -155,18 +154,3 @@ def test_bad_options_are_refused(name: str, values: list[Any], tiny_model: Path)
     for value in values:
         with pytest.raises(ValueError, match=rf"\[Llama\] {name} must be"):
             Llama(tiny_model, **{name: value})
-
-
-def test_commands_take_them(tiny_model: Path, tmp_path: Path) -> None:
-    arguments = ["run", tiny_model, "-p", "abc", "-n", "0", "-t", "1", "--n-ctx", "64"]
-    yarn = ["--yarn-orig-ctx", "48", "--yarn-ext-factor", "0.5", "--yarn-attn-factor", "2"]
-    yarn += ["--yarn-beta-fast", "16", "--yarn-beta-slow", "2", "--rope-freq-base", "5000"]
-    options: dict[str, Any] = {"yarn_ext_factor": 0.5, "yarn_attn_factor": 2, "yarn_beta_fast": 16, "yarn_beta_slow": 2}
-    for scale in (["--rope-scale", "4"], ["--rope-freq-scale", "0.25"]):
-        given = ["--rope-scaling", "yarn", *scale, *yarn]
-        succeeded(invoke(*arguments, *given, "--save", tmp_path / "snapshot"))
-        with Model(tiny_model, **YARN, **options, rope_freq_base=5000) as model:
-            assert Snapshot.load(tmp_path / "snapshot").origin.fingerprint == model.fingerprint
-    assert_wrong_usage(invoke(*arguments, "--rope-scale", "4", "--rope-freq-scale", "1"), "say the same")
-    assert_wrong_usage(invoke(*arguments, "--rope-scale", "0"), "must be above 0")
-    assert_one_line_error(invoke(*arguments, "--rope-scaling", "ntk"), "--rope-scaling must be one of")

@@ -261,8 +261,6 @@ def test_servers_and_layers_go_together() -> None:
         load(None, rpc_servers="a:1,a:1")
     with pytest.raises(ValueError, match="n_gpu_layers must be left out"):
         load(None, rpc_servers="a:1", n_gpu_layers=0)
-    with load(None) as llm, pytest.raises(ValueError, match="left out with shared weights"):
-        Llama(llm, rpc_servers="a:1")
 
 
 def test_a_build_without_rpc_says_how_to_get_it() -> None:

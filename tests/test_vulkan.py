@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import ops
 from cases import SMALL, Case
 from compare import assert_all_equal, assert_logits_close
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import open_llama
 from test_row_moves import check_layers_that_choose_alike
@@ -32,7 +31,7 @@ BOUND = 1e-3
 
 def has_device() -> bool:
     try:
-        ops.max_rows(np.zeros((1, 1), np.float32), backend=DEVICE)
+        _core.ops_max_rows(np.zeros((1, 1), np.float32), "f32", DEVICE, 1)
     except ValueError:
         return False
     return True

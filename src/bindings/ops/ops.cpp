@@ -246,7 +246,7 @@ static void set_isa(const std::string & name) {
     throw std::invalid_argument("[ops] this CPU has no '" + name + "'");
 }
 
-// For tests/ops.py: arguments are not checked.
+// For tests: arguments are not checked.
 void init_ops(py::module_ & m) {
     m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_get_rows", &get_rows, py::arg("a"), py::arg("type"), py::arg("indices"), py::arg("backend"), py::arg("n_threads"));

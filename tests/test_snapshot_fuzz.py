@@ -1,10 +1,6 @@
-"""Damaged snapshot files: python tools/fuzz_snapshots.py [--files N] [--seed S] [--jobs J]
+"""Damaged snapshot files: their bytes are changed, or their header or sections, with checksums that are right.
 
-Each file is a good one with something changed: its bytes; or its header, or its sections, with checksums
-that are right. Each must be refused with a ValueError or an H2OError that leaves the sequence as it was, or be a
-sequence that can be continued. N is 20,000 by default, which takes a minute; some millions are for a night.
-
-The work is done in processes of its own. If one dies, the file that it died of is named by its number.
+Each is refused and leaves the sequence as it was, or is a sequence that can be continued.
 """
 
 from __future__ import annotations
@@ -17,91 +13,70 @@ import struct
 import tempfile
 import zlib
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
+import numpy as np
+import pytest
+
+from cases import BLOCKS, SMALL, Case
+from compare import case
+from h2o_llama import H2OError, Llama
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import SECTIONS
-from jobs import work_in_jobs
+from inputs import LONGER, SEED
+from llamas import open_llama
 
-SMALL = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=12, chunk_size=16, research={"tile": 4})
-CONFIGS = (
-    None,
-    SMALL,
-    replace(SMALL, retrieval="index", dense_layers=1),
-    replace(SMALL, scorer="sum", decode="memory"),
-    replace(SMALL, schedule="two_phase", lookup_budget=0),
-    replace(SMALL, evict=True, decode="memory", lookup_budget=0, dense_layers=1),
-    replace(SMALL, evict=True, decode="memory", cold_store="memory"),
-    H2OConfig(
-        local_window=4,
-        heavy_budget=24,
-        sink_tokens=2,
-        scorer="block_ema",
-        evict=True,
-        research={"block_tokens": 2, "shared_heads": True, "keep_ratio": 0.4},
-    ),
-)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 * max(1, LONGER))]
+
+N_FILES = int(700 * LONGER)
+CONFIGS = SMALL.one_of_each | {"blocks, ratio": BLOCKS.but(evict=True, shared_heads=True, keep_ratio=0.4)}
 TEXT = [97 + i % 7 for i in range(70)]
 START = struct.Struct("<8sIII")
 NUMBERS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 70, 71, 72, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 0x7FC00000)
 VALUES: tuple[Any, ...] = (None, True, -1, 0, 1, 2, 4, 2**31, 2**63, 2**70, 1e300, "", "f16", [], {}, [0] * 3)
 
 
-class Case:
-    """A `Llama` with a sequence, and the file of it."""
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_damaged_file_is_refused_or_can_be_continued(config: Case | None, tiny_model: Path, tmp_path: Path) -> None:
+    """The last file stays in the test's folder, for a crash ends the process."""
+    path = tmp_path / "file"
+    with open_llama(tiny_model, config, n_ctx=512) as llm:
+        llm.eval(TEXT)
+        llm.eval([3], decode=True)
+        good = llm.snapshot()
+        good.save(path)
+        data = path.read_bytes()
+        for number in range(N_FILES):
+            rng = random.Random(f"{SEED}/{number}")
+            damage = rng.choice([damaged_bytes, damaged_header, damaged_sections])
+            path.write_bytes(damage(data, rng))
+            with case(number=number):
+                try:
+                    llm.load(path)
+                except (ValueError, H2OError):
+                    assert llm.snapshot().state == good.state
+                    np.testing.assert_array_equal(llm.logits, good.logits[None])
+                else:
+                    go_on(llm)
+                    llm.restore(good)
 
-    def __init__(self, h2o: H2OConfig | None, path: Path) -> None:
-        sizes = {"n_ctx": 256, "n_batch": 256, "n_threads": 1}
-        self.llm = Llama(demo_model_path(), h2o=h2o, keep_history=h2o is not None, **sizes)  # type: ignore[arg-type]
-        self.llm.eval(TEXT)
-        self.llm.eval([3], decode=True)
-        self.good = self.llm.snapshot()
-        self.good.save(path)
-        self.file = path.read_bytes()
 
-    def load(self, path: Path) -> None:
-        """If the file is refused, nothing has changed; if it is taken, all can be done with the sequence."""
-        try:
-            self.llm.load(path)
-        except (ValueError, H2OError):
-            if self.llm.snapshot().state != self.good.state or not (self.llm.logits == self.good.logits).all():
-                raise AssertionError("a refused file has changed the sequence") from None
-            return
-        self._go_on()
-        self.llm.restore(self.good)
-
-    def _go_on(self) -> None:
-        llm = self.llm
-        if llm.h2o is not None:
-            for layer in llm.kv.layers:
-                llm.kv.scores(layer)
-                llm.kv.memory_indices(layer)
-        with suppress(H2OError):  # logits may be NaN, records may be gone
-            list(islice(llm.generate([], seed=1, draft=4), 3))
+def go_on(llm: Llama) -> None:
+    if llm.h2o is not None:
+        for layer in llm.kv.layers:
+            llm.kv.scores(layer)
+            llm.kv.memory_indices(layer)
+    with suppress(H2OError):  # logits may be NaN, records may be gone
+        list(islice(llm.generate([], seed=1, draft=4), 3))
+    with suppress(H2OError):
+        _ = llm.kv.history
+    llm.eval(TEXT[:20])
+    for n in (85, 64, 48, 16):
         with suppress(H2OError):
-            _ = llm.kv.history
-        llm.eval(TEXT[:20])
-        for n in (85, 64, 48, 16):
-            with suppress(H2OError):
-                llm.rewind(n)
-                llm.eval(TEXT[:18])
-
-
-def work(numbers: range, seed: int) -> None:
-    """The files of these numbers, each printed before it is worked on."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "file"
-        cases = [Case(h2o, path) for h2o in CONFIGS]
-        for number in numbers:
-            print(number, flush=True)
-            rng = random.Random(f"{seed}/{number}")
-            case, damage = rng.choice(cases), rng.choice([damaged_bytes, damaged_header, damaged_sections])
-            path.write_bytes(damage(case.file, rng))
-            case.load(path)
+            llm.rewind(n)
+            llm.eval(TEXT[:18])
 
 
 def damaged_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -183,7 +158,3 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
     buffer = io.BytesIO()
     _snapshot_file.write_to(buffer, origin, sections)
     return buffer.getvalue()
-
-
-if __name__ == "__main__":
-    work_in_jobs("files", 20_000, work)

@@ -1,0 +1,477 @@
+"""`h2o_llama.eval`: perplexity and continuation against single calls, sweeps, RULER's tasks, and the command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from chats import open_chat
+from command_line import h2o_set, invoke, succeeded
+from compare import case
+from h2o_llama import H2OConfig, Llama, demo_model_path
+from h2o_llama._cli import sweeps
+from h2o_llama._demo.document import standard_library_text
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, _losses, evaluate, sweep
+from h2o_llama.eval._ruler_task import ESSAYS, WORDS, Item, Sources, make_item, score
+from h2o_llama.eval._subject import halves
+from h2o_llama.eval._tasks import append_rows, read_rows
+from h2o_llama.models import _named
+from inputs import random_tokens
+from spies import record_calls
+
+S = 64
+N = 256
+SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0))
+TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0, schedule="two_phase"))
+# 2 windows of N, and a rest between them; a token per byte.
+TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
+
+
+def log_probabilities(row: Any) -> list[float]:
+    total = math.fsum(math.exp(float(x)) for x in row)
+    return [float(x) - math.log(total) for x in row]
+
+
+def measure(path: Path | Llama, *settings: Setting, **arguments: Any) -> list[dict[str, Any]]:
+    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "tasks": [Perplexity()], "chunk_size": S, "n_threads": 1}
+    return evaluate(path, settings, **(given | arguments))
+
+
+def open_llama(path: Path, h2o: H2OConfig | None, n_ctx: int = N) -> h2o_llama.Llama:
+    return h2o_llama.Llama(path, n_ctx=n_ctx, n_ubatch=S, n_threads=1, h2o=h2o and h2o.in_chunks_of(S))
+
+
+# --- perplexity
+
+
+def test_losses_of_huge_logits_are_finite() -> None:
+    dense = np.array([[3e4, -3e4, 0.0]], dtype=np.float32)
+    (got,) = _losses.compare(dense, [dense[:, ::-1]], np.array([0], dtype=np.int32))
+    assert got.nats[0] == pytest.approx(3e4)
+    assert got.kld[0] == pytest.approx(3e4)
+
+
+def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_losses, "_BLOCK", 5 * 260)  # five rows at a time
+    (row,) = measure(tiny_model, SPARSE)
+    tokens = [np.frombuffer(part, np.uint8) for part in (TEXT[:N], TEXT[-N:])]
+    nats: dict[str, list[float]] = {"sparse": [], "dense": []}
+    tops: dict[str, list[int]] = {"sparse": [], "dense": []}
+    divergences = []
+    for window in tokens:
+        rows = {}
+        for name, h2o in (("sparse", SPARSE.h2o), ("dense", None)):
+            with open_llama(tiny_model, h2o) as llm:
+                assert llm.tokenize(window.tobytes()) == window.tolist()
+                llm.eval(window, logits="all")
+                rows[name] = np.array([log_probabilities(logits) for logits in llm.logits])
+            nats[name] += (-rows[name][np.arange(N - 1), window[1:]]).tolist()
+            tops[name] += rows[name][N // 2 : -1].argmax(axis=1).tolist()
+        p, q = rows["dense"][N // 2 : -1], rows["sparse"][N // 2 : -1]
+        divergences += (np.exp(p) * (p - q)).sum(axis=1).tolist()
+    scored = {name: np.reshape(values, (2, N - 1))[:, N // 2 :] for name, values in nats.items()}
+
+    assert (row["windows"], row["n_scored"]) == (2, 2 * (N // 2 - 1))
+    assert row["ppl"] == pytest.approx(math.exp(scored["sparse"].mean()), rel=1e-4)
+    assert row["ppl_dense"] == pytest.approx(math.exp(scored["dense"].mean()), rel=1e-4)
+    added = (scored["sparse"] - scored["dense"]).mean(axis=1)
+    assert row["nats_added"] == pytest.approx(added.mean(), rel=1e-3)
+    kld = np.reshape(divergences, (2, -1)).mean(axis=1)
+    for name, of_windows in (("nats_added", added), ("kld", kld)):
+        over_windows = row["over_windows"]
+        assert over_windows[f"{name}_by_window"] == pytest.approx(of_windows.tolist(), abs=1e-5)
+        assert over_windows[name] == pytest.approx(of_windows.mean(), abs=1e-5)
+        assert over_windows[f"{name}_se"] == pytest.approx(abs(of_windows[0] - of_windows[1]) / 2, abs=1e-5)
+    assert row["kld_mean"] == pytest.approx(np.mean(divergences), rel=1e-3)
+    assert row["same_top"] == pytest.approx(np.mean(np.equal(tops["sparse"], tops["dense"])))
+    assert row["kld_mean"] > 0.01
+
+    assert [(b["start"], b["stop"], b["n"]) for b in row["buckets"]] == [(0, 64, 128), (64, 128, 128), (128, 255, 254)]
+    for bucket in row["buckets"]:
+        part = np.reshape(nats["sparse"], (2, N - 1))[:, bucket["start"] : bucket["stop"]]
+        assert bucket["ppl"] == pytest.approx(math.exp(part.mean()), rel=1e-4)
+    # The first chunk has no memory set: it is dense.
+    assert row["buckets"][0]["kld_mean"] < 1e-5
+    assert row["buckets"][0]["same_top"] == 1
+    assert row["first_chunk"]["kld"] == pytest.approx(row["buckets"][0]["kld_mean"])
+
+
+def test_windows_one_by_one_are_those_of_all(tiny_model: Path) -> None:
+    (both,) = measure(tiny_model, SPARSE)
+    alone = measure(tiny_model, SPARSE, tasks=[Perplexity(only=i) for i in (0, 1)])
+    assert [row["only"] for row in alone] == [0, 1]
+    for name in ("over_windows", "first_chunk"):
+        assert [row[name]["kld_by_window"][0] for row in alone] == both[name]["kld_by_window"]
+        assert [row[name]["kld_se"] for row in alone] == [None, None]
+    with pytest.raises(ValueError, match="only must be an integer from 0 to 1"):
+        measure(tiny_model, SPARSE, tasks=[Perplexity(only=2)])
+
+
+def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [Perplexity(1), Continuation(50, 1)]
+    whole = measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks)
+    monkeypatch.setattr(_losses, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
+    for row, other in zip(whole, measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks), strict=True):
+        assert other["ppl"] == pytest.approx(row["ppl"], rel=1e-5)
+        assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16
+        assert other["kld_mean"] == pytest.approx(row["kld_mean"], rel=1e-2)
+        assert other["n_scored"] == row["n_scored"]
+
+
+# --- continuation
+
+
+def test_continuation_is_that_of_single_calls(tiny_model: Path) -> None:
+    prompt, length = N + 20, 40
+    full, memory = measure(tiny_model, SPARSE, n_tokens=[prompt], tasks=[Continuation(length, windows=1)])
+    assert (full["over"], memory["over"]) == ("full", "memory")
+    window = np.frombuffer(TEXT, np.uint8)[: prompt + length]
+    targets = window[prompt + 1 :]
+
+    def perplexity(h2o: H2OConfig | None, dense_tail: int) -> float:
+        with open_llama(tiny_model, h2o, n_ctx=len(window)) as llm:
+            llm.eval(window[:prompt])
+            llm.eval(window[prompt:], logits="all", dense_tail=dense_tail)
+            nats = [-log_probabilities(row)[t] for row, t in zip(llm.logits[:-1], targets, strict=True)]
+        return math.exp(sum(nats) / len(nats))
+
+    for row, dense_tail in ((full, length), (memory, 0)):
+        assert row["n_scored"] == length - 1
+        assert row["prompt_tokens"] == prompt
+        assert row["ppl"] == pytest.approx(perplexity(SPARSE.h2o, dense_tail), rel=1e-3)
+        assert row["ppl_dense"] == pytest.approx(perplexity(None, 0), rel=1e-3)
+    assert full["kld_mean"] < memory["kld_mean"]
+
+
+# --- sweeps
+
+
+def test_names_of_a_sweep() -> None:
+    """Of what there is to choose: no setting is there twice."""
+    for arguments, names in [
+        (
+            {"scorer": ["sum", "distant"]},
+            ["sum L8 H8", "distant L8 H8"],
+        ),
+        (
+            {"lookup_budget": [0, 16], "retrieval": ["ngrams", "index"]},
+            ["distant L8 H8", "distant L8 H8 B16", "distant L8 H8 B16 index"],
+        ),
+        (
+            {"heavy_budget": [0], "scorer": ["sum", "distant"], "lookup_budget": [0, 16]},
+            ["window L8", "window L8 B16 index"],
+        ),
+        ({"local_window": [8, 8]}, ["distant L8 H8"]),
+    ]:
+        with case(arguments=arguments):
+            given: dict[str, Any] = {"local_window": [8], "heavy_budget": [8], "sink_tokens": [0], "lookup_budget": [0]}
+            settings = sweep(**(given | arguments))
+            assert [s.name for s in settings] == [f"single_pass {name}" for name in names]
+            assert [s.h2o.has_key_index for s in settings if s.h2o] == ["index" in name for name in names]
+
+
+def test_runs_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+
+    def add(run: int) -> None:
+        for i in range(20):
+            append_rows(path, [{"task": "t", "run": run, "i": i}])
+
+    threads = [threading.Thread(target=add, args=(run,)) for run in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_rows(path)) == 80
+
+
+def test_a_second_run_measures_only_what_is_missing(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other options, rows are other rows."""
+    path = tmp_path / "rows.json"
+    settings = [Setting.of(H2OConfig(local_window=8, heavy_budget=8, dense_layers=n)) for n in (0, 1, 2)]
+    first = measure(tiny_model, *settings[:1], json_file=path)
+    measured = record_calls(monkeypatch, Perplexity, "measure")
+    rows = measure(tiny_model, *settings, json_file=path)
+    assert [s.name for call in measured for s in call["settings"]] == [s.name for s in settings[1:]]
+    assert [row["h2o"]["dense_layers"] for row in rows] == [[], [0], [0, 1]]
+    assert rows[:1] == first
+    assert measure(tiny_model, *settings, json_file=path) == json.loads(path.read_text()) == rows
+    assert len(measured) == 1
+    changes: list[dict[str, Any]] = [{"text": TEXT[1:]}, {"seed": 1}, {"chunk_size": 32}, {"n_tokens": [192]}]
+    for change in (*changes, {"tasks": [Continuation(20)]}):
+        with case(change=change):
+            rows += measure(tiny_model, *settings[:1], json_file=path, **change)
+            assert json.loads(path.read_text()) == rows
+
+
+def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr(Continuation, "measure", fail)
+    path = tmp_path / "rows.json"
+    with pytest.raises(RuntimeError, match="power cut"):
+        measure(tiny_model, SPARSE, TWO_PHASE, json_file=path, tasks=[Perplexity(), Continuation(20)])
+    assert [row["task"] for row in json.loads(path.read_text())] == ["perplexity"] * 2
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.json"]
+
+
+@pytest.mark.parametrize("content", [b" ", b'[{"name": "x"}]', b"\xff\xfe"])
+def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="precious is not a list of rows"):
+        measure(tiny_model, SPARSE, json_file=path)
+    assert path.read_bytes() == content
+
+
+def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
+    for settings, change, match in [
+        ([], {}, "at least one, each with its own name"),
+        ([SPARSE, SPARSE], {}, "its own name"),
+        ([Setting("dense", None)], {}, "leave it out"),
+        ([SPARSE], {"n_tokens": [100]}, "at least two chunks, got 100 with chunks of 64"),
+        ([SPARSE], {"n_tokens": [N, 4 * N]}, "the text has 582 tokens, but a window needs 1,024"),
+        ([SPARSE], {"tasks": [Continuation(330)]}, "the text has 582 tokens, but a window needs 586"),
+        ([SPARSE], {"chunk_size": 1}, "chunk_size"),
+        ([SPARSE], {"tasks": [Perplexity(0)]}, "windows must be an integer of at least 1"),
+        ([SPARSE], {"tasks": [Continuation(0)]}, "length must be an integer of at least 2"),
+        ([SPARSE], {"tasks": [Ruler("nonsense")]}, "ruler must be one of 'niah_single_1'"),
+        ([SPARSE], {"tasks": [Ruler("vt", samples=0)]}, "samples must be an integer of at least 1"),
+        ([SPARSE], {"tasks": [Ruler("vt", dense_tail=-1)]}, "dense_tail must be an integer of at least 0"),
+        ([SPARSE], {"tasks": [Ruler("vt")]}, "256 tokens are too short for RULER's 'vt': it takes at least"),
+    ]:
+        with case(match=match), pytest.raises(ValueError, match=match):
+            measure(tiny_model, *settings, progress=lambda *_: pytest.fail("work"), **change)
+
+
+def test_an_open_model_is_used_and_stays_open(tiny_model: Path) -> None:
+    with Llama(tiny_model, n_ctx=256, h2o=None) as llm:
+        (row,) = measure(llm, SPARSE)
+        llm.eval([1, 2, 3])
+    assert row["kld_mean"] == measure(tiny_model, SPARSE)[0]["kld_mean"]
+
+
+# --- RULER
+
+N_RULER = 4200
+N_CWE = 9000  # of bytes, for the worked example
+ESSAY = " ".join(f'He said "thing {i} is so." Then "(It was) no. {i}!" A sentence, number {i}.' for i in range(40))
+LISTS = (
+    "\n\n".join(
+        "\n".join(f"{kind}{c}{d}{e}" for c in "bcdfgh" for d in "klmnpr" for e in "stvwxz") for kind in ("a", "o", "i")
+    )
+    + "\n"
+)
+SOURCES = Sources({ESSAYS: ESSAY, WORDS: LISTS}.__getitem__)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Llama]:
+    """A token is a byte, and no chat template exists."""
+    with Llama(demo_model_path(), n_ctx=256, h2o=None) as model:
+        yield model
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setattr("h2o_llama.models._named.cache_folder", lambda: folder)
+    return folder
+
+
+def make(llm: Llama, kind: str, n_tokens: int | None = None, seed: int = 0) -> tuple[Item, str]:
+    item = make_item(kind, n_tokens or (N_CWE if kind == "cwe" else N_RULER), seed, llm, SOURCES)
+    return item, llm.detokenize(list(item.tokens)).decode()
+
+
+def test_needles(llm: Llama) -> None:
+    """Each needle is in the text once; the answers are the values of the keys in the question."""
+    for kind, n_needles, n_asked in [
+        ("niah_single_1", 1, 1),
+        ("niah_single_2", 1, 1),
+        ("niah_single_3", 1, 1),
+        ("niah_multikey_1", 4, 1),
+        ("niah_multivalue", 4, 4),
+        ("niah_multiquery", 4, 4),
+    ]:
+        with case(kind=kind):
+            item, text = make(llm, kind)
+            needles = re.findall(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.", text)
+            assert len(needles) == n_needles
+            assert all(text.count(value) == 1 for _, value in needles)
+            question = text[text.rindex("\nWhat") :]
+            asked = [value for key, value in needles if key in question]
+            assert sorted(asked) == sorted(item.answers)
+            assert len(asked) == n_asked
+            assert item.n_generate == 128
+
+
+def test_variables_that_resolve_to_the_value_are_the_answers(llm: Llama) -> None:
+    for seed in range(5):
+        with case(seed=seed):
+            item, text = make(llm, "vt", seed=seed)
+            example, text = text.split("\n\n\n\n")
+            for part, n_letters in ((example, 3), (text, 5)):
+                values: dict[str, str] = {}
+                for name, value, source in re.findall(r"VAR (\w+) = (?:VAR (\w+)|(\d+))", part):
+                    assert len(name) == n_letters
+                    values[name] = source or values[value]
+                asked = re.search(r"assigned the value (\d+) in", part)
+                assert asked is not None
+                assert list(values.values()) == [asked[1]] * 5
+            assert item.answers == tuple(values)
+            assert example.endswith("they are:  " + " ".join(re.findall(r"VAR (\w{3}) =", example)))
+
+
+def test_common_words_are_ten_times_as_common(llm: Llama) -> None:
+    for n_tokens, often, seldom in [(N_CWE, 30, 3), (4000, 6, 1)]:
+        with case(n_tokens=n_tokens):
+            item, text = make(llm, "cwe", n_tokens)
+            example, text = re.split(r"(?<=\d)\n|(?<=\w)\n(?=Below)", text, maxsplit=1)[0], text[text.rindex("Below") :]
+            counts = Counter(re.findall(r"\d+\. (\w+)", text))
+            assert {word for word, n in counts.items() if n == often} == set(item.answers)
+            assert set(counts.values()) == {often, seldom}
+            numbers = [int(n) for n in re.findall(r"(\d+)\. \w", text)]
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert "1. " in example
+
+
+def test_the_three_most_frequent_words(llm: Llama) -> None:
+    for seed in range(5):
+        with case(seed=seed):
+            item, text = make(llm, "fwe", seed=seed)
+            context = text[text.index("coded words. ") + 13 : text.index("\nQuestion")]
+            ranks = Counter(context.split()).most_common(5)
+            assert ranks[0][0] == "..."
+            assert tuple(word for word, _ in ranks[1:4]) == item.answers
+            counts = [n for _, n in ranks]
+            assert counts == sorted(set(counts), reverse=True)  # no ties
+            assert item.n_generate == 50
+
+
+def test_the_question_is_a_users_message_and_the_prefix_begins_the_answer(chat_model: Path) -> None:
+    chat_llm = open_chat(chat_model, None)
+    item = make_item("vt", 8000, 0, chat_llm, SOURCES)
+    mark = "THE MESSAGE"
+    before, after = chat_llm.apply_chat_template([{"role": "user", "content": mark}]).split(mark)
+
+    def at(text: str) -> int:
+        tokens = chat_llm.tokenize(text, add_special=False, parse_special=True)
+        return next(i for i in range(len(item.tokens)) if list(item.tokens[i : i + len(tokens)]) == tokens)
+
+    assert at(before + "Memorize and track") <= 1
+    assert at("in the text above." + after + " Answer: According to") > at(before)
+
+
+def test_scores() -> None:
+    """By the definition: sum(r.lower() in pred.lower() for r in ref) / len(ref)."""
+    for said, answers, expected in [
+        (" 12 and 345.", ("12", "345"), 1.0),
+        ("1234512", ("12", "345"), 1.0),  # as a part of something else, too
+        ("the OTTER\x00", ("otter", "anchor"), 0.5),
+        ("", ("otter",), 0.0),
+        ("ot\tter", ("otter", "ot\nter"), 0.5),  # what cannot be printed is a newline
+    ]:
+        with case(said=said, answers=answers):
+            assert score(said, answers) == expected
+
+
+# --- the command
+
+SMALL = h2o_set(chunk_size=64, local_window=16, heavy_budget=16, scorer="sum", sink_tokens=0, lookup_budget=0)
+SMALL += ["--n-tokens", "256", "--threads", "1"]
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.py"
+    path.write_bytes(standard_library_text(700))
+    return path
+
+
+def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    command = ["eval", "demo", "--file", text_file, *SMALL, *h2o_set(heavy_budget="16,32"), "--window"]
+    command += ["--continuation", "32", "--json", out]
+    result = succeeded(invoke(*command))
+    assert result.stderr == ""
+    rows = json.loads(out.read_text())
+    names = ["single_pass sum L16 H16", "single_pass sum L16 H32", "single_pass window A4 L28"]
+    assert [row["setting"] for row in rows if row["task"] == "perplexity"] == names
+    assert [row["setting"] for row in rows if row["task"] == "continuation"] == [n for n in names for _ in range(2)]
+    for row in rows:
+        assert row["setting"] in result.stdout
+        assert f"{row['ppl']:.3f}" in result.stdout
+        assert f"{row['ppl_dense']:.3f}" in result.stdout
+        for means in (row["over_windows"], row.get("first_chunk", row["over_windows"])):
+            assert (
+                f"{means['nats_added']:+.4f} ± {means['nats_added_se']:.4f}".replace("-0.0000", "+0.0000")
+                in result.stdout
+            )
+            assert f"{means['kld']:.4f} ± {means['kld_se']:.4f}" in result.stdout
+    title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
+    assert title in result.stdout.replace("\n", " ")
+
+    assert invoke(*command).stdout == result.stdout
+    narrow = succeeded(invoke(*command, columns=80)).stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "…" not in narrow
+    assert json.loads(out.read_text()) == rows
+
+
+def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    (tmp_path / "[").mkdir()
+    text = text_file.rename(tmp_path / "[/b]\x1b[2J[page 1].txt")
+    for half in ("first", "second"):
+        command = ["eval", "demo", "--file", text, *SMALL, "--half", half, "--continuation", "0", "--json", out]
+        assert f"[/b]␛[2J[page 1].txt, {half} half" in succeeded(invoke(*command)).stdout.replace("\n", " ")
+    sha256s = [hashlib.sha256(half).hexdigest() for half in halves(text.read_bytes())]
+    assert [row["text_sha256"] for row in json.loads(out.read_text())] == sha256s
+
+
+def test_settings_with_eviction_and_a_cold_store() -> None:
+    """Without a cold store, heavy hitters replace the lookups."""
+    pairs = ["chunk_size=64", "local_window=4", "heavy_budget=6", "sink_tokens=1", "lookup_budget=0,8", "scorer=sum"]
+    chosen = sweeps.settings({"retrieval": "ngrams"}, preset="fast", evict=True, cold_store="memory", h2o_set=pairs)
+    configs = [s.h2o for s in chosen]
+    assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
+        (6, 0, False, None),
+        (6, 8, False, None),
+        (6, 0, True, None),
+        (14, 0, True, None),
+        (6, 0, True, "memory"),
+        (6, 8, True, "memory"),
+    ]
+
+
+def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:
+    for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
+        path = _named.NAMED_FILES[name].path
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    out = tmp_path / "rows.json"
+    command = ["eval", "demo", "--ruler-task", "niah_single_2,niah_multikey_1", "--n-tokens", "1200", "-t", "1"]
+    command += ["--samples", "1", *h2o_set(chunk_size=256, local_window=32, heavy_budget=32), "--json", str(out)]
+    result = succeeded(invoke(*command))
+    rows = json.loads(out.read_text())
+    assert [row["kind"] for row in rows] == ["niah_single_2", "niah_multikey_1"]
+    assert "RULER, 1,200 tokens, 1 prompts each, dense tail 128, " in result.stdout
+    for word in ("niah_single_2", "niah_multikey_1", "mean", "over dense"):
+        assert word in result.stdout
+    assert invoke(*command).stdout == result.stdout
+    assert json.loads(out.read_text()) == rows
