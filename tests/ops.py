@@ -51,7 +51,8 @@ def softmax_state(logits: Any, v: Any, *, scale: float = 1.0, n_threads: int = 1
 
     -inf where a key is masked. The number of heads of v (axis -3) may be a divisor of the logits'.
     """
-    return SoftmaxState(*_core.ops_softmax_state(logits, v, scale, "cpu", n_threads))
+    m, l, o = _core.ops_softmax_state(logits, v, scale, "cpu", n_threads)  # noqa: E741
+    return SoftmaxState(m[..., 0], l[..., 0], o)
 
 
 def fuse(a: Any, b: Any) -> SoftmaxState:
@@ -60,4 +61,5 @@ def fuse(a: Any, b: Any) -> SoftmaxState:
     ``m = max(m_a, m_b)``, ``w_x = l_x exp(m_x - m)``, ``l = w_a + w_b``, ``o = (w_a o_a + w_b o_b) / l``.
     """
     states = [(m[..., None], l[..., None], o) for m, l, o in (a, b)]  # noqa: E741
-    return SoftmaxState(*_core.ops_fuse(states[0], states[1], "cpu", 1))
+    m, l, o = _core.ops_fuse(states[0], states[1], "cpu", 1)  # noqa: E741
+    return SoftmaxState(m[..., 0], l[..., 0], o)
