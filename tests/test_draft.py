@@ -219,7 +219,7 @@ def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatc
         details = dense(prompt, max_tokens=40, draft=15, reuse=len(counts) > 1, **REPEAT)["usage"][
             "completion_tokens_details"
         ]
-        counts.append(dense._state.draft_counts())
+        counts.append((dense._state.drafted, dense._state.accepted))
         drafted, accepted = np.diff(counts[-2:], axis=0)[0].tolist()
         assert details == {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
         assert accepted > 0

@@ -77,7 +77,7 @@ def test_tokens_that_fit_keep_their_probabilities(llm: Llama, rng: np.random.Gen
     for seed in range(n):
         sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, grammar="root ::= [a-f]")
         sampler = sampling.make_sampler(llm.model._handle)._core
-        counts[allowed.index(sampler.sample_from(logits))] += 1
+        counts[allowed.index(sampler.sample(logits))] += 1
     deviations = (counts - n * expected) / np.sqrt(n * expected * (1 - expected))
     assert np.abs(deviations).max() < 4
 
@@ -120,7 +120,7 @@ def accepts(llm: Llama, schema: Any, text: str) -> bool:
         logits = np.full(N_VOCAB, -np.inf, dtype=np.float32)
         logits[token] = 0
         try:
-            sampler.sample_from(logits)
+            sampler.sample(logits)
         except H2OError:
             return False
     return True

@@ -28,12 +28,10 @@ class Index:
         self.append(tokens)
 
     def append(self, tokens: Sequence[int]) -> None:
-        self.core.append(np.array(tokens, dtype=np.int32))
+        self.core.append(tokens)
 
     def choose(self, first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
-        rows = self.core.choose(first, last, np.array(log, dtype=np.int32).reshape(-1, 2))
-        assert rows.dtype == np.int32
-        return [(position, query) for position, query in rows.tolist()]
+        return self.core.choose(first, last, log)
 
 
 def choose(config: Lookup, tokens: Sequence[int], first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
@@ -137,7 +135,7 @@ def test_only_the_end_of_a_log_matters() -> None:
     assert choose(config, text, 33, 34, [(best[0], 30), *newer, (29, 31)]) == [(best[0], 33)]
     # in the same tile
     assert choose(config, text, 33, 34, [(best[0], 30), *newer, (29, 32)]) == [(best[1], 33)]
-    assert Index(config, text).core.choose(33, 34).tolist() == [[best[0], 33]]
+    assert Index(config, text).core.choose(33, 34, []) == [(best[0], 33)]
 
 
 # --- by brute force

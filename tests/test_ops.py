@@ -51,13 +51,15 @@ def get_rows(a: Any, indices: Any, type: str | None = None, n_threads: int = 1) 
 
 def softmax_state(logits: Any, v: Any, scale: float = 1.0, n_threads: int = 1) -> SoftmaxState:
     """By H2O's graph, of ``scale * logits`` [..., n_q, n_k], -inf where a key is masked, and values [..., n_k, d]."""
-    return SoftmaxState(*_core.ops_softmax_state(logits, v, scale, "cpu", n_threads))
+    m, l, o = _core.ops_softmax_state(logits, v, scale, "cpu", n_threads)  # noqa: E741
+    return SoftmaxState(m[..., 0], l[..., 0], o)
 
 
 def fuse(a: SoftmaxState, b: SoftmaxState) -> SoftmaxState:
     """By H2O's graph: as if one softmax had gone over both blocks."""
     states = [(m[..., None], l[..., None], o) for m, l, o in (a, b)]  # noqa: E741
-    return SoftmaxState(*_core.ops_fuse(states[0], states[1], "cpu", 1))
+    m, l, o = _core.ops_fuse(states[0], states[1], "cpu", 1)  # noqa: E741
+    return SoftmaxState(m[..., 0], l[..., 0], o)
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float32") -> Any:

@@ -151,7 +151,7 @@ def test_without_heavy_hitters_extra_keys_are_shown(tiny_model: Path, retrieval:
             positions, n_tiles = np.unique(read, return_counts=True)
             assert len(positions) > 0
             order = np.argsort(-n_tiles, kind="stable")
-            assert head.heavy.tolist() == positions[order].tolist()
+            assert head.positions.tolist() == positions[order].tolist()
             np.testing.assert_allclose(head.scores, n_tiles[order] / 3, rtol=1e-6)
     assert "extra keys" in render_html(report)
 
@@ -162,12 +162,12 @@ def test_without_heavy_hitters_extra_keys_are_shown(tiny_model: Path, retrieval:
 def with_history(report: MemoryReport, n_sets: int = 4) -> MemoryReport:
     """The report with a history that ends with its memory set."""
     heads = tuple((h.layer, h.head) for h in report.heads)
-    heavy = np.full((n_sets, len(heads), max(len(h.heavy) for h in report.heads)), -1, np.int32)
+    heavy = np.full((n_sets, len(heads), max(len(h.positions) for h in report.heads)), -1, np.int32)
     rng = np.random.default_rng(0)
     for c in range(n_sets):
         for row, h in enumerate(report.heads):
             end = (c + 1) * report.chunk_size - len(report.local)
-            kept = h.heavy if c == n_sets - 1 else rng.choice(end, min(end, len(h.heavy)), replace=False)
+            kept = h.positions if c == n_sets - 1 else rng.choice(end, min(end, len(h.positions)), replace=False)
             heavy[c, row, : len(kept)] = np.sort(kept)
     return replace(report, history=MemoryHistory(heads, heavy, report.chunk_size, len(report.local), len(report.sinks)))
 
@@ -201,7 +201,7 @@ def test_a_page_shows_its_report_and_nothing_else(name: str) -> None:
     text = "".join(piece.text for piece in report.pieces)
     assert page.document == text
     marked = [p for _, positions in page.marks for p in positions]
-    kept = {int(p) for head in report.heads for p in head.heavy}
+    kept = {int(p) for head in report.heads for p in head.positions}
     assert (len(marked), set(marked)) == (len(kept), kept)
     assert not page.tags & {"link", "img", "iframe", "object", "base", "b"}
     assert not page.attributes & {"src", "srcset", "action"}
@@ -218,7 +218,7 @@ def test_a_page_shows_its_report_and_nothing_else(name: str) -> None:
     for head, shown in zip(report.heads, data["heads"], strict=True):
         row = history.heads.index((head.layer, head.head))
         since = [int(np.argmax((history.heavy[:, row] == p).any(axis=1))) for p in shown["positions"]]
-        assert (shown["since"], sorted(shown["positions"])) == (since, sorted(head.heavy.tolist()))
+        assert (shown["since"], sorted(shown["positions"])) == (since, sorted(head.positions.tolist()))
         assert shown["scores"] == head.scores.tolist()
     ends = [report.chunk_size * (c + 1) for c in range(len(history.heavy))]
     edges, cells = data["membership"]["edges"], cells_of(html)
@@ -267,6 +267,6 @@ def test_terminal_text_highlights_the_same_tokens() -> None:
     text = highlighted(report, report.heads)
     assert text.plain == "".join(p.text for p in report.pieces)
     orange = {i for span in text.spans if span.style.bgcolor for i in range(span.start, span.end)}
-    assert orange == {int(p) for h in report.heads for p in h.heavy}
+    assert orange == {int(p) for h in report.heads for p in h.positions}
     report = report_of(byte_tokens(b"0123456789"), {(0, 0): [2, 3, 7]})
     assert highlighted(report, report.heads, brackets=True).plain == "01⟦23⟧456⟦7⟧89"

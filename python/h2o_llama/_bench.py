@@ -20,7 +20,6 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import plain
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
-from h2o_llama.eval import Setting
 from h2o_llama.eval._subject import default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
@@ -55,11 +54,6 @@ DENSE = tuple(
     for flash_attn in ("on", "off")
 )
 """The second name has H2O's kernels for weights: the difference between it and H2O is attention."""
-
-
-def beside_dense(settings: Sequence[Setting]) -> list[Mode]:
-    """Dense attention, then H2O with these settings."""
-    return [*DENSE, *(Mode(setting.name, setting.h2o) for setting in settings)]
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ __all__: list[str] = [
     "quantize",
     "quantize_types",
     "split_text",
+    "tensor_starts",
     "type_size",
 ]
 
@@ -174,9 +175,7 @@ class Context:
         dense_tail: typing.SupportsInt | typing.SupportsIndex,
         generated: bool,
         progress: typing.Any,
-    ) -> None: ...
-    def decode_draft(
-        self, tokens: numpy.typing.NDArray[numpy.int32], logits: numpy.typing.NDArray[numpy.float32]
+        n_draft: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
     def find_draft(
         self,
@@ -185,34 +184,21 @@ class Context:
         n_max: typing.SupportsInt | typing.SupportsIndex,
     ) -> numpy.typing.NDArray[numpy.int32]: ...
     def get_state(
-        self, partial: bool, rows: bool = True, end: typing.SupportsInt | typing.SupportsIndex | None = None
+        self, partial: bool = False, rows: bool = True, end: typing.SupportsInt | typing.SupportsIndex | None = None
     ) -> bytes: ...
     def keep_boundaries(self) -> None: ...
     def remove(self, start: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
-    def restore(
-        self, state: bytes, tokens: numpy.typing.NDArray[numpy.int32], logits: numpy.typing.NDArray[numpy.float32]
-    ) -> None: ...
+    def restore(self, state: bytes, tokens: numpy.typing.NDArray[numpy.int32]) -> None: ...
     def rewind(self, pos: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def rewind_points(self, pos: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]: ...
     def sequence(self, i: typing.SupportsInt | typing.SupportsIndex) -> Context: ...
     def set_state(self, state: bytes, partial: bool, rows: bool = True) -> None: ...
-    def snapshot(self) -> bytes: ...
     def state_points(self) -> list[tuple[int, int]]: ...
     def state_rows(self) -> list[typing.Annotated[list[int], "FixedSize(4)"]]: ...
     @property
-    def has_logits(self) -> bool: ...
-    @property
     def kv_bytes(self) -> int: ...
     @property
-    def last_logits(self) -> numpy.typing.NDArray[numpy.float32]: ...
-    @property
-    def logits_index(self) -> int: ...
-    @property
     def min_position(self) -> int: ...
-    @property
-    def n_accepted(self) -> int: ...
-    @property
-    def n_drafted(self) -> int: ...
     @property
     def n_threads(self) -> tuple[int, int]: ...
     @property
@@ -354,13 +340,15 @@ class Lookup:
         sink_tokens: typing.SupportsInt | typing.SupportsIndex,
         local_window: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
-    def append(self, ids: numpy.typing.NDArray[numpy.int32]) -> None: ...
+    def append(self, ids: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None: ...
     def choose(
         self,
         first: typing.SupportsInt | typing.SupportsIndex,
         last: typing.SupportsInt | typing.SupportsIndex,
-        log: numpy.typing.NDArray[numpy.int32] | None = None,
-    ) -> numpy.typing.NDArray[numpy.int32]: ...
+        log: collections.abc.Sequence[
+            tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]
+        ],
+    ) -> list[tuple[int, int]]: ...
     def truncate(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     @property
     def bytes(self) -> int: ...
@@ -411,38 +399,17 @@ class ChatTemplate:
 class Sampler:
     def __init__(
         self,
-        *,
         model: Model,
-        temperature: typing.SupportsFloat | typing.SupportsIndex,
-        top_k: typing.SupportsInt | typing.SupportsIndex,
-        typical_p: typing.SupportsFloat | typing.SupportsIndex,
-        top_p: typing.SupportsFloat | typing.SupportsIndex,
-        min_p: typing.SupportsFloat | typing.SupportsIndex,
-        xtc: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex],
-        repeat_penalty: typing.SupportsFloat | typing.SupportsIndex,
-        frequency_penalty: typing.SupportsFloat | typing.SupportsIndex,
-        presence_penalty: typing.SupportsFloat | typing.SupportsIndex,
-        dry: tuple[
-            typing.SupportsFloat | typing.SupportsIndex,
-            typing.SupportsFloat | typing.SupportsIndex,
-            typing.SupportsInt | typing.SupportsIndex,
-            typing.SupportsInt | typing.SupportsIndex,
-            collections.abc.Sequence[str],
-        ],
-        mirostat: tuple[
-            typing.SupportsInt | typing.SupportsIndex,
-            typing.SupportsFloat | typing.SupportsIndex,
-            typing.SupportsFloat | typing.SupportsIndex,
-        ],
+        numbers: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex],
         seed: typing.SupportsInt | typing.SupportsIndex,
+        breakers: collections.abc.Sequence[str],
         logit_bias: collections.abc.Sequence[
             tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]
         ],
         grammar: Grammar | None,
     ) -> None: ...
     def accept(self, token: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    def sample(self, context: Context) -> int: ...
-    def sample_from(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> int: ...
+    def sample(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> int: ...
 
 class ops_AttentionParams:
     def __init__(
@@ -608,6 +575,11 @@ def quantize_types() -> list[str]: ...
 def split_text(text: str, patterns: collections.abc.Sequence[str]) -> list[str]:
     """
     The pieces of a text that a pre-tokenizer with these patterns makes of it.
+    """
+
+def tensor_starts(path: bytes) -> list[int]:
+    """
+    Where the tensors of a GGUF file begin; empty if it is none.
     """
 
 def type_size(type: str) -> float:

@@ -304,7 +304,7 @@ class H2OConfig:
         return self.scorer == "block_ema"
 
 
-def named_config(owner: str, h2o: Any, n_gpu_layers: int = 0) -> Any:
+def named_config(owner: str, h2o: Any, on_gpu: bool = False) -> Any:
     """The argument `h2o` of `owner`, with the configuration in the place of a preset's name.
 
     "auto" has larger chunks on a GPU. The type of other values is not checked.
@@ -314,7 +314,7 @@ def named_config(owner: str, h2o: Any, n_gpu_layers: int = 0) -> Any:
     check.choice(owner, "h2o", h2o, ("auto", *PRESETS))
     if h2o != "auto":
         return H2OConfig(preset=cast(Any, h2o))
-    return H2OConfig(chunk_size=_CHUNK_ON_A_GPU) if uses_gpu(n_gpu_layers) else H2OConfig()
+    return H2OConfig(chunk_size=_CHUNK_ON_A_GPU) if on_gpu else H2OConfig()
 
 
 def uses_gpu(n_gpu_layers: int) -> bool:

@@ -107,10 +107,34 @@ def embed(
     192 1.000
     """
     owner = f"{model._owner}.embed"
-    vectors, n_tokens = _embed(model, owner, input, normalize, truncate, pooling_type, n_threads)
+    core, texts = model._handle, [input] if isinstance(input, str) else input
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
+    pooling = _pooling(owner, core, pooling_type)
+    check.flag(owner, "normalize", normalize)
+    threads = available_cpus() if n_threads is None else n_threads
+    check.integer(owner, "n_threads", threads, 1, check.MAX_THREADS)
+    ids = [model.tokenize(check.utf8(owner, f"input[{i}]", text)) for i, text in enumerate(texts)]
+    if check.flag(owner, "truncate", truncate):
+        ids = [tokens[: model.n_ctx_train] for tokens in ids]
+    elif (longest := max(map(len, ids), default=0)) > model.n_ctx_train:
+        raise ValueError(
+            f"[{owner}] a text has {longest} tokens, but the model was trained for {model.n_ctx_train}: "
+            "pass truncate=True or shorter texts"
+        )
+    is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
+    n_most = min(max(map(len, ids), default=0), 2**31 if is_whole else _STEP)
+    check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for logits='all'")
+    products = {"products": model._matmul_kernels}
+    with core_errors():
+        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), products) if ids else []
+    vectors = [_pooled(rows, pooling) for rows in hidden]
+    if normalize:
+        tiny = np.finfo(np.float32).tiny
+        vectors = [vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), tiny) for vector in vectors]
     found = [vector.tolist() for vector in vectors]
     result = found[0] if isinstance(input, str) else found
-    return (result, n_tokens) if check.flag(owner, "return_count", return_count) else result
+    return (result, sum(map(len, ids))) if check.flag(owner, "return_count", return_count) else result
 
 
 def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
@@ -130,45 +154,6 @@ def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) 
         "model": model.model_path,
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
     }
-
-
-def _embed(
-    model: _Model,
-    owner: str,
-    texts: str | Sequence[str],
-    normalize: bool,
-    truncate: bool,
-    pooling_type: str | None,
-    n_threads: int | None,
-) -> tuple[list[NDArray[np.float32]], int]:
-    """Vectors, float32 [n_embd] or [n_tokens, n_embd], and the number of tokens."""
-    core, texts = model._handle, [texts] if isinstance(texts, str) else texts
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
-    pooling = _pooling(owner, core, pooling_type)
-    check.flag(owner, "normalize", normalize)
-    threads = available_cpus() if n_threads is None else n_threads
-    check.integer(owner, "n_threads", threads, 1, check.MAX_THREADS)
-    ids = [model.tokenize(check.utf8(owner, f"input[{i}]", text)) for i, text in enumerate(texts)]
-    if check.flag(owner, "truncate", truncate):
-        ids = [tokens[: model.n_ctx_train] for tokens in ids]
-    elif (longest := max(map(len, ids), default=0)) > model.n_ctx_train:
-        raise ValueError(
-            f"[{owner}] a text has {longest} tokens, but the model was trained for {model.n_ctx_train}: "
-            "pass truncate=True or shorter texts"
-        )
-    if not ids:
-        return [], 0
-    is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
-    n_most = min(max(map(len, ids)), 2**31 if is_whole else _STEP)
-    check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for logits='all'")
-    with core_errors():
-        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), {"products": model._matmul_kernels})
-    vectors = [_pooled(rows, pooling) for rows in hidden]
-    if normalize:
-        tiny = np.finfo(np.float32).tiny
-        vectors = [vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), tiny) for vector in vectors]
-    return vectors, sum(map(len, ids))
 
 
 def _pooling(owner: str, core: _core.Model, pooling_type: str | None) -> str:

@@ -200,8 +200,8 @@ class Llama(Sequence):
         shared = model_path.model if isinstance(model_path, Llama) else model_path
         if n_gpu_layers is None:
             n_gpu_layers = shared.n_gpu_layers if isinstance(shared, Model) else -1 if rpc_servers else 0
-        config = named_config(_OWNER, h2o, n_gpu_layers)
         is_auto_on_gpu = h2o == "auto" and uses_gpu(n_gpu_layers)
+        config = named_config(_OWNER, h2o, is_auto_on_gpu)
         if n_ubatch is None:
             n_ubatch = config.chunk_size if isinstance(config, H2OConfig) else 1024
             if n_batch is not None:
@@ -315,7 +315,7 @@ class Llama(Sequence):
         with self._state.claim.held() as deadline:
             self._state.drop_stream(deadline)
             self._state.engine.close()
-            self._state.logits = None
+            self._state.set_logits(None)
 
     # --- sequences
 

@@ -27,12 +27,12 @@ _NUMBERS = {
     **dict.fromkeys(("repeat_penalty", "dry_multiplier", "mirostat_tau", "mirostat_eta"), (0, _FLOAT32_MAX)),
     "dry_base": (1, _FLOAT32_MAX),
 }
-_INTEGERS = (
-    ("top_k", 0, check.INT32_MAX),
-    ("mirostat_mode", 0, 2),
-    ("dry_allowed_length", 0, check.INT32_MAX),
-    ("dry_penalty_last_n", 0, _DRY_TOKENS),
-)
+_INTEGERS = {
+    "top_k": (0, check.INT32_MAX),
+    "mirostat_mode": (0, 2),
+    "dry_allowed_length": (0, check.INT32_MAX),
+    "dry_penalty_last_n": (0, _DRY_TOKENS),
+}
 """What numbers may be."""
 
 LogitsProcessor = Callable[[NDArray[np.int32], NDArray[np.float32]], Any]
@@ -166,7 +166,7 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, limits in _NUMBERS.items():
             check.real(_OWNER, name, getattr(self, name), *limits)
-        for name, low, high in _INTEGERS:
+        for name, (low, high) in _INTEGERS.items():
             check.integer(_OWNER, name, getattr(self, name), low, high)
         if self.repeat_penalty == 0:
             raise check.bad_argument(_OWNER, "repeat_penalty", "greater than 0", self.repeat_penalty)
@@ -204,27 +204,12 @@ class Sampling:
     def make_sampler(self, model: _core.Model) -> Sampler:
         """A new chain: penalties, the grammar and the random state start afresh."""
         core = _core.Sampler(
-            model=model,
-            temperature=float(self.temperature),
-            top_k=int(self.top_k),
-            typical_p=float(self.typical_p),
-            top_p=float(self.top_p),
-            min_p=float(self.min_p),
-            xtc=(float(self.xtc_probability), float(self.xtc_threshold)),
-            repeat_penalty=float(self.repeat_penalty),
-            frequency_penalty=float(self.frequency_penalty),
-            presence_penalty=float(self.presence_penalty),
-            dry=(
-                float(self.dry_multiplier),
-                float(self.dry_base),
-                int(self.dry_allowed_length),
-                int(self.dry_penalty_last_n),
-                list(self.dry_sequence_breakers),
-            ),
-            mirostat=(int(self.mirostat_mode), float(self.mirostat_tau), float(self.mirostat_eta)),
-            seed=_core.RANDOM_SEED if self.seed is None else int(self.seed),
-            logit_bias=self._biases(model.n_vocab),
-            grammar=compile_grammar(_OWNER, model, self.grammar),
+            model,
+            {name: float(getattr(self, name)) for name in (*_NUMBERS, *_INTEGERS)},
+            _core.RANDOM_SEED if self.seed is None else int(self.seed),
+            list(self.dry_sequence_breakers),
+            self._biases(model.n_vocab),
+            compile_grammar(_OWNER, model, self.grammar),
         )
         n_dry = int(self.dry_penalty_last_n) if self.dry_multiplier > 0 else 0
         return Sampler(core, self.processors, max(_PENALTY_TOKENS, n_dry))
@@ -243,17 +228,17 @@ class Sampler:
         for token in ids[-self._n_past :].tolist():
             self._core.accept(token)
 
-    def sample(self, context: _core.Context) -> int:
-        """The next token."""
-        if not self._processors or not context.has_logits:
-            return self._core.sample(context)
-        logits = context.last_logits
+    def sample(self, context: _core.Context, logits: NDArray[np.float32]) -> int:
+        """The next token, by the last one's logits, which do not change."""
+        if not self._processors:
+            return self._core.sample(logits)
+        logits = logits.copy()
         for processor in self._processors:
             result = processor(context.tokens, logits)
             logits = check.float_array(_OWNER, "what logits_processor returns", result, logits.shape)
         if np.isnan(logits).any() or np.isposinf(logits).any():
             raise ValueError(f"[{_OWNER}] logits_processor must return numbers below infinity, got some that are not")
-        return self._core.sample_from(logits)
+        return self._core.sample(logits)
 
 
 def _is_breaker(text: str) -> bool:

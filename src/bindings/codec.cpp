@@ -1,4 +1,5 @@
 #include "bindings/bindings.h"
+#include "bindings/types.h"
 
 #include "h2o/store/codec/codec.h"
 
@@ -18,18 +19,15 @@ struct encoded_rows {
 };
 
 static encoded_rows encode(const byte_array & rows, const std::string & type_name, uint32_t unit_rows) {
-    int type = 0;
-    while (type < GGML_TYPE_COUNT && type_name != ggml_type_name((ggml_type) type)) {
-        type++;
-    }
-    if (type == GGML_TYPE_COUNT || unit_rows == 0 || rows.ndim() != 2 || rows.size() > INT32_MAX ||
-            rows.shape(1)%h2o_codec_block_bytes((ggml_type) type) != 0) {
-        throw std::invalid_argument("[codec] expected a type, rows of whole blocks, and units of a row or more");
+    const ggml_type type = find_type(type_name);
+    if (unit_rows == 0 || rows.ndim() != 2 || rows.size() > INT32_MAX ||
+            rows.shape(1)%h2o_codec_block_bytes(type) != 0) {
+        throw std::invalid_argument("[codec] expected rows of whole blocks, and units of a row or more");
     }
     computing no_gil;
     encoded_rows res { (uint32_t) rows.shape(0), {}, {} };
     const auto code = std::make_shared<const h2o_codec_code>(
-            rows.data(), res.n_rows, (ggml_type) type, rows.shape(1), unit_rows);
+            rows.data(), res.n_rows, type, rows.shape(1), unit_rows);
     res.block = h2o_codec_encode(rows.data(), res.n_rows, code, true, res.frames);
     return res;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <stdexcept>
+#include <utility>
 
 // llama.cpp's log has no idea which context a line belongs to, but it is written by the thread that made the call.
 static thread_local llama_call * current = nullptr;
@@ -56,6 +57,8 @@ static bool is_of_memory(const std::string & message) {
 }
 
 std::string llama_call::reason() const {
+    finish_line();
+
     std::string result;
     for (const auto & line : errors.empty() ? warnings : errors) {
         const std::string text = strip(line);
@@ -66,38 +69,45 @@ std::string llama_call::reason() const {
     return result.empty() ? "no reason was given" : result;
 }
 
-void llama_call::log(ggml_log_level level, const char * text) {
-    const bool continued = level == GGML_LOG_LEVEL_CONT;
-    if (!continued) {
-        last_level = level;
-    }
-
-    if (last_level == GGML_LOG_LEVEL_WARN || last_level == GGML_LOG_LEVEL_ERROR) {
-        auto & lines = last_level == GGML_LOG_LEVEL_WARN ? warnings : errors;
-        if (continued && !lines.empty()) {
-            lines.back() += text;
-        } else {
-            lines.push_back(text);
-        }
-        if (last_level == GGML_LOG_LEVEL_ERROR && is_of_memory(strip(lines.back()))) {
+void llama_call::add(const log_line & line) {
+    if (line.level == GGML_LOG_LEVEL_WARN) {
+        warnings.push_back(line.text);
+    } else if (line.level == GGML_LOG_LEVEL_ERROR) {
+        errors.push_back(line.text);
+        if (is_of_memory(strip(line.text))) {
             h2o_set_reason(h2o_reason::MEMORY);
         }
     }
+}
 
-    if (verbose && last_level != GGML_LOG_LEVEL_DEBUG) {
-        fputs(printable(text).c_str(), stderr);
-        fflush(stderr);
-    }
+// A line comes in pieces. All but the first have the level "continued".
+static thread_local log_line unfinished = { GGML_LOG_LEVEL_NONE, "" };
 
-    if (on_line) {
-        on_line(text);
+void llama_call::finish_line() {
+    unfinished.text.erase(unfinished.text.find_last_not_of(" \n") + 1);
+    if (!unfinished.text.empty()) {
+        if (current) {
+            current->add(unfinished);
+        }
+        log_add(std::exchange(unfinished, { unfinished.level, "" }));
     }
 }
 
 void llama_call::on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
-    log_add(level, text);
-    if (current) {
-        current->log(level, text);
+    if (level != GGML_LOG_LEVEL_CONT) {
+        finish_line();
+        unfinished.level = level;
+    }
+    unfinished.text += text;
+    if (!unfinished.text.empty() && unfinished.text.back() == '\n') {
+        finish_line();
+    }
+    if (current && current->verbose && unfinished.level != GGML_LOG_LEVEL_DEBUG) {
+        fputs(printable(text).c_str(), stderr);
+        fflush(stderr);
+    }
+    if (current && current->on_line) {
+        current->on_line(text);
     }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bindings/log.h"
 #include "h2o/config/refusal.h"
 
 #include "ggml.h"
@@ -63,14 +64,14 @@ public:
     static bool on_compute(ggml_tensor * t, bool ask, void * user_data);
 
 private:
-    void log(ggml_log_level level, const char * text);
+    static void finish_line(); // of this thread's log
+
+    void add(const log_line & line);
 
     const bool verbose;
     asserts on_assert;
 
     llama_call * const previous;
-
-    ggml_log_level last_level = GGML_LOG_LEVEL_NONE;
 
     std::vector<std::string> warnings;
     std::vector<std::string> errors;

@@ -8,38 +8,12 @@
 #include <utility>
 #include <vector>
 
-namespace {
-
-struct log_line {
-    ggml_log_level level;
-    std::string    text;
-};
-
-} // namespace
-
 static std::mutex            lines_mutex;
 static std::vector<log_line> waiting_lines;
 
-// A line comes in pieces. All but the first have the level "continued".
-static thread_local log_line unfinished = { GGML_LOG_LEVEL_NONE, "" };
-
-static void finish_line() {
-    unfinished.text.erase(unfinished.text.find_last_not_of(" \n") + 1);
-    if (!unfinished.text.empty()) {
-        std::lock_guard<std::mutex> lock(lines_mutex);
-        waiting_lines.push_back(std::exchange(unfinished, { unfinished.level, "" }));
-    }
-}
-
-void log_add(ggml_log_level level, const char * text) {
-    if (level != GGML_LOG_LEVEL_CONT) {
-        finish_line();
-        unfinished.level = level;
-    }
-    unfinished.text += text;
-    if (!unfinished.text.empty() && unfinished.text.back() == '\n') {
-        finish_line();
-    }
+void log_add(log_line line) {
+    std::lock_guard<std::mutex> lock(lines_mutex);
+    waiting_lines.push_back(std::move(line));
 }
 
 static void log_to_python(const std::vector<log_line> & lines) {

@@ -9,7 +9,7 @@ import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
 from h2o_llama._cli import batch, bench, chat, demo, inspect, models, run, serve, sweeps
-from h2o_llama._cli.errors import Commands, with_debug
+from h2o_llama._cli.errors import Commands, as_command
 from h2o_llama._cli.eval import eval_model
 from h2o_llama._cli.library import library
 from h2o_llama._internal.terminal import echo
@@ -69,6 +69,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(with_debug(_command))
+    app.command(_name)(as_command(_command))
 
 app.add_typer(library, name="library")

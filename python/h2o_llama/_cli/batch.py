@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import H2OConfig
 from h2o_llama._cli import options
 from h2o_llama._cli.errors import as_typed
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import has_library, model_file, progress_bars
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
@@ -24,8 +23,6 @@ from h2o_llama.models._files import check_model_file
 from h2o_llama.sequence._engine import Progress
 
 
-@with_changes
-@options.with_h2o
 def batch(
     model: options.Model,
     documents: Annotated[
@@ -35,7 +32,7 @@ def batch(
         Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. Answered questions are not asked again.")],
-    h2o: H2OConfig | None = None,
+    h2o: options.Attention = None,
     max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
     library: options.Library = True,

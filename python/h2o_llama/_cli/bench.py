@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from h2o_llama._bench import NOTE, Bench, beside_dense, tables
+from h2o_llama._bench import DENSE, NOTE, Bench, Mode, tables
 from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import model_file, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal import terminal
@@ -23,8 +23,6 @@ from h2o_llama.eval import Setting
 _STDOUT = Path("-")
 
 
-@with_changes
-@sweeps.with_settings(decode="full,memory")
 def bench(
     model: options.Model,
     n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
@@ -38,7 +36,7 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
     ] = None,
-    settings: Sequence[Setting] = (),
+    settings: Annotated[Sequence[Setting], sweeps.settings_group(decode="full,memory")] = (),
     threads: options.Threads = None,
     gpu_layers: options.GpuLayers = 0,
     changes: Changes = NONE,
@@ -57,7 +55,7 @@ def bench(
     machine = describe()
     measured = Bench(
         model_file(model),
-        beside_dense(settings),
+        [*DENSE, *(Mode(setting.name, setting.h2o) for setting in settings)],
         values("--n-prompt", n_prompt, int),
         values("--depth", depth, int),
         n_gen=n_gen,

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OConfig, H2OError, Llama, Model, shared_prefix
+from h2o_llama import H2OError, Llama, Model, shared_prefix
 from h2o_llama._cli import options
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import print_report
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_text, said
 from h2o_llama._internal.terminal import echo, write
 from h2o_llama.chat._template import ABOUT_A_DOCUMENT
@@ -36,14 +36,12 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-@with_changes
-@options.with_h2o
 def chat(
     model: options.Model,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="A text to talk about, or a name that `pull` lists.")
     ] = None,
-    h2o: H2OConfig | None = None,
+    h2o: options.Attention = None,
     mmproj: options.Mmproj = None,
     image: options.Images = None,
     system: Annotated[str, typer.Option(help="The system message.")] = "",

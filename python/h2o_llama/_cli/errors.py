@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from h2o_llama import H2OError
+from h2o_llama._cli.options import Group
 from h2o_llama._internal import log
 from h2o_llama._internal.terminal import echo
 
@@ -100,21 +101,34 @@ _ON_EVERY_COMMAND: dict[str, Any] = {
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 
 
-def with_debug(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command --verbose, --debug and --help-all, and its options words for their values."""
-
-    @wraps(command)
-    def run(verbose: bool, debug: bool, help_all: bool, **given: Any) -> None:
-        command(**given)
-
-    own = inspect.signature(command, eval_str=True)
-    for parameter in own.parameters.values():
+def as_command(command: Callable[..., None]) -> Callable[..., None]:
+    """What typer calls: with the options of its groups, --verbose, --debug and --help-all, and words for values."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Group] = {}
+    parameters: list[inspect.Parameter] = []
+    for own in signature.parameters.values():
+        _, option, *_ = get_args(own.annotation)
+        if isinstance(option, Group):
+            groups[own.name] = option
+            parameters += [
+                own.replace(name=name, annotation=annotation, default=default)
+                for name, (annotation, default) in option.options.items()
+            ]
+        else:
+            parameters.append(own)
+    for parameter in parameters:
         kind, option, *_ = get_args(parameter.annotation)
         if option.metavar is None:
             option.metavar = _METAVARS.get((get_args(kind) or (kind,))[0])
-    more = [
+    parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         for name, option in _ON_EVERY_COMMAND.items()
     ]
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *more])  # type: ignore[attr-defined]
+
+    @wraps(command)
+    def run(verbose: bool, debug: bool, help_all: bool, **given: Any) -> None:
+        made = {name: group.make(**{key: given.pop(key) for key in group.options}) for name, group in groups.items()}
+        command(**given, **made)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import open_model, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal.terminal import plain
@@ -21,8 +21,6 @@ from h2o_llama.eval._tables import tables
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 
-@with_changes
-@sweeps.with_settings()
 def eval_model(
     model: options.Model,
     text: sweeps.Text = None,
@@ -30,7 +28,7 @@ def eval_model(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
     ] = None,
-    settings: Sequence[Setting] = (),
+    settings: Annotated[Sequence[Setting], sweeps.settings_group()] = (),
     beside_window: Annotated[
         bool,
         typer.Option("--window", help="Measure a window of the first setting's size, too."),

@@ -13,9 +13,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from h2o_llama import H2OConfig, Llama
+from h2o_llama import Llama
 from h2o_llama._cli import options
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import open_model, progress_bars, read_prompt, tokenize
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
@@ -36,13 +36,11 @@ _SHADE_STYLES = tuple(Style(color="#1d1c1a", bgcolor=colour) for colour in _SHAD
 _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(color="green"), "old": Style(dim=True)}
 
 
-@with_changes
-@options.with_h2o
 def inspect(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
-    h2o: H2OConfig | None = None,
+    h2o: options.Attention = None,
     layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
@@ -102,8 +100,8 @@ def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
     always = len(report.local) + len(report.sinks)
     for h in heads:
         tops = "  ".join(f"{visible(text)} ×{n}" for text, n in top_texts(report, h, 6))
-        kept = always + (len(h.heavy) if report.marked == "heavy hitters" else 0)
-        table.add_row(str(h.layer), str(h.head), str(kept), str(len(h.heavy)), Text(tops))
+        kept = always + (len(h.positions) if report.marked == "heavy hitters" else 0)
+        table.add_row(str(h.layer), str(h.head), str(kept), str(len(h.positions)), Text(tops))
     return table
 
 

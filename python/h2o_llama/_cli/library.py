@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich.filesize import decimal
 
-from h2o_llama._cli.errors import Commands, with_debug
+from h2o_llama._cli.errors import Commands, as_command
 from h2o_llama._internal.terminal import counted, echo, printable
 from h2o_llama.library import Library
 
@@ -73,14 +72,9 @@ def verify(
         raise typer.Exit(1)
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "list": _list,
-    "rm": remove,
-    "verify": verify,
-}
-
-for _name, _command in _COMMANDS.items():
-    library.command(_name)(with_debug(_command))
+library.command("list")(as_command(_list))
+library.command("rm")(as_command(remove))
+library.command("verify")(as_command(verify))
 
 
 @library.callback()

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._cli import options
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import model_file
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
@@ -61,7 +61,6 @@ _STEP = 256  # llama.cpp rounds a context up to a multiple of it
 _WIDTH, _NAMES = 80, 16
 
 
-@with_changes
 def info(model: options.Model, changes: Changes = NONE) -> None:
     """Describe a model, its memory, and whether H2O works with it."""
     with Llama(model_file(model), n_ctx=_STEP, h2o=None, **changes) as llm:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -80,51 +79,29 @@ def max_tokens(least: int = 1) -> Any:
 Options = Mapping[str, tuple[Any, Any]]
 """By name: annotation and default."""
 
-Preset = Annotated[
-    str,
-    typer.Option("--h2o", metavar="NAME", help=f"How much a token attends to: {', '.join(PRESETS)}; or off."),
-]
-Evict = Annotated[bool, typer.Option("--evict", help="Drop tokens outside of memory sets: bounded memory.")]
-ColdStore = Annotated[
-    str | None, typer.Option(metavar="WHERE", help="With --evict: keep them in 'memory' or a folder.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--h2o-set", metavar="KEY=VALUE", help="A setting of `h2o-llama options`. Repeatable."),
-]
+
+def option(kind: Any, name: str, help: str, metavar: str | None = None, default: Any = None) -> tuple[Any, Any]:
+    """An entry of `Options`."""
+    return Annotated[kind, typer.Option(name, metavar=metavar, help=help)], default
+
 
 H2O_OPTIONS: Options = {
-    "preset": (Preset, H2OConfig.preset),
-    "evict": (Evict, False),
-    "cold_store": (ColdStore, None),
-    "h2o_set": (Settings, None),
+    "preset": option(
+        str, "--h2o", f"How much a token attends to: {', '.join(PRESETS)}; or off.", "NAME", H2OConfig.preset
+    ),
+    "evict": option(bool, "--evict", "Drop tokens outside of memory sets: bounded memory.", None, False),
+    "cold_store": option(str | None, "--cold-store", "With --evict: keep them in 'memory' or a folder.", "WHERE"),
+    "h2o_set": option(list[str] | None, "--h2o-set", "A setting of `h2o-llama options`. Repeatable.", "KEY=VALUE"),
 }
 """The same in every command."""
 
 
-def instead_of(parameter: str, options: Options, make: Callable[..., Any]) -> Callable[..., Callable[..., None]]:
-    """Gives a command these options in the place of a parameter, whose value is make(**theirs)."""
+@dataclass(frozen=True)
+class Group:
+    """What annotates a command's parameter that has these options in its place; its value is make(**theirs)."""
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(**given: Any) -> None:
-            taken = {name: given.pop(name) for name in options}
-            command(**given, **{parameter: make(**taken)})
-
-        signature = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for own in signature.parameters.values():
-            if own.name == parameter:
-                parameters += [
-                    own.replace(name=name, annotation=annotation, default=default)
-                    for name, (annotation, default) in options.items()
-                ]
-            else:
-                parameters.append(own)
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return run
-
-    return decorate
+    options: Options
+    make: Callable[..., Any]
 
 
 def check_word(option: str, word: str, words: Iterable[str]) -> None:
@@ -139,8 +116,8 @@ def _config(*, preset: str, h2o_set: Sequence[str] | None, **others: Any) -> H2O
     return None if preset == "off" else H2OConfig.from_dict({"preset": preset, **others, **chosen})
 
 
-with_h2o = instead_of("h2o", H2O_OPTIONS, _config)
-"""Gives a command H2O's options in the place of its parameter `h2o`, which is None if H2O is off."""
+Attention = Annotated[H2OConfig | None, Group(H2O_OPTIONS, _config)]
+"""H2O's options; None if H2O is off."""
 
 
 def key_values(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -187,12 +164,6 @@ def upstream_options(h2o: H2OConfig) -> list[str]:
     return [word for name, text in h2o.as_text().items() if text for word in (f"--h2o-{H2O[name].flag}", text)]
 
 
-Changes = Mapping[str, Any]
-"""Arguments of `Model`, by their names."""
-
-NONE: Changes = MappingProxyType({})
-
-
 def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> tuple[Any, None]:
     option = typer.Option(*names, metavar=metavar, show_default=False, hidden=True, help=help)
     return Annotated[kind | None, option], None
@@ -234,8 +205,10 @@ def _changes(*, lora: list[str] | None, rope_scale: float | None, **rope: Any) -
     return changes
 
 
-with_changes = instead_of("changes", OPTIONS, _changes)
-"""Gives a command these options in the place of its parameter `changes`."""
+Changes = Annotated[Mapping[str, Any], Group(OPTIONS, _changes)]
+"""Arguments of `Model`, by their names."""
+
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _adapter(text: str) -> tuple[Path, float]:
@@ -249,7 +222,7 @@ def _adapter(text: str) -> tuple[Path, float]:
     return Path(text), 1.0
 
 
-def upstream_arguments(changes: Changes) -> list[str]:
+def upstream_arguments(changes: Mapping[str, Any]) -> list[str]:
     """The same for llama.cpp's programs. Raises as `Model`."""
     rope = check_rope("serve", {name: value for name, value in changes.items() if name != "lora"})
     words = []

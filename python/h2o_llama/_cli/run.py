@@ -15,7 +15,7 @@ from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, Llama, Model, Snapshot, shared_prefix
 from h2o_llama._cli import options
-from h2o_llama._cli.options import NONE, Changes, with_changes
+from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_prompt, said, tokenize
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.sequence._engine import MATMUL_KERNELS
@@ -26,13 +26,11 @@ _ROOM = 2048
 """Tokens that a text of the library may have after the prefix that it shares with this one."""
 
 
-@with_changes
-@options.with_h2o
 def run(
     model: options.Model,
     file: options.File = None,
     prompt: options.Prompt = "",
-    h2o: H2OConfig | None = None,
+    h2o: options.Attention = None,
     mmproj: options.Mmproj = None,
     image: options.Images = None,
     max_tokens: Annotated[int, options.max_tokens(least=0)] = 128,

@@ -13,7 +13,7 @@ import typer
 from h2o_llama import H2OConfig, H2OError, Llama, Model, _core
 from h2o_llama._cli import options
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.options import NONE, Changes, upstream_arguments, with_changes
+from h2o_llama._cli.options import NONE, Changes, upstream_arguments
 from h2o_llama._cli.prompt import has_library, open_model
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus
@@ -86,8 +86,6 @@ def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str
     )
 
 
-@with_changes
-@options.with_h2o
 def serve(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")
@@ -95,7 +93,7 @@ def serve(
     passed_on: Annotated[
         list[str] | None, typer.Argument(metavar="-- OPTIONS", help="Further options of llama-server.")
     ] = None,
-    h2o: H2OConfig | None = None,
+    h2o: options.Attention = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
     parallel: Annotated[int, typer.Option(min=1, help="Slots: requests computed at the same time.")] = 1,

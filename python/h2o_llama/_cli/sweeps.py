@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import H2OConfig
-from h2o_llama._cli.options import KEYS, Options, check_word, instead_of, key_values, value_of
+from h2o_llama._cli.options import KEYS, Group, Options, check_word, key_values, option, value_of
 from h2o_llama._core import H2OOption
 from h2o_llama.config import OPTIONS, PRESETS
 from h2o_llama.eval import Setting, evicting, sweep
@@ -25,23 +25,19 @@ Text = Annotated[
 ]
 
 
-def _option(kind: Any, name: str, help: str, metavar: str | None = None, default: Any = None) -> tuple[Any, Any]:
-    return Annotated[kind, typer.Option(name, metavar=metavar, help=help)], default
-
-
 _OPTIONS: Options = {
-    "preset": _option(str, "--h2o", f"{', '.join(PRESETS)}; one or more, with commas.", "NAMES", H2OConfig.preset),
-    "evict": _option(bool, "--evict", "Measure eviction too, with H + B heavy hitters and no lookups.", None, False),
-    "cold_store": _option(str | None, "--cold-store", "Measure eviction to 'memory' or a folder, too.", "WHERE"),
-    "h2o_set": _option(
+    "preset": option(str, "--h2o", f"{', '.join(PRESETS)}; one or more, with commas.", "NAMES", H2OConfig.preset),
+    "evict": option(bool, "--evict", "Measure eviction too, with H + B heavy hitters and no lookups.", None, False),
+    "cold_store": option(str | None, "--cold-store", "Measure eviction to 'memory' or a folder, too.", "WHERE"),
+    "h2o_set": option(
         list[str] | None, "--h2o-set", "See `h2o-llama options`; one or more values; repeatable.", "KEY=VALUES"
     ),
 }
 
 
-def with_settings(**defaults: str) -> Callable[..., Callable[..., None]]:
-    """Gives a command H2O's options in the place of its parameter `settings`. `defaults` are values of --h2o-set."""
-    return instead_of("settings", _OPTIONS, partial(settings, defaults))
+def settings_group(**defaults: str) -> Group:
+    """H2O's options with several values each. `defaults` are values of --h2o-set."""
+    return Group(_OPTIONS, partial(settings, defaults))
 
 
 def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:

@@ -146,22 +146,6 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
 
 
-def fitting_cells(
-    model: _core.Model, n_cells: int, type_k: str, type_v: str, has_index: bool, n_seq_max: int, n_least: int
-) -> tuple[int, int, int]:
-    """How many of n_cells for each sequence fit into memory with the weights; the needed and the available bytes.
-
-    At least n_least of them: where not even these fit, `check_kv_size` says so.
-    """
-    needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
-    memory = physical_memory()
-    free = needed if memory is None else max(memory - model.size, 0)
-    if needed <= free:
-        return n_cells, needed, free
-    n_fitting = n_cells * free // needed // 256 * 256  # llama.cpp rounds up to these
-    return min(n_cells, max(n_fitting, n_least)), needed, free
-
-
 def check_kv_size(
     owner: str,
     name: str,

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from h2o_llama.chat._template import (
     parsed_message,
     plain_prompt,
 )
-from h2o_llama.config import named_config
+from h2o_llama.config import named_config, uses_gpu
 from h2o_llama.errors import H2OError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.llama import Llama
@@ -47,22 +47,41 @@ from h2o_llama.sequence.sequence import Sequence
 _OWNER = "batch"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
-    """A document and a question, as a model is asked: token ids, int32 [n].
+    """A document and a question, as a model is asked: token ids, int32 [n]; and how far its answer is.
 
     The answer ends before any of `stops` or of the tokens `ends`; `visible` special tokens are part of it. The parser
-    tells it from what the model thought; without one all is answer.
+    tells it from what the model thought; without one all is answer. `names` are the document's and the question's.
     """
 
     ids: NDArray[np.int32]
-    stops: list[str]
-    ends: frozenset[int]
-    visible: frozenset[int]
-    parser: _core.ChatParser | None
+    stops: InitVar[list[str]]
+    ends: frozenset[int] = frozenset()
+    visible: frozenset[int] = frozenset()
+    parser: _core.ChatParser | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    n_cached: int = 0
+    n_generated: int = 0
+    text: str = ""
+    is_stopped: bool = False
 
-    def answer(self, text: str, is_partial: bool) -> tuple[str, str]:
+    def __post_init__(self, stops: list[str]) -> None:
+        self._buffer = TextBuffer(stops)
+
+    def add(self, llm: Llama, token: int) -> bool:
+        """A token of the answer. Returns whether it ends there."""
+        self.n_generated += 1
+        if token in self.ends:
+            self.is_stopped = True
+        else:
+            self.text += self._buffer.push(llm.detokenize([token], special=token in self.visible))
+            self.is_stopped = self._buffer.stopped
+        return self.is_stopped
+
+    def answer(self, is_partial: bool) -> tuple[str, str]:
         """Answer and thoughts in what the model said."""
+        text = self.text + self._buffer.finish()
         if self.parser is None:
             return text.strip(), ""
         with suppress(ValueError):  # a text without the model's format is an answer all the same
@@ -100,7 +119,7 @@ class Prompts:
         """A question about a text."""
         if self._template is None:
             ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
-            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS, frozenset(), frozenset(), None)
+            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
         prompt = self._template.apply(_OWNER, document_messages(text, question))
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
@@ -154,7 +173,7 @@ class Answerer:
         lora: Lora = None,
         **rope: Unpack[RopeOptions],
     ) -> None:
-        h2o = named_config(_OWNER, settings.h2o, n_gpu_layers or 0)
+        h2o = named_config(_OWNER, settings.h2o, uses_gpu(n_gpu_layers or 0))
         self.settings = replace(settings, h2o=h2o)
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
@@ -219,15 +238,21 @@ class Answerer:
         self._check_length(len(shared) + 1)
         asked = []
         for question in questions:
-            task = _Task(document, question, self._prompts.ask(document.text, question.text))
+            task = self._prompts.ask(document.text, question.text)
+            task.names = {
+                "document": document.name,
+                "sha256": document.sha256,
+                "question_id": question.id,
+                "question": question.text,
+            }
             try:
-                self._check_length(len(task.asked.ids))
+                self._check_length(len(task.ids))
                 asked.append(task)
             except ValueError as error:
                 yield self._tell(**task.names, error=str(error))
         if not asked:
             return
-        self._make_room(max(len(task.asked.ids) for task in asked) + self.settings.max_tokens)
+        self._make_room(max(len(task.ids) for task in asked) + self.settings.max_tokens)
         start = time.perf_counter()
         self._llm.reset()
         self._llm.text_name = document.name
@@ -268,16 +293,16 @@ class Answerer:
 
     # --- the questions
 
-    def _generate(self, group: list[_Task]) -> Iterator[Answer]:
+    def _generate(self, group: list[Asked]) -> Iterator[Answer]:
         """Answers to a few questions, which are generated together."""
         start = time.perf_counter()
         with ExitStack() as forks:
-            tasks: dict[Sequence, _Task] = {}
+            tasks: dict[Sequence, Asked] = {}
             prompts = {}
             for task in group:
                 fork = forks.enter_context(self._llm.fork())
-                task.n_cached = fork.reuse(task.asked.ids)
-                prompts[fork] = task.asked.ids[task.n_cached :]
+                task.n_cached = fork.reuse(task.ids)
+                prompts[fork] = task.ids[task.n_cached :]
                 tasks[fork] = task
             generation = self._llm.generate_many(
                 prompts,
@@ -296,22 +321,21 @@ class Answerer:
             for task in tasks.values():
                 yield self._finish(task, start)
 
-    def _seed(self, first: _Task) -> int:
+    def _seed(self, first: Asked) -> int:
         """Of these questions about this document: others are drawn otherwise."""
-        names = f"{self.settings.seed} {first.document.sha256} {first.question.id}"
+        names = f"{self.settings.seed} {first.names['sha256']} {first.names['question_id']}"
         return zlib.crc32(names.encode()) % _core.RANDOM_SEED
 
-    def _finish(self, task: _Task, start: float) -> Answer:
-        text = task.text + task.buffer.finish()
+    def _finish(self, task: Asked, start: float) -> Answer:
         is_cut_off = task.n_generated == self.settings.max_tokens and not task.is_stopped
-        answer, reasoning = task.asked.answer(text, is_cut_off)
+        answer, reasoning = task.answer(is_cut_off)
         return self._tell(
             **task.names,
             answer=answer,
             reasoning=reasoning,
             finish_reason="length" if is_cut_off else "stop",
             cached_tokens=task.n_cached,
-            read_tokens=len(task.asked.ids) - task.n_cached,
+            read_tokens=len(task.ids) - task.n_cached,
             generated_tokens=task.n_generated,
             seconds=time.perf_counter() - start,
         )
@@ -323,42 +347,6 @@ class Answerer:
             "settings": self.settings.to_json(),
         }
         return dict.fromkeys(ANSWER_TYPES) | origin | known
-
-
-@dataclass
-class _Task:
-    """A question about a document, and how far its answer is."""
-
-    document: Document
-    question: Question
-    asked: Asked
-    n_cached: int = 0
-    n_generated: int = 0
-    text: str = ""
-    is_stopped: bool = False
-    buffer: TextBuffer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.buffer = TextBuffer(self.asked.stops)
-
-    @property
-    def names(self) -> dict[str, str]:
-        return {
-            "document": self.document.name,
-            "sha256": self.document.sha256,
-            "question_id": self.question.id,
-            "question": self.question.text,
-        }
-
-    def add(self, llm: Llama, token: int) -> bool:
-        """A token of the answer. Returns whether it ends there."""
-        self.n_generated += 1
-        if token in self.asked.ends:
-            self.is_stopped = True
-        else:
-            self.text += self.buffer.push(llm.detokenize([token], special=token in self.asked.visible))
-            self.is_stopped = self.buffer.stopped
-        return self.is_stopped
 
 
 _answerers: list[Answerer] = []

@@ -272,7 +272,12 @@ class AnswersFile:
             for i, answer in enumerate(answers, 1):
                 if answer["error"] is None:
                     answer["settings"] = _with_defaults(answer["settings"])
-                    self._check_origin(i, answer, {"fingerprint": fingerprint, "settings": settings})
+                    differences = _differences(answer, {"fingerprint": fingerprint, "settings": settings})
+                    if differences:
+                        raise ValueError(
+                            f"[batch] line {i} of {self._path} was produced with other settings: "
+                            f"{'; '.join(differences)}. Name another file, or remove it"
+                        )
             kept = [answer for answer in answers if answer["error"] is None]
             if len(kept) < len(answers) or content[-1:] not in (b"", b"\n"):
                 with replacing(self._path) as file:
@@ -325,14 +330,6 @@ class AnswersFile:
                 f"[batch] line {i} of {self._path} is not an answer of this command: name another file, or remove it"
             )
         return dict.fromkeys(ANSWER_TYPES) | answer
-
-    def _check_origin(self, i: int, answer: Answer, wanted: dict[str, Any]) -> None:
-        differences = _differences(answer, wanted)
-        if differences:
-            raise ValueError(
-                f"[batch] line {i} of {self._path} was produced with other settings: {'; '.join(differences)}. "
-                "Name another file, or remove it"
-            )
 
 
 def _open(path: Path) -> BinaryIO:

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import NotRequired
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -167,15 +168,12 @@ class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
 
-class TokenCounts(TypedDict):
+class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-
-
-class Usage(TokenCounts, total=False):
-    completion_tokens_details: CompletionTokensDetails
-    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: NotRequired[CompletionTokensDetails]
+    prompt_tokens_details: NotRequired[PromptTokensDetails]
 
 
 class GenerationOptions(SamplingOptions, total=False):
@@ -246,7 +244,7 @@ class Generation:
                 ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
         self.n_cached = self.state.keep(self.prompt.ids)
-        self._counts_before = self.state.draft_counts()
+        self._counts_before = self.state.drafted, self.state.accepted
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
@@ -274,8 +272,8 @@ class Generation:
 
     def _end(self, reason: Literal["stop", "length"]) -> None:
         self.finish_reason = reason
-        drafted, accepted = self.state.draft_counts()
-        self.n_drafted, self.n_accepted = drafted - self._counts_before[0], accepted - self._counts_before[1]
+        drafted, accepted = self._counts_before
+        self.n_drafted, self.n_accepted = self.state.drafted - drafted, self.state.accepted - accepted
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
         recorder, sampling = None, self.sampling

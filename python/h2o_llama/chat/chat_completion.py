@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, overload
 
-from typing_extensions import Unpack
+from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -63,16 +63,13 @@ class ChatChunkChoice(TypedDict):
     finish_reason: ChatFinishReason
 
 
-class ChatChunkBase(TypedDict):
+class ChatCompletionChunk(TypedDict):
     id: str
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
     choices: list[ChatChunkChoice]
-
-
-class ChatCompletionChunk(ChatChunkBase, total=False):
-    usage: Usage
+    usage: NotRequired[Usage]
 
 
 @dataclass

@@ -171,6 +171,3 @@ def answer(llm: Llama, tokens: list[int], n_generate: int, dense_tail: int) -> b
     """
     llm.eval(tokens, dense_tail=dense_tail)
     return llm.detokenize(list(islice(llm.generate([], temperature=0), n_generate)))
-
-
-_OWNER = "eval"

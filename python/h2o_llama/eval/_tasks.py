@@ -162,13 +162,12 @@ class Continuation:
             }
             readings = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
         return {
-            s.name: [_continuation_row(subject, readings[f"{s.name}, {over}"].losses) for over in _OVER]
+            s.name: [
+                {"text": subject.text.name, **losses.summary(), "over_windows": losses.over_windows()}
+                for losses in (readings[f"{s.name}, {over}"].losses for over in _OVER)
+            ]
             for s in settings
         }
-
-
-def _continuation_row(subject: Subject, losses: Losses) -> Row:
-    return {"text": subject.text.name, **losses.summary(), "over_windows": losses.over_windows()}
 
 
 def evaluate(
@@ -293,15 +292,10 @@ def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, var
         "chunk_size": subject.chunk_size,
         "model": model.name,
         "model_fingerprint": subject.fingerprint,
-        "h2o": None if setting.h2o is None else _as_read(asdict(setting.h2o)),
+        "h2o": None if setting.h2o is None else json.loads(json.dumps(asdict(setting.h2o))),  # a file has no tuples
         "seed": subject.seed,
         **variant,
     }
-
-
-def _as_read(values: Row) -> Row:
-    """Values as a file of rows gives them back: it has no tuples."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _named(progress: Callable[[str, int, int], object] | None, name: str) -> Callable[[int, int], object]:
@@ -318,10 +312,10 @@ def read_rows(path: Path) -> list[Row]:
         rows = json.loads(content) if content else []
     except FileNotFoundError:
         return []
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise _bad_file(path) from error
+    except ValueError:  # no JSON, or no UTF-8
+        rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "task" in row for row in rows):
-        raise _bad_file(path)
+        raise ValueError(f"[{_OWNER}] {path} is not a list of rows of this command: name another file, or remove it")
     return rows
 
 
@@ -339,7 +333,3 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
 def find_row(rows: Sequence[Row], identity: Row) -> Row | None:
     """The newest row that has all of these values."""
     return next((row for row in reversed(rows) if identity.items() <= row.items()), None)
-
-
-def _bad_file(path: Path) -> ValueError:
-    return ValueError(f"[eval] {path} is not a list of rows of this command: name another file, or remove it")

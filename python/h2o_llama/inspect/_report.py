@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from h2o_llama._internal.atomic import replacing
 from h2o_llama._internal.terminal import printable
 from h2o_llama.errors import H2OError
+from h2o_llama.inspect.sequence_kv import last_tiles
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
@@ -201,7 +202,7 @@ def visible(text: str) -> str:
 
 @dataclass(frozen=True)
 class HeadMemory:
-    """What one KV head read: positions int32 [k], highest score first, and their scores float32 [k].
+    """The marked positions of one KV head, int32 [k], highest score first, and their scores float32 [k].
 
     These are its heavy hitters. A setting without any has the extra keys that the last chunk read; the score of one is
     the share of the chunk's tiles that did.
@@ -209,7 +210,7 @@ class HeadMemory:
 
     layer: int
     head: int
-    heavy: NDArray[np.int32]
+    positions: NDArray[np.int32]
     scores: NDArray[np.float32]
 
 
@@ -290,12 +291,10 @@ def _shares_of_tiles(llm: Llama, layer: int, head: int) -> NDArray[np.float32]:
     """The share of the last chunk's tiles that read each position as an extra key, float32 [n_tokens]."""
     kv, shares = llm.kv, np.zeros(llm.n_tokens, np.float32)
     if llm.h2o is not None and llm.h2o.lookup_budget > 0 and llm.n_tokens > 0:
-        start = kv.chunk_boundaries[-1][0]
-        first = start // kv.chunk_size * -(-kv.chunk_size // llm.h2o.tile)
-        n_tiles = -((start - llm.n_tokens) // llm.h2o.tile)
-        for tile in range(first, first + n_tiles):
+        tiles = last_tiles(kv._info())
+        for tile in tiles:
             with suppress(H2OError):  # it attended to everything
-                shares[kv.extra_keys(layer, head, tile)] += 1 / n_tiles
+                shares[kv.extra_keys(layer, head, tile)] += 1 / len(tiles)
     return shares
 
 
@@ -309,9 +308,9 @@ def shades(heads: Sequence[HeadMemory]) -> dict[int, int]:
     For one head by the rank of the score (the top fifth gets the darkest), for several by how many of them have it.
     """
     if len(heads) == 1:
-        n = len(heads[0].heavy)
-        return {int(p): SHADES - rank * SHADES // n for rank, p in enumerate(heads[0].heavy)}
-    positions, counts = np.unique(np.concatenate([h.heavy for h in heads]), return_counts=True)
+        n = len(heads[0].positions)
+        return {int(p): SHADES - rank * SHADES // n for rank, p in enumerate(heads[0].positions)}
+    positions, counts = np.unique(np.concatenate([h.positions for h in heads]), return_counts=True)
     most = counts.max(initial=1)
     return {int(p): -(-int(n) * SHADES // int(most)) for p, n in zip(positions, counts, strict=True)}
 
@@ -321,7 +320,7 @@ def top_texts(report: MemoryReport, head: HeadMemory, n: int) -> list[tuple[str,
 
     Of equally frequent ones, that with the highest score comes first.
     """
-    texts = (report.pieces[index_at(report.pieces, position)].text for position in head.heavy)
+    texts = (report.pieces[index_at(report.pieces, position)].text for position in head.positions)
     return Counter(texts).most_common(n)
 
 
@@ -370,9 +369,9 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
         {
             "layer": h.layer,
             "head": h.head,
-            "positions": h.heavy.tolist(),
+            "positions": h.positions.tolist(),
             "scores": [float(f"{s:.3g}") for s in h.scores],
-            **({} if history is None else {"since": history.since(row, h.heavy)}),
+            **({} if history is None else {"since": history.since(row, h.positions)}),
         }
         for row, h in enumerate(report.heads)
     ]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,11 +291,3 @@ class KVView(ABC):
         """Counts, milliseconds and bytes."""
         with self._open() as kv:
             return KVStats(**kv.stats)
-
-
-def read_history(kv: _core.KV) -> list[Mapping[int, NDArray[np.int32]]]:
-    """The memory sets of all chunks so far: for each a mapping from layer to int32 [n_head_kv, M]."""
-    return [
-        MappingProxyType({layer: kv.history(chunk, layer) for layer in kv.layers})
-        for chunk in range(kv.info.n_memory_sets)
-    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +14,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
-from h2o_llama.inspect.kv import KVStats, KVView, read_history
+from h2o_llama.inspect.kv import KVStats, KVView
 from h2o_llama.lossless import LosslessStats
 from h2o_llama.sequence._state import State
 
@@ -51,7 +52,7 @@ class SequenceKV(KVView):
             stats = (
                 KVStats(kv_bytes=context.kv_bytes) if kv is None or self._h2o is None else _with_memory(kv, self._h2o)
             )
-            return replace(stats, drafted_tokens=context.n_drafted, accepted_tokens=context.n_accepted)
+            return replace(stats, drafted_tokens=self._state.drafted, accepted_tokens=self._state.accepted)
 
     def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
         """Replace the memory set that the next chunk attends to, by a choice of your own.
@@ -135,8 +136,7 @@ class SequenceKV(KVView):
             head = self._head(kv, layer, head)
             if info.lookup_budget == 0:
                 raise H2OError(f"[{self._owner}] nothing chooses extra keys: pass H2OConfig(lookup_budget=…)")
-            chunk, n = divmod(info.n_tokens - 1, info.chunk_size)
-            last = chunk * -(-info.chunk_size // info.tile) + n // info.tile if info.n_tokens else -1
+            last = last_tiles(info).stop - 1
             keys = kv.extra_keys(layer, head, check.integer(self._owner, "tile", tile, 0, last))
             if keys is None:
                 raise H2OError(
@@ -164,11 +164,19 @@ class SequenceKV(KVView):
             if not self._state.engine.params.keep_history:
                 raise H2OError(f"[{self._owner}] history is not kept: pass keep_history=True to Llama")
             try:
-                return read_history(kv)
+                n = kv.info.n_memory_sets
+                return [MappingProxyType({layer: kv.history(i, layer) for layer in kv.layers}) for i in range(n)]
             except ValueError:
                 raise H2OError(
                     f"[{self._owner}] history is not complete: the restored snapshot was made without keep_history=True"
                 ) from None
+
+
+def last_tiles(info: _core.KVInfo) -> range:
+    """The tiles of the last chunk: number k * c and on, with k tiles in a chunk; none of an empty sequence."""
+    chunk, n = divmod(info.n_tokens - 1, info.chunk_size)
+    first = max(0, chunk * -(-info.chunk_size // info.tile))
+    return range(first, first + n // info.tile + 1 if info.n_tokens else 0)
 
 
 def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:

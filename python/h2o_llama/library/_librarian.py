@@ -33,7 +33,7 @@ from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import echo, warn
 from h2o_llama.errors import BusyError, H2OError, H2OWarning
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library
-from h2o_llama.library._texts import Rows, layout_of, name_of
+from h2o_llama.library._texts import name_of
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _SOCKET = "H2O_LLAMA_LIBRARIAN"
@@ -107,7 +107,7 @@ class Librarian:
 
     def __init__(self, folder: Path, origin: SnapshotOrigin) -> None:
         self._folder = folder
-        self._origin = origin
+        self.origin = origin
         self._libraries: dict[str, Library] = {}
         self._opening = threading.Lock()
 
@@ -119,49 +119,34 @@ class Librarian:
                 self._libraries[key] = Library(self._folder / "keys" / name if key else self._folder)
             return self._libraries[key]
 
-    def take(self, key: str, prompt: NDArray[np.int32], n_least: int, n_ctx: int) -> Snapshot | None:
-        """The text that shares most tokens with a prompt, at least n_least, if a slot can hold it."""
-        return self.library(key).take(self._origin, prompt, n_ctx, n_least)
-
-    def is_new(self, key: str, tokens: NDArray[np.int32]) -> bool:
-        """Whether there is enough in a text that could not be taken."""
-        found = self.library(key).find(self._origin, tokens, INT32_MAX)
-        return found is None or found.n_tokens + LEAST_NEW <= len(tokens)
-
     def give(self, about: dict[str, Any], tokens: NDArray[np.int32], state: bytes) -> None:
         """Write a text, and wait until that is done."""
         points = [(int(first), int(last)) for first, last in about["points"]]
-        h2o = self._origin.h2o
-        rows = [Rows(*row) for row in about["rows"]]
-        layout = layout_of(len(state), rows, len(tokens), h2o.chunk_size if h2o else None, points)
         library = self.library(about["key"])
-        library.add(Snapshot(self._origin, tokens, None, state), layout, points, name_of(about["begin"]))
+        library.add(Snapshot(self.origin, tokens, None, state), about["rows"], points, name_of(about["begin"]))
         library.flush()
 
-    def listing(self, key: str) -> dict[str, Any]:
-        """What GET /h2o/library answers."""
-        library = self.library(key)
-        texts = [
-            {
-                "id": text.id,
-                "name": text.name,
-                "n_tokens": text.n_tokens,
-                "n_bytes": text.n_bytes,
-                "used": text.used.astimezone().isoformat(timespec="seconds"),
-            }
-            for text in library.texts()
-        ]
-        return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
 
-    def remove(self, key: str, name: str) -> bool:
-        """Remove a text by its whole id. False if there is none."""
-        library = self.library(key)
-        if not _ID.fullmatch(name):
-            return False
-        try:
-            return library.remove(name) > 0
-        except ValueError:
-            return False
+def _listing(library: Library) -> dict[str, Any]:
+    """What GET /h2o/library answers."""
+    texts = [
+        {
+            "id": text.id,
+            "name": text.name,
+            "n_tokens": text.n_tokens,
+            "n_bytes": text.n_bytes,
+            "used": text.used.astimezone().isoformat(timespec="seconds"),
+        }
+        for text in library.texts()
+    ]
+    return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
+
+
+def _is_removed(library: Library, name: str) -> bool:
+    """Remove a text by its whole id. False if there is none."""
+    with suppress(ValueError):
+        return _ID.fullmatch(name) is not None and library.remove(name) > 0
+    return False
 
 
 class _Requests(BaseHTTPRequestHandler):
@@ -191,21 +176,24 @@ class _Requests(BaseHTTPRequestHandler):
     def _answer(self, about: Any, n_bytes: int) -> tuple[int, Any, list[bytes]]:
         if self.path == "/settings":
             return 200, _SETTINGS, []
-        librarian, key = self.server.librarian, about["key"]
+        librarian = self.server.librarian
+        library, origin = librarian.library(about["key"]), librarian.origin
         if self.path == "/list":
-            return 200, librarian.listing(key), []
+            return 200, _listing(library), []
         if self.path == "/remove":
-            if librarian.remove(key, about["id"]):
+            if _is_removed(library, about["id"]):
                 return 200, {"success": True}, []
             return _error(404, "not_found_error", f"there is no text {about['id']!r:.40}: GET /h2o/library lists them")
-        if self.path == "/is-new":
-            return 200, {"is_new": librarian.is_new(key, _tokens(self.rfile, n_bytes))}, []
-        if self.path == "/take":
-            snapshot = librarian.take(key, _tokens(self.rfile, n_bytes), about["n_least"], about["n_ctx"])
+        if self.path == "/is-new":  # whether there is enough in a text that could not be taken
+            tokens = _tokens(self.rfile, n_bytes)
+            found = library.find(origin, tokens, INT32_MAX)
+            return 200, {"is_new": found is None or found.n_tokens + LEAST_NEW <= len(tokens)}, []
+        if self.path == "/take":  # the text that shares most tokens with a prompt, if a slot can hold it
+            snapshot = library.take(origin, _tokens(self.rfile, n_bytes), about["n_ctx"], about["n_least"])
             if snapshot is None:
                 return 200, {"n_tokens": 0}, []
-            tokens = snapshot.tokens.astype("<i4").tobytes()
-            return 200, {"n_tokens": snapshot.n_tokens}, [tokens, snapshot.state]
+            ids = snapshot.tokens.astype("<i4").tobytes()
+            return 200, {"n_tokens": snapshot.n_tokens}, [ids, snapshot.state]
         n = 4 * about["n_tokens"]
         librarian.give(about, _tokens(self.rfile, n), _read(self.rfile, n_bytes - n))
         return 200, {}, []

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,12 +32,10 @@ from h2o_llama.library._texts import (
     TextFiles,
     key_of,
     layout_of,
-    name_of,
     write_text,
 )
 from h2o_llama.models._named import cache_folder
-from h2o_llama.sequence._prompt import n_kept
-from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin, restore_snapshot, take_snapshot
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _OWNER = "Library"
 
@@ -261,8 +259,16 @@ class Library:
                 warn(f"{error}: the text is read again")
                 return None
 
-    def add(self, snapshot: Snapshot, layout: Layout, points: Sequence[tuple[int, int]], name: str) -> None:
-        """Write a text, by a thread of its own. `flush` waits for it."""
+    def add(
+        self, snapshot: Snapshot, rows: Iterable[Sequence[int]], points: Sequence[tuple[int, int]], name: str
+    ) -> None:
+        """Write a text, by a thread of its own. `flush` waits for it.
+
+        `rows` are the places of token rows in its state, `points` ranges of positions that it can be rewound to.
+        """
+        h2o = snapshot.origin.h2o
+        places = (Rows(*row) for row in rows)
+        layout = layout_of(len(snapshot.state), places, snapshot.n_tokens, h2o.chunk_size if h2o else None, points)
         self.flush()
         self._waiting = self._writer.submit(self._write, snapshot, layout, tuple(points), name)
 
@@ -304,11 +310,18 @@ class Library:
         limit = self.limit_bytes
         if layout.size > limit:
             return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={limit:,}"
-        new: list[str] = []
+        has_logits, origin = snapshot.logits is not None, snapshot.origin
+        logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
+        digests, new = list[str](), list[str]()
         try:
             with self._alone():
                 try:
-                    contents = self._write_blocks(snapshot, layout, points, name, new)
+                    for i, content in enumerate(layout.split(snapshot.state)):
+                        block = logits + content if i == len(layout.cuts) else content
+                        digest, is_new = self._blocks.add(block, origin.number_bytes)
+                        digests.append(digest)
+                        new += [digest] * is_new
+                    contents = Contents(origin, name, snapshot.tokens, points, has_logits, layout, tuple(digests))
                     path = self._texts.path(contents)
                     path.parent.mkdir(parents=True, exist_ok=True)
                     write_text(path, contents)
@@ -323,27 +336,6 @@ class Library:
         except (OSError, ValueError, H2OError, MemoryError) as error:
             return str(error) or "there is not enough memory"
         return None
-
-    def _write_blocks(
-        self,
-        snapshot: Snapshot,
-        layout: Layout,
-        points: tuple[tuple[int, int], ...],
-        name: str,
-        new: list[str],
-    ) -> Contents:
-        """Write the missing blocks, and add them to `new`."""
-        logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
-        digests = []
-        for i, content in enumerate(layout.split(snapshot.state)):
-            digest, is_new = self._blocks.add(
-                logits + content if i == len(layout.cuts) else content, snapshot.origin.number_bytes
-            )
-            digests.append(digest)
-            if is_new:
-                new.append(digest)
-        has_logits = snapshot.logits is not None
-        return Contents(snapshot.origin, name, snapshot.tokens, points, has_logits, layout, tuple(digests))
 
     def _remove(self, chosen: list[Stored]) -> None:
         """Remove texts, and the blocks that no other one has. The caller is alone."""
@@ -378,8 +370,8 @@ class Library:
                 kept |= needed
         for digest in (dropped & sizes.keys() if _has_unread(problems) else sizes.keys()) - kept:
             self._blocks.remove(digest)
-        self._blocks.remove_unfinished()
-        self._texts.remove_unfinished()
+        for path in self.folder.glob("*/*/.*.new"):  # left by a process that was killed while it wrote
+            path.unlink(missing_ok=True)
 
     def _read_block(self, digest: str) -> bytes:
         try:
@@ -480,38 +472,3 @@ def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
     marks = {n - mark for mark in MARKS if n - mark >= MARKS[-1]}
     edges = sorted({0, *marks, *(stop for _, stop in calls)})
     return list(pairwise(edges))
-
-
-def take(
-    library: Library | None, origin: SnapshotOrigin, n_ctx: int, context: _core.Context, ids: NDArray[np.int32]
-) -> Snapshot | None:
-    """Make a sequence the text that begins most like `ids`, if that has more than it has itself, and return it."""
-    if library is None or len(ids) < LEAST_NEW:
-        return None
-    n_least = n_kept(context, ids) + LEAST_NEW
-    return library.take(
-        origin, ids, n_ctx, n_least, lambda snapshot: restore_snapshot(context, snapshot, origin, n_ctx)
-    )
-
-
-def give(
-    library: Library,
-    origin: SnapshotOrigin,
-    chunk_size: int | None,
-    context: _core.Context,
-    name: str,
-    detokenize: Callable[[NDArray[np.int32]], bytes],
-) -> None:
-    """Add a sequence, with chunks of this size or without H2O. A text without a name has its beginning as one."""
-    try:
-        snapshot = take_snapshot(context, origin)
-        rows = [Rows(*row) for row in context.state_rows()]
-        points = context.state_points()
-    except (H2OError, MemoryError) as error:
-        warn(f"{error}: this text is not kept")
-        return
-    if (snapshot.tokens == -1).any():  # unknown tokens cannot be found again
-        return
-    begin = snapshot.tokens[:NAME_TOKENS]
-    name = name or name_of(detokenize(begin[begin >= 0]).decode(errors="replace"))
-    library.add(snapshot, layout_of(len(snapshot.state), rows, snapshot.n_tokens, chunk_size, points), points, name)

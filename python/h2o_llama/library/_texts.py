@@ -347,11 +347,6 @@ class TextFiles:
                 problems[path] = error
         return texts, problems
 
-    def remove_unfinished(self) -> None:
-        """What a process left that was killed while it wrote. Nobody may be writing."""
-        for path in self._folder.glob("*/.*.new"):
-            path.unlink(missing_ok=True)
-
 
 class BlockFiles:
     """The blocks of a folder: each file is named by the SHA-256 of its content, so it need not be written again."""
@@ -401,8 +396,3 @@ class BlockFiles:
     def remove(self, digest: str) -> None:
         """It need not be there."""
         self.path(digest).unlink(missing_ok=True)
-
-    def remove_unfinished(self) -> None:
-        """What a process left that was killed while it wrote. Nobody may be writing."""
-        for path in self._folder.glob("??/.*.new"):
-            path.unlink(missing_ok=True)

@@ -8,11 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from h2o_llama import _core
-from h2o_llama._internal import check, log
+from h2o_llama._internal import check, log, machine
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import (
     available_cpus,
@@ -20,7 +17,7 @@ from h2o_llama._internal.machine import (
     check_kv_size,
     check_logits_size,
     core_errors,
-    fitting_cells,
+    kv_bytes_at_least,
 )
 from h2o_llama._internal.terminal import warn
 from h2o_llama.config import OPTIONS, H2OConfig
@@ -75,15 +72,13 @@ class ContextParams:
     matmul_kernels: str
 
     def __post_init__(self) -> None:
-        check.integer(_OWNER, "n_ctx", self.n_ctx, 0)
-        check.integer(_OWNER, "n_ubatch", self.n_ubatch, 1)
-        check.integer(_OWNER, "n_batch", self.n_batch, 1)
-        check.integer(_OWNER, "n_gpu_layers", self.n_gpu_layers, -1)
+        for name, least in (("n_ctx", 0), ("n_ubatch", 1), ("n_batch", 1), ("n_gpu_layers", -1)):
+            check.integer(_OWNER, name, getattr(self, name), least)
         for name in ("n_threads", "n_threads_batch"):
             if getattr(self, name) is not None:
                 check.integer(_OWNER, name, getattr(self, name), 1, check.MAX_THREADS)
-        check.choice(_OWNER, "type_k", self.type_k, KV_TYPES)
-        check.choice(_OWNER, "type_v", self.type_v, KV_TYPES)
+        for name in ("type_k", "type_v"):
+            check.choice(_OWNER, name, getattr(self, name), KV_TYPES)
         check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
         check.choice(_OWNER, "matmul_kernels", self.matmul_kernels, MATMUL_KERNELS)
         check.flag(_OWNER, "keep_history", self.keep_history)
@@ -133,10 +128,13 @@ class ContextParams:
         """n_ctx where it is 0: what the model was trained for, or less with a warning, if only less fits."""
         if self.n_gpu_layers != 0 or (self.h2o is not None and self.h2o.evict):
             return n_trained
-        has_index = self.h2o is not None and self.h2o.has_key_index
-        n_cells, needed, free = fitting_cells(
-            model, n_trained, self.type_k, self.type_v, has_index, int(self.n_seq_max), self._n_step
-        )
+        has_index, memory = self.h2o is not None and self.h2o.has_key_index, machine.physical_memory()
+        needed = kv_bytes_at_least(model, n_trained * int(self.n_seq_max), self.type_k, self.type_v, has_index)
+        free = needed if memory is None else max(memory - model.size, 0)
+        n_cells = n_trained
+        if needed > free:  # at least a step: where not even that fits, `check_kv_size` says so
+            n_fitting = n_trained * free // needed // 256 * 256  # llama.cpp rounds up to these
+            n_cells = min(n_trained, max(n_fitting, self._n_step))
         if n_cells < n_trained:
             warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
@@ -251,36 +249,6 @@ def split_calls(params: ContextParams, prompt: Prompt) -> list[tuple[int, int]]:
         calls += zip([first, *stops], stops, strict=False)
         first = end
     return calls
-
-
-def evaluate(
-    context: _core.Context,
-    params: ContextParams,
-    prompt: Prompt,
-    calls: list[tuple[int, int]],
-    logits: NDArray[np.float32],
-    progress: Progress | None,
-    dense_tail: int,
-    decode: bool,
-) -> None:
-    """Append the prompt to the context's sequence, in these calls.
-
-    `logits` [n, n_vocab] gets every token's, [1, n_vocab] the last one's. The other arguments: see `eval`.
-    """
-    n = len(prompt)
-    for start, stop in calls:
-        part = prompt[start:stop]
-
-        def report(n_done: int, n_before: int = start) -> None:
-            if progress is not None:
-                progress(n_before + n_done, n)
-
-        rows = logits[start:stop] if len(logits) == n else logits[: int(stop == n)]
-        tail = max(0, dense_tail - (n - stop))
-        tell = None if progress is None else report
-        context.decode(part.ids, part.rows, rows, tail, decode, tell)
-        if params.h2o is None:
-            report(stop - start)
 
 
 class Engine:

@@ -104,8 +104,8 @@ def text_ids(owner: str, tokens: Any, n_vocab: int) -> NDArray[np.int32]:
     return check.token_ids(owner, tokens, n_vocab)
 
 
-def rewind(context: _core.Context, n_tokens: int, keep_history: bool) -> None:
-    """Keep the first n_tokens of the context's sequence. See `Llama.rewind`."""
+def check_rewind(context: _core.Context, n_tokens: int, keep_history: bool) -> int:
+    """The argument of `Sequence.rewind`."""
     owner, n_now = "Llama.rewind", context.n_tokens
     n = check.integer(owner, "n_tokens", n_tokens, 0, n_now)
     below, above = context.rewind_points(n)
@@ -117,7 +117,7 @@ def rewind(context: _core.Context, n_tokens: int, keep_history: bool) -> None:
             f"[{owner}] the sequence of {n_now} tokens cannot be rewound to {n}, as later tokens left traces: the "
             f"nearest possible are {below} and {above}{advice}"
         )
-    context.rewind(n)
+    return n
 
 
 def shared_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
@@ -157,17 +157,10 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
     return np.concatenate([now[:n], ids[m:]])
 
 
-def n_kept(context: _core.Context, ids: NDArray[np.int32]) -> int:
-    """How much of the context's sequence can be kept where ids are to be evaluated."""
+def n_kept(context: _core.Context, ids: NDArray[np.int32], has_logits: bool) -> int:
+    """How much of the context's sequence, with its last token's logits or not, can be kept for these ids."""
     now = context.tokens
     n = shared_prefix(now, ids)
-    if n == len(ids) and not (n == len(now) and context.has_logits):
+    if n == len(ids) and not (n == len(now) and has_logits):
         n = max(n - 1, 0)  # the last token's logits are wanted
     return context.rewind_points(n)[0]
-
-
-def keep_prefix(context: _core.Context, ids: NDArray[np.int32]) -> int:
-    """Keep as much of the context's sequence as begins ids, and say how much. See `Llama.reuse`."""
-    n = n_kept(context, ids)
-    context.rewind(n)
-    return n

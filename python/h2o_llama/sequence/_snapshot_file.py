@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import zstandard
@@ -34,7 +34,7 @@ MAGIC = b"h2o-snap"
 VERSION = 1
 """Of this format. Another pinned llama.cpp whose states differ needs another one."""
 
-_START = struct.Struct("<8sIII")
+_START = struct.Struct("<III")
 _BLOCK_START = struct.Struct("<II")
 
 _BLOCK = 8 << 20
@@ -66,7 +66,7 @@ def write_to(file: BinaryIO, origin: Mapping[str, Any], sections: Mapping[str, S
     """What `write` puts into a file."""
     sizes = {name: {"bytes": len(section.content), "planes": section.width} for name, section in sections.items()}
     header = json.dumps({"origin": origin, "sections": sizes}).encode()
-    file.write(_START.pack(MAGIC, VERSION, len(header), zlib.crc32(header)))
+    file.write(MAGIC + _START.pack(VERSION, len(header), zlib.crc32(header)))
     file.write(header)
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
     for content, width in sections.values():
@@ -84,7 +84,11 @@ def read(path: str | os.PathLike[str], names: tuple[str, ...]) -> tuple[Any, lis
     if not source.is_file():
         raise ValueError(f"[{_OWNER}.load] {source} is a folder or a special file, expected a snapshot")
     with source.open("rb") as file:
-        return _Reader(file, source).read(names)
+        header = _header(file)
+        contents = [_content(file, name, header.get("sections")) for name in names]
+        if file.read(1):
+            raise damaged(source, "it continues after its end")
+    return header.get("origin"), contents
 
 
 def damaged(path: str | os.PathLike[str], what: str) -> DamagedFileError:
@@ -94,85 +98,64 @@ def damaged(path: str | os.PathLike[str], what: str) -> DamagedFileError:
     )
 
 
-class _Reader:
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file = file
-        self._path = path
+def _take(file: BinaryIO, n: int) -> bytes:
+    data = file.read(n)
+    if len(data) < n:
+        raise damaged(file.name, f"it ends after {file.tell()} bytes, in the middle")
+    return data
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise DamagedFileError(f"[{_OWNER}.load] {self._path} {what}")
 
-    def _damaged(self, what: str) -> NoReturn:
-        raise damaged(self._path, what)
+def _header(file: BinaryIO) -> dict[str, Any]:
+    magic = file.read(len(MAGIC))
+    if magic != MAGIC:
+        begin = f"it begins with {magic!r}, expected {MAGIC!r}" if magic else "it is empty"
+        raise DamagedFileError(f"[{_OWNER}.load] {file.name} is not a snapshot of h2o-llama: {begin}")
+    version, n_bytes, checksum = _START.unpack(_take(file, _START.size))
+    if version > VERSION:
+        raise DamagedFileError(
+            f"[{_OWNER}.load] {file.name} is of format version {version}, this h2o-llama reads version {VERSION}: "
+            "update h2o-llama"
+        )
+    if version < VERSION:
+        raise damaged(file.name, f"its version is {version}, expected {VERSION}")
+    if n_bytes > _MAX_HEADER:
+        raise damaged(file.name, f"its header is said to have {n_bytes} bytes")
+    data = _take(file, n_bytes)
+    if zlib.crc32(data) != checksum:
+        raise damaged(file.name, "the checksum of its header is wrong")
+    try:
+        header = json.loads(data)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise damaged(file.name, "its header cannot be read")
+    return header
 
-    def _take(self, n: int) -> bytes:
-        data = self._file.read(n)
-        if len(data) < n:
-            self._damaged(f"it ends after {self._file.tell()} bytes, in the middle")
-        return data
 
-    def read(self, names: tuple[str, ...]) -> tuple[Any, list[bytes]]:
-        header = self._header()
-        sizes = [self._section(header.get("sections"), name) for name in names]
-        contents = [self._content(name, *size) for name, size in zip(names, sizes, strict=True)]
-        if self._file.read(1):
-            self._damaged("it continues after its end")
-        return header.get("origin"), contents
-
-    def _header(self) -> dict[str, Any]:
-        start = self._file.read(_START.size)
-        if start[: len(MAGIC)] != MAGIC:
-            begin = f"it begins with {start[: len(MAGIC)]!r}, expected {MAGIC!r}" if start else "it is empty"
-            self._refuse(f"is not a snapshot of h2o-llama: {begin}")
-        if len(start) < _START.size:
-            self._damaged(f"it ends after {len(start)} bytes, in the middle")
-        _, version, n_bytes, checksum = _START.unpack(start)
-        if version > VERSION:
-            self._refuse(f"is of format version {version}, this h2o-llama reads version {VERSION}: update h2o-llama")
-        if version < VERSION:
-            self._damaged(f"its version is {version}, expected {VERSION}")
-        if n_bytes > _MAX_HEADER:
-            self._damaged(f"its header is said to have {n_bytes} bytes")
-        data = self._take(n_bytes)
+def _content(file: BinaryIO, name: str, sections: Any) -> bytes:
+    """A section, whose bytes and planes are in the header's `sections`."""
+    try:
+        n_bytes, width = sections[name]["bytes"], sections[name]["planes"]
+    except (TypeError, KeyError):
+        n_bytes = width = None
+    if type(n_bytes) is not int or n_bytes < 0 or type(width) is not int or width not in (1, 2, 4):
+        raise damaged(file.name, f"its header does not say what section {name!r} is")
+    content = io.BytesIO()
+    for start, stop in _blocks(n_bytes):
+        n_stored, checksum = _BLOCK_START.unpack(_take(file, _BLOCK_START.size))
+        if n_stored > 2 * _BLOCK:
+            raise damaged(file.name, f"a block of section {name!r} is said to have {n_stored} bytes")
+        data = _take(file, n_stored)
         if zlib.crc32(data) != checksum:
-            self._damaged("the checksum of its header is wrong")
+            raise damaged(file.name, f"the checksum of section {name!r} is wrong, near byte {file.tell()}")
         try:
-            header = json.loads(data)
-        except (ValueError, RecursionError):
-            header = None
-        if not isinstance(header, dict):
-            self._damaged("its header cannot be read")
-        return header
-
-    def _section(self, sections: Any, name: str) -> tuple[int, int]:
-        """Bytes and planes."""
-        try:
-            n_bytes, width = sections[name]["bytes"], sections[name]["planes"]
-        except (TypeError, KeyError):
-            n_bytes = width = None
-        if type(n_bytes) is not int or n_bytes < 0 or type(width) is not int or width not in (1, 2, 4):
-            self._damaged(f"its header does not say what section {name!r} is")
-        return n_bytes, width
-
-    def _content(self, name: str, n_bytes: int, width: int) -> bytes:
-        content = io.BytesIO()
-        for start, stop in _blocks(n_bytes):
-            n_stored, checksum = _BLOCK_START.unpack(self._take(_BLOCK_START.size))
-            if n_stored > 2 * _BLOCK:
-                self._damaged(f"a block of section {name!r} is said to have {n_stored} bytes")
-            data = self._take(n_stored)
-            if zlib.crc32(data) != checksum:
-                self._damaged(f"the checksum of section {name!r} is wrong, near byte {self._file.tell()}")
-            content.write(_from_planes(self._decompress(name, data, stop - start), width))
-        return content.getvalue()
-
-    def _decompress(self, name: str, data: bytes, n_bytes: int) -> bytes:
-        try:
-            if zstandard.frame_content_size(data) == n_bytes:  # before memory is asked for
-                return zstandard.ZstdDecompressor().decompress(data)
+            if zstandard.frame_content_size(data) != stop - start:  # before memory is asked for
+                raise zstandard.ZstdError
+            content.write(_from_planes(zstandard.ZstdDecompressor().decompress(data), width))
         except zstandard.ZstdError:
-            pass
-        self._damaged(f"a block of section {name!r} cannot be decompressed to {n_bytes} bytes")
+            what = f"a block of section {name!r} cannot be decompressed to {stop - start} bytes"
+            raise damaged(file.name, what) from None
+    return content.getvalue()
 
 
 def _check_path(path: object) -> Path:

@@ -16,11 +16,15 @@ from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import core_errors
 from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import Cancelled, H2OError
-from h2o_llama.library import _library as shelf
-from h2o_llama.sequence._engine import Engine, Progress, evaluate, split_calls
-from h2o_llama.sequence._prompt import Prompt, Tokens, keep_prefix, make_prompt
+from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, needs_marks, split_at_marks
+from h2o_llama.library._texts import name_of
+from h2o_llama.sequence._engine import Engine, Progress, split_calls
+from h2o_llama.sequence._prompt import Prompt, Tokens, make_prompt, n_kept
+from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 T = TypeVar("T")
+
+_NO_ROWS = np.empty((0, 0), dtype=np.float32)
 
 
 class Stream(Generic[T]):
@@ -116,18 +120,21 @@ class State:
     """What the methods of a `Sequence`, which `owner` names in messages, read and change.
 
     `waiting` is computed when somebody looks; `stream` is an answer whose end is not computed yet. `n_texts` counts how
-    often the text was replaced or cut, `n_kept` how many of its first tokens are in the library. `n_drafted` tokens
-    were drafted with the last token that was drawn, and `draft_logits` has a row for each and one before them.
+    often the text was replaced or cut, `n_kept` how many of its first tokens are in the library. `last_logits`,
+    float32 [n_vocab], is a copy of the last row of `logits`, which a user may change. `n_drafted` tokens were drafted
+    with the last token that was drawn, and `draft_logits` has a row for it and for each of them; row `i_draft` is the
+    last accepted token's. `drafted` and `accepted` count such tokens since the last reset.
     """
 
     def __init__(self, engine: Engine, owner: str) -> None:
         self.engine = engine
         self.owner = owner
-        self.logits: NDArray[np.float32] | None = None
+        self.set_logits(None)
         self.draft_logits = np.empty((0, 0), dtype=np.float32)
         self.waiting: Drawn | None = None
         self.stream: Stream[Any] | None = None
-        self.n_drafted = self.n_texts = self.n_kept = self.n_cached = 0
+        self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
+        self.n_texts = self.n_kept = self.n_cached = 0
         self.text_name = ""
         self._place: _core.Context | None = engine.take(self)
 
@@ -185,15 +192,33 @@ class State:
     def close(self) -> None:
         with self.claim.held() as deadline:
             self.drop_stream(deadline)
-            self.waiting = self.logits = None
+            self.waiting = None
+            self.set_logits(None)
             if self._place is not None:
                 self.engine.give_back(self._place)
             self._place = None
 
-    def draft_counts(self) -> tuple[int, int]:
-        """How many tokens were drafted and accepted since the last reset. Computes nothing, unlike `kv.stats`."""
-        with self.claim:
-            return (0, 0) if self._place is None else (self._place.n_drafted, self._place.n_accepted)
+    # --- logits
+
+    def set_logits(self, rows: NDArray[np.float32] | None) -> None:
+        """Set the logits of the last call, float32 [n, n_vocab]."""
+        self.logits: NDArray[np.float32] | None = rows
+        self.last_logits: NDArray[np.float32] | None = None if rows is None else rows[-1].copy()
+
+    def logits_to_draw_from(self, context: _core.Context) -> NDArray[np.float32]:
+        """`last_logits`. Raises H2OError if the sequence has none."""
+        if self.last_logits is None or context.n_tokens == 0:
+            raise H2OError("[Llama.generate] there are no logits to sample from: pass at least one token")
+        return self.last_logits
+
+    def accept_draft(self, context: _core.Context, token: int) -> bool:
+        """Whether the draft's next token is this one, which then need not be computed."""
+        if not context.accept_draft(token):
+            return False
+        self.accepted += 1
+        self.i_draft += 1
+        self.set_logits(self.draft_logits[self.i_draft, np.newaxis])
+        return True
 
     # --- the text
 
@@ -202,9 +227,9 @@ class State:
         with self.changed_unseen():
             self.waiting = None
             self.context.clear()
-            self.logits = None
+            self.set_logits(None)
             self.n_texts += 1
-            self.n_kept = self.n_cached = 0
+            self.n_kept = self.n_cached = self.drafted = self.accepted = 0
 
     def keep(self, ids: NDArray[np.int32]) -> int:
         """Make it as much of a text as is known, of its own tokens or of the library, and say how much."""
@@ -229,51 +254,82 @@ class State:
     ) -> None:
         """Append a prompt, checked before."""
         out = np.empty((len(prompt) if all_logits else 1, self.engine.core.n_vocab), dtype=np.float32)
-        self.logits = None
-        calls = split_calls(self.engine.params, prompt)
-        if self.engine.library and not decode and shelf.needs_marks(context):
-            calls = shelf.split_at_marks(calls)
-        evaluate(context, self.engine.params, prompt, calls, out, progress, dense_tail, decode)
-        self.logits = out
+        self.set_logits(None)
+        params, n = self.engine.params, len(prompt)
+        calls = split_calls(params, prompt)
+        if self.engine.library and not decode and needs_marks(context):
+            calls = split_at_marks(calls)
+        for start, stop in calls:
+
+            def report(n_done: int, n_before: int = start) -> None:
+                if progress is not None:
+                    progress(n_before + n_done, n)
+
+            part = prompt[start:stop]
+            rows = out[start:stop] if len(out) == n else out[: int(stop == n)]
+            tail = max(0, dense_tail - (n - stop))
+            context.decode(part.ids, part.rows, rows, tail, decode, None if progress is None else report)
+            if params.h2o is None:
+                report(stop - start)
+        self.set_logits(out)
 
     def _append(self, context: _core.Context, drawn: Drawn) -> None:
         """Append a generated token, and compute a draft of the next ones."""
         ids = np.array([drawn.token], dtype=np.int32)
         if drawn.longest_draft > 0:
             ids = np.append(ids, context.find_draft(drawn.token, drawn.shortest_draft, drawn.longest_draft))
-        if len(ids) == 1:
-            self.eval(context, Prompt.of_tokens(ids), False, None, 0, True)
-        else:
-            rows = np.empty((len(ids), self.engine.core.n_vocab), dtype=np.float32)
-            self.logits = None
-            context.decode_draft(ids, rows)
-            self.draft_logits, self.logits = rows, rows[:1]
-        self.n_drafted = len(ids) - 1
+        rows = np.empty((len(ids), self.engine.core.n_vocab), dtype=np.float32)
+        self.set_logits(None)
+        self.n_drafted, self.i_draft, self.draft_logits = len(ids) - 1, 0, rows
+        context.decode(ids, _NO_ROWS, rows, 0, True, None, self.n_drafted)
+        self.drafted += self.n_drafted
+        self.set_logits(rows[:1])
 
     def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
-        snapshot = shelf.take(self.engine.library, self.engine.origin, self.engine.n_ctx, context, ids)
-        if snapshot is not None:
-            self.n_kept = snapshot.n_tokens
-            self.logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
-        n = keep_prefix(context, ids)
+        n = n_kept(context, ids, self.last_logits is not None)
+        library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx
+        if library is not None and len(ids) >= LEAST_NEW:
+            snapshot = library.take(
+                origin, ids, n_ctx, n + LEAST_NEW, lambda found: restore_snapshot(context, found, origin, n_ctx)
+            )
+            if snapshot is not None:
+                self.restored(snapshot)
+                self.n_kept = snapshot.n_tokens
+                n = n_kept(context, ids, self.last_logits is not None)
+        self.cut(context, n)
         self.n_texts += 1
-        self.n_kept = min(self.n_kept, n)
         self.n_cached = n
-        if not context.has_logits:
-            self.logits = None
         return n
+
+    def restored(self, snapshot: Snapshot) -> None:
+        """The context has become the snapshot's text."""
+        self.set_logits(None if snapshot.logits is None else snapshot.logits[np.newaxis].copy())
+        self.drafted = self.accepted = 0
+
+    def cut(self, context: _core.Context, n: int) -> None:
+        """Keep the first n tokens."""
+        if n < context.n_tokens:
+            context.rewind(n)
+            self.set_logits(None)
+        self.n_kept = min(self.n_kept, n)
 
     def give(self, context: _core.Context) -> None:
         """Add the text to the library, if there is enough that is new."""
-        n = context.n_tokens
-        if self.engine.library is None or n < shelf.LEAST_TOKENS or n < self.n_kept + shelf.LEAST_NEW:
+        library, n = self.engine.library, context.n_tokens
+        if library is None or n < LEAST_TOKENS or n < self.n_kept + LEAST_NEW:
             return
         self.n_kept = n
-        h2o = self.engine.params.h2o
-        chunk_size = h2o.chunk_size if h2o else None
-        shelf.give(
-            self.engine.library, self.engine.origin, chunk_size, context, self.text_name, self.engine.model.detokenize
-        )
+        try:
+            snapshot = take_snapshot(context, self.engine.origin, self.last_logits)
+            rows, points = context.state_rows(), context.state_points()
+        except (H2OError, MemoryError) as error:
+            warn(f"{error}: this text is not kept")
+            return
+        if (snapshot.tokens == -1).any():  # unknown tokens cannot be found again
+            return
+        begin = snapshot.tokens[:NAME_TOKENS]
+        name = self.text_name or name_of(self.engine.model.detokenize(begin[begin >= 0]).decode(errors="replace"))
+        library.add(snapshot, rows, points, name)
 
     def give_away(self) -> None:
         """The same after a call. It is not kept if the sequence is closed, or in use."""

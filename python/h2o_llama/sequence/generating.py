@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from h2o_llama._internal import check
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress
-from h2o_llama.sequence._prompt import Prompt, Tokens
+from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
 
 # Time, in units of what a token takes without drafts: a draft of k tokens takes 1 + k / 2, about what CPUs need.
@@ -141,26 +141,17 @@ def generate_by(
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
     sampler = sampling.make_sampler(state.engine.core)
     sampler.accept(prompt.tokens if history is None else history)
-    return _generate(state, prompt, sampler, progress, tail, n_draft, stops, max_tokens)
 
+    def tokens_after_it() -> Generator[int, None, None]:
+        if len(prompt) > 0:
+            with state.changed() as context:
+                state.read(context, prompt, progress, tail)
+        try:
+            yield from islice(_draw(state, sampler, n_draft, stops), max_tokens)
+        finally:
+            state.give_away()
 
-def _generate(
-    state: State,
-    prompt: Prompt,
-    sampler: Sampler,
-    progress: Progress | None,
-    dense_tail: int,
-    draft: int,
-    stops: list[StoppingCriterion],
-    max_tokens: int | None,
-) -> Generator[int, None, None]:
-    if len(prompt) > 0:
-        with state.changed() as context:
-            state.read(context, prompt, progress, dense_tail)
-    try:
-        yield from islice(_draw(state, sampler, draft, stops), max_tokens)
-    finally:
-        state.give_away()
+    return tokens_after_it()
 
 
 def _draw(state: State, sampler: Sampler, draft: int, stops: list[StoppingCriterion]) -> Iterator[int]:
@@ -175,14 +166,14 @@ def _draw(state: State, sampler: Sampler, draft: int, stops: list[StoppingCriter
             if n_left <= 0:
                 return
             state.warn_of_length(context.n_tokens + 1)
-            if stops and any(stop(context.tokens, context.last_logits) for stop in stops):
+            logits = state.logits_to_draw_from(context)
+            if any(stop(context.tokens, logits.copy()) for stop in stops):
                 return
-            token = sampler.sample(context)
+            token = sampler.sample(context, logits)
             if state.engine.core.is_eog(token):
                 return
-            if context.accept_draft(token):
+            if state.accept_draft(context, token):
                 n_accepted += 1
-                state.logits = state.draft_logits[context.logits_index :][:1]
             else:
                 length.report(state.n_drafted, n_accepted)
                 n_accepted = 0

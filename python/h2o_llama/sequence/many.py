@@ -70,20 +70,21 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
             if sequence in self._drawn:
                 continue
             context = sequence._state.context
-            token = sampler.sample(context) if context.n_tokens < self._engine.n_ctx else None
-            if token is None or self._engine.core.is_eog(token):
-                del self._samplers[sequence]
-            else:
-                self._drawn[sequence] = token
+            if context.n_tokens < self._engine.n_ctx:
+                token = sampler.sample(context, sequence._state.logits_to_draw_from(context))
+                if not self._engine.core.is_eog(token):
+                    self._drawn[sequence] = token
+                    continue
+            del self._samplers[sequence]
 
     def _append(self, tokens: dict[Sequence, int]) -> None:
         rows = np.empty((len(tokens), self._engine.core.n_vocab), dtype=np.float32)
         for sequence in tokens:
-            sequence._state.logits = None
+            sequence._state.set_logits(None)
         contexts = [sequence._state.context for sequence in tokens]
         _core.Context.decode_each(contexts, np.array(list(tokens.values()), dtype=np.int32), rows)
         for sequence, row in zip(tokens, rows, strict=True):
-            sequence._state.logits = row[np.newaxis]
+            sequence._state.set_logits(row[np.newaxis])
 
 
 def generate_many(

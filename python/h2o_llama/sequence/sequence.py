@@ -21,7 +21,7 @@ from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model
 from h2o_llama.sequence import _asynchronous, generating
 from h2o_llama.sequence._engine import Engine, Progress
-from h2o_llama.sequence._prompt import Tokens, rewind, text_ids
+from h2o_llama.sequence._prompt import Tokens, check_rewind, text_ids
 from h2o_llama.sequence._state import State, check_progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -102,6 +102,7 @@ class Sequence:
             fork = Sequence(state.engine)
             fork._state.context.copy_from(context)
             fork._state.logits = None if state.logits is None else state.logits.copy()
+            fork._state.last_logits = state.last_logits
             fork._state.n_kept, fork.text_name = state.n_kept, self.text_name
             return fork
 
@@ -281,7 +282,7 @@ class Sequence:
         12
         """
         with self._state.used() as context:
-            return take_snapshot(context, self._state.engine.origin)
+            return take_snapshot(context, self._state.engine.origin, self._state.last_logits)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Put a snapshot in the place of the sequence: all that follows is as if its tokens had just been evaluated.
@@ -299,9 +300,9 @@ class Sequence:
         state = self._state
         with state.changed() as context:
             restore_snapshot(context, snapshot, state.engine.origin, state.engine.n_ctx)
+            state.restored(snapshot)
             state.n_texts += 1
             state.n_kept = 0
-            state.logits = None if snapshot.logits is None else snapshot.logits[np.newaxis].copy()
 
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
@@ -333,12 +334,9 @@ class Sequence:
         """
         state = self._state
         with state.changed() as context:
-            n_before = context.n_tokens
-            rewind(context, n_tokens, bool(state.engine.params.keep_history))
-            state.n_texts += context.n_tokens < n_before
-            state.n_kept = min(state.n_kept, context.n_tokens)
-            if not context.has_logits:
-                state.logits = None
+            n = check_rewind(context, n_tokens, bool(state.engine.params.keep_history))
+            state.n_texts += n < context.n_tokens
+            state.cut(context, n)
 
     def reuse(self, tokens: Tokens) -> int:
         """Keep what the sequence shares with a text that is to be evaluated: `n_cached = llm.reuse(tokens)`.

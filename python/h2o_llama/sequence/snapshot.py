@@ -177,10 +177,10 @@ class Snapshot:
         )
 
 
-def take_snapshot(context: _core.Context, origin: SnapshotOrigin) -> Snapshot:
-    """The context's sequence."""
-    state = context.snapshot()
-    return Snapshot(origin, context.tokens, context.last_logits if context.has_logits else None, state)
+def take_snapshot(context: _core.Context, origin: SnapshotOrigin, logits: NDArray[np.float32] | None) -> Snapshot:
+    """The context's sequence, with the last token's logits."""
+    state = context.get_state()
+    return Snapshot(origin, context.tokens, None if logits is None else logits.copy(), state)
 
 
 def restore_snapshot(context: _core.Context, snapshot: Snapshot, origin: SnapshotOrigin, n_ctx: int) -> None:
@@ -199,7 +199,6 @@ def restore_snapshot(context: _core.Context, snapshot: Snapshot, origin: Snapsho
             "larger n_ctx"
         )
     tokens = text_ids(_OWNER, snapshot.tokens, origin.n_vocab)
-    logits = np.empty(0, dtype=np.float32)
     if snapshot.logits is not None:
-        logits = check.float_array(_OWNER, "snapshot.logits", snapshot.logits, [origin.n_vocab])
-    context.restore(snapshot.state, tokens, logits)
+        check.float_array(_OWNER, "snapshot.logits", snapshot.logits, [origin.n_vocab])
+    context.restore(snapshot.state, tokens)

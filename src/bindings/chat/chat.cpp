@@ -28,13 +28,6 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
     }
 }
 
-// Throws if upstream's parser cannot, or should not, read the template.
-static void check_template(const std::string & source, const std::string & what) {
-    run(what, [&] {
-        common_chat_template(source, "", "");
-    });
-}
-
 // With which bytes a run of content or thoughts may end; none if not all of them are what upstream's `until` reads.
 static std::optional<std::string> ends_of_runs(const std::string & parser) {
     std::string ends;
@@ -227,7 +220,7 @@ private:
                     if (ids.size() == 1) {
                         tokens.push_back(ids[0]);
                     } else {
-                        patterns.push_back(escape(trigger.value));
+                        patterns.push_back(regex_escape(trigger.value));
                     }
                 } break;
             case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
@@ -241,17 +234,6 @@ private:
                     patterns.push_back((has_begin ? "" : "^") + pattern + (has_end ? "" : "$"));
                 } break;
         }
-    }
-
-    static std::string escape(const std::string & word) {
-        std::string result;
-        for (const char c : word) {
-            if (std::string(".^$|()*+?[]{}\\").find(c) != std::string::npos) {
-                result += '\\';
-            }
-            result += c;
-        }
-        return result;
     }
 
     // The end of the prompt, which the grammar describes too. Some tokenizers put a space before the first token.
@@ -288,9 +270,9 @@ public:
         }
         const std::string what =
             source.empty() ? "the model's chat template cannot be used" : "chat_template cannot be used";
-        const auto check = [&](const char * text) {
+        const auto check = [&](const char * text) { // whether upstream's parser can, and should, read it
             if (text && text[0] != '\0' && std::string(text) != "chatml") {
-                check_template(text, what);
+                run(what, [&] { common_chat_template(text, "", ""); });
             }
         };
         check(source.empty() ? llama_model_chat_template(llama, nullptr) : source.c_str());

@@ -70,7 +70,6 @@ llama_context * context::get() const {
 void context::close() {
     ptr.reset();
     mdl.reset();
-    kept_logits.clear();
 }
 
 void context::clear_memory(bool data) {
@@ -84,11 +83,7 @@ void context::clear_memory(bool data) {
 
 void context::clear() {
     clear_memory(/*data =*/ true);
-    kept_logits.clear();
-
-    n_ahead        = 0;
-    stats_drafted  = 0;
-    stats_accepted = 0;
+    n_ahead = 0;
     sync_text();
 }
 
@@ -108,20 +103,7 @@ void context::copy_from(context & other) {
         set_state(other.get_state(/*partial =*/ false), /*partial =*/ false); // upstream's copy is made later, when tokens are decoded
     }
 
-    text        = other.text;
-    kept_logits = other.kept_logits;
-    i_logits    = other.i_logits;
-}
-
-const float * context::last_logits() const {
-    return kept_logits.empty() ? nullptr : kept_logits.data() + kept_logits.size() + (int64_t) i_logits*mdl->n_vocab();
-}
-
-context::logits_array context::last_logits_array() const {
-    if (!last_logits()) {
-        throw h2o_error("[Context.last_logits] there are no logits: the last call asked for none");
-    }
-    return logits_array(mdl->n_vocab(), last_logits());
+    text = other.text;
 }
 
 uint32_t context::n_cached() const {
@@ -140,8 +122,6 @@ bool context::remove(int32_t start) {
     drop_draft();
 
     llama_call call(verbose);
-    kept_logits.clear();
-
     const bool ok = llama_memory_seq_rm(llama_get_memory(get()), seq_id, start, -1);
     sync_text();
     return ok;
@@ -149,19 +129,17 @@ bool context::remove(int32_t start) {
 
 // H2O undoes a call that fails by itself. Without H2O a part of it may be left behind.
 void context::undo(uint32_t n_keep) {
-    kept_logits.clear();
-
     if (n_tokens() > n_keep && !llama_memory_seq_rm(llama_get_memory(get()), seq_id, n_keep, -1)) {
         clear_memory(/*data =*/ true); // a recurrent state has no past to return to
     }
     sync_text();
 }
 
-bool context::compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress) {
+void context::compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress) {
     calls->begin(kv, std::move(progress));
 
-    int32_t status;
-    failure.clear();
+    int32_t     status = -1;
+    std::string reason;
     {
         computing no_gil;
         llama_call call(verbose);
@@ -171,101 +149,70 @@ bool context::compute(const llama_batch & batch, float * logits, int64_t n_rows,
                 memcpy(logits, llama_get_logits(get()), n_rows*mdl->n_vocab()*sizeof(float));
             }
         } catch (const std::exception & e) {
-            status  = -1;
-            failure = e.what();
+            status = -1;
+            reason = e.what();
         }
-        failure = "(status " + std::to_string(status) + "): " + (failure.empty() ? call.reason() : failure);
+        if (reason.empty()) {
+            reason = call.reason();
+        }
     }
     calls->end();
 
-    return !calls->failed() && status == 0;
-}
-
-void context::raise_failure() {
     if (calls->failed()) {
         calls->rethrow();
     }
-    throw h2o_error("[Llama.eval] llama.cpp failed " + failure);
-}
-
-void context::add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows) {
-    text.insert(text.end(), ids, ids + n);
-    kept_logits.assign(rows, rows + n_rows*mdl->n_vocab());
-    i_logits = -1;
-}
-
-static std::string shape_of(const context::logits_array & logits) {
-    std::string res;
-    for (py::ssize_t i = 0; i < logits.ndim(); ++i) {
-        res += (i > 0 ? ", " : "") + std::to_string(logits.shape(i));
-    }
-    return "[" + res + "]";
-}
-
-void context::check_shapes(const char * function, int64_t n, const logits_array & logits, int64_t n_rows) const {
-    if (n < 1 || n > llama_n_batch(get())) {
-        throw std::invalid_argument(std::string("[Context.") + function + "] expected 1 to " + std::to_string(llama_n_batch(get())) +
-            " tokens, got " + std::to_string(n));
-    }
-    if (logits.ndim() != 2 || logits.shape(0) != n_rows || logits.shape(1) != mdl->n_vocab()) {
-        throw std::invalid_argument(std::string("[Context.") + function + "] expected logits of shape [" + std::to_string(n_rows) + ", " +
-            std::to_string(mdl->n_vocab()) + "], got " + shape_of(logits));
+    if (status != 0) {
+        throw h2o_error("[Llama.eval] llama.cpp failed (status " + std::to_string(status) + "): " + reason);
     }
 }
 
-void context::run(decode_batch & batch, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep) {
-    const int64_t n      = batch.ids.size();
+static bool has_shape(const context::rows_array & rows, int64_t n, int64_t size) {
+    return rows.ndim() == 2 && rows.shape(0) == n && rows.shape(1) == size;
+}
+
+// Python has checked the tokens.
+static void check_call(bool ok) {
+    if (!ok) {
+        throw std::invalid_argument("[Context] expected 1 to n_batch tokens, and as many rows of embeddings and logits");
+    }
+}
+
+void context::decode(const token_array & ids, const rows_array & rows, rows_array & logits, uint32_t dense_tail,
+        bool generated, py::object progress, uint32_t n_draft) {
+    drop_draft();
+
+    const int64_t n      = ids.size();
     const int64_t n_rows = logits.ndim() == 2 && logits.shape(0) <= 1 ? logits.shape(0) : n;
-    check_shapes("decode", n, logits, n_rows);
+    check_call(n >= 1 && n <= llama_n_batch(get()) && has_shape(logits, n_rows, mdl->n_vocab()));
 
+    const uint32_t n_before = n_tokens();
+    const bool     is_text  = rows.size() == 0;
+
+    decode_batch batch({ ids.data(), ids.data() + n });
+    if (!is_text) {
+        check_call(has_shape(rows, n, llama_model_n_embd_inp(mdl->ptr.get())));
+        batch.set_embeddings(rows.data(), n_before, *mdl);
+    }
     std::fill(batch.seq_id.begin(), batch.seq_id.end(), seq_id);
     std::fill(batch.outputs.begin(), batch.outputs.end(), n_rows == n);
     batch.outputs.back() = n_rows > 0;
 
-    const uint32_t n_before = n_tokens();
-
-    if (kv) {
-        llama_h2o_set_call(kv, generated ? LLAMA_H2O_CALL_DECODE : LLAMA_H2O_CALL_PREFILL, dense_tail);
+    if (kv) { // rows are a prompt's
+        llama_h2o_set_call(kv, generated && is_text ? LLAMA_H2O_CALL_DECODE : LLAMA_H2O_CALL_PREFILL, dense_tail);
     }
-    float * rows = logits.mutable_data();
-    if (!compute(batch.get(), rows, n_rows, std::move(progress))) {
+    try {
+        compute(batch.get(), logits.mutable_data(), n_rows, std::move(progress));
+    } catch (...) {
         undo(n_before);
-        raise_failure();
+        throw;
     }
-    const int64_t n_kept = std::min<int64_t>(n_keep, n_rows);
-    add_tokens(batch.ids.data(), n, rows + (n_rows - n_kept)*mdl->n_vocab(), n_kept);
+    text.insert(text.end(), batch.ids.begin(), batch.ids.end());
+    n_ahead = n_draft;
 }
 
-void context::decode(const token_array & ids, const logits_array & rows, logits_array & logits, uint32_t dense_tail, bool generated,
-        py::object progress) {
-    drop_draft();
-
-    decode_batch batch({ ids.data(), ids.data() + ids.size() });
-    if (rows.size() > 0) {
-        const int64_t n_embd = llama_model_n_embd_inp(mdl->ptr.get());
-        if (rows.ndim() != 2 || rows.shape(0) != ids.size() || rows.shape(1) != n_embd) {
-            throw std::invalid_argument("[Context.decode] expected rows of shape [" + std::to_string(ids.size()) + ", " +
-                std::to_string(n_embd) + "], got " + shape_of(rows));
-        }
-        batch.set_embeddings(rows.data(), n_tokens(), *mdl);
-    }
-    run(batch, logits, dense_tail, generated && rows.size() == 0, std::move(progress), /*n_keep =*/ 1); // rows are a prompt's
-}
-
-void context::decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits) {
+void context::decode_each(const std::vector<context *> & sequences, const token_array & tokens, rows_array & logits) {
     const int64_t n = tokens.size();
-    if (n < 1 || sequences.size() != (size_t) n) {
-        throw std::invalid_argument("[Context.decode_each] expected a token for each of " + std::to_string(sequences.size()) +
-            " sequences, got " + std::to_string(n));
-    }
-    sequences[0]->check_shapes("decode_each", n, logits, n);
-    for (int64_t i = 1; i < n; ++i) {
-        if (sequences[i]->ptr != sequences[0]->ptr || std::any_of(sequences.begin(), sequences.begin() + i,
-                [&](const context * other) { return other->seq_id == sequences[i]->seq_id; })) {
-            throw std::invalid_argument("[Context.decode_each] expected different sequences of one context, but sequence " +
-                std::to_string(i) + " is another one's, or is there twice");
-        }
-    }
+    check_call(n >= 1 && sequences.size() == (size_t) n && has_shape(logits, n, sequences[0]->mdl->n_vocab()));
 
     decode_batch batch({ tokens.data(), tokens.data() + n });
     std::vector<uint32_t> n_before(n);
@@ -280,15 +227,16 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
         }
     }
 
-    float * rows = logits.mutable_data();
-    if (!sequences[0]->compute(batch.get(), rows, n, py::none())) {
+    try {
+        sequences[0]->compute(batch.get(), logits.mutable_data(), n, py::none());
+    } catch (...) {
         for (int64_t i = 0; i < n; ++i) {
             sequences[i]->undo(n_before[i]);
         }
-        sequences[0]->raise_failure();
+        throw;
     }
     for (int64_t i = 0; i < n; ++i) {
-        sequences[i]->add_tokens(&batch.ids[i], 1, rows + i*sequences[i]->mdl->n_vocab(), 1);
+        sequences[i]->text.push_back(batch.ids[i]);
     }
 }
 
@@ -377,40 +325,34 @@ void init_context(py::module_ & m) {
             py::arg("n_threads"), py::arg("n_threads_batch"),
             py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
             py::arg("rope"), py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
-        .def("decode", &context::decode, py::arg("ids").noconvert(), py::arg("rows").noconvert(), py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"))
+        .def("decode", &context::decode, py::arg("ids").noconvert(), py::arg("rows").noconvert(),
+            py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"),
+            py::arg("n_draft") = 0)
         .def("sequence", [](const context & self, llama_seq_id i) { return std::make_shared<context>(self, i); }, py::arg("i"))
         .def("copy_from", &context::copy_from, py::arg("other"))
         .def_static("decode_each", &context::decode_each, py::arg("sequences"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
-        .def("decode_draft", &context::decode_draft, py::arg("tokens").noconvert(), py::arg("logits").noconvert())
         .def("accept_draft", &context::accept_draft, py::arg("token"))
         .def("find_draft",   &context::find_draft,   py::arg("token"), py::arg("n_min"), py::arg("n_max"))
         .def("clear", &context::clear)
         .def("rewind_points", &rewind_points, py::arg("pos"))
         .def("rewind", &context::rewind, py::arg("pos"))
-        .def("snapshot", &context::snapshot)
         .def("state_points", &state_points)
         .def("state_rows", &state_rows)
         .def("keep_boundaries", &keep_boundaries)
-        .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert(), py::arg("logits").noconvert())
+        .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert())
         .def("remove", &context::remove, py::arg("start"))
-        .def("get_state", &context::get_state, py::arg("partial"), py::arg("rows") = true, py::arg("end") = py::none())
+        .def("get_state", &context::get_state, py::arg("partial") = false, py::arg("rows") = true,
+            py::arg("end") = py::none())
         .def("set_state", &context::set_state, py::arg("state"), py::arg("partial"), py::arg("rows") = true)
         .def("close", &context::close)
         .def_property_readonly("n_threads",  [](const context & self) { return std::make_pair(llama_n_threads(self.get()), llama_n_threads_batch(self.get())); })
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("tokens",     &context::tokens)
-        .def_property_readonly("last_logits", &context::last_logits_array)
         .def_property_readonly("min_position", [](const context & self) { return llama_memory_seq_pos_min(llama_get_memory(self.get()), self.seq_id); })
-        .def_property_readonly("kv_bytes",   [](const context & self) { return llama_h2o_memory_bytes(self.get()); })
-        .def_property_readonly("has_logits", [](const context & self) { return self.last_logits() != nullptr; })
-        .def_property_readonly("logits_index", &context::logits_index)
-        .def_property_readonly("n_drafted",  &context::n_drafted)
-        .def_property_readonly("n_accepted", &context::n_accepted);
+        .def_property_readonly("kv_bytes",   [](const context & self) { return llama_h2o_memory_bytes(self.get()); });
 
-    m.def("embedding_ids", [](const context::logits_array & rows) {
-        if (rows.ndim() != 2) {
-            throw std::invalid_argument("[embedding_ids] expected rows of shape [n, n_embd], got " + shape_of(rows));
-        }
+    m.def("embedding_ids", [](const context::rows_array & rows) {
+        check_call(rows.ndim() == 2);
         context::token_array ids(rows.shape(0));
         for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
             ids.mutable_at(i) = h2o_embedding_id(rows.data(i), rows.shape(1));

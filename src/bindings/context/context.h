@@ -13,16 +13,14 @@
 #include <utility>
 #include <vector>
 
-struct decode_batch;
-
 // A new context with the model's adapters. Throws an h2o_error that begins with `where`.
 llama_context * open_context(model & mdl, const llama_context_params & params, const std::string & where, bool verbose);
 
 // A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.
 class context {
 public:
-    using token_array  = py::array_t<llama_token, py::array::c_style>;
-    using logits_array = py::array_t<float, py::array::c_style>;
+    using token_array = py::array_t<llama_token, py::array::c_style>;
+    using rows_array  = py::array_t<float, py::array::c_style>;
 
     // the first sequence of a new llama_context
     context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose);
@@ -32,18 +30,16 @@ public:
 
     // Appends prompt tokens or generated tokens by one llama_decode. If `rows` [n, n_embd] is not empty, the model reads these
     // embeddings, and each id is the h2o_embedding_id() of its row. `logits` has a row for each token, one row for the last
-    // token, or none. With H2O progress(n_done) is called after every chunk. If it raises, or Ctrl-C is pressed, the call is undone.
-    void decode(const token_array & ids, const logits_array & rows, logits_array & logits, uint32_t dense_tail, bool generated,
-            py::object progress);
+    // token, or none. With H2O progress(n_done) is called after every chunk. If it raises, or Ctrl-C is pressed, the
+    // call is undone. The last n_draft tokens are a draft: the sequence ends before them until they are accepted.
+    void decode(const token_array & ids, const rows_array & rows, rows_array & logits, uint32_t dense_tail,
+            bool generated, py::object progress, uint32_t n_draft);
 
-    // Appends a generated token to each of several sequences of one llama_context, by one llama_decode. logits has a row for each.
-    static void decode_each(const std::vector<context *> & sequences, const token_array & tokens, logits_array & logits);
+    // Appends a generated token to each of several different sequences, which share a llama_context, by a single
+    // llama_decode. logits has a row for each.
+    static void decode_each(const std::vector<context *> & sequences, const token_array & tokens, rows_array & logits);
 
-    // Appends a generated token, and computes a draft of what follows in the same llama_decode. The sequence ends with the token,
-    // the current logits are the token's: the draft is ahead. logits has a row for each.
-    void decode_draft(const token_array & tokens, logits_array & logits);
-
-    // Whether the draft goes on with this token. If so, it is in the sequence now, as if by decode().
+    // Whether the draft's next token is this one. If so, it is in the sequence now, as if by a decode() of its own.
     bool accept_draft(llama_token token);
 
     // Takes back what is ahead. Whoever looks at the sequence, or changes it, calls this first.
@@ -58,10 +54,13 @@ public:
     // Becomes a copy of another sequence of the same llama_context. It must be empty.
     void copy_from(context & other);
 
-    // as upstream's programs, for tests: takes back the tokens from start on; states, rows: with K and V, of a partial state
-    bool      remove(int32_t start);
+    // All that later tokens depend on, but for the logits and the token ids, as bytes. Only tests ask for partial
+    // states, with K and V of their rows or without, as upstream's server does.
     py::bytes get_state(bool partial, bool rows = true, std::optional<uint32_t> end = {});
-    void      set_state(const py::bytes & state, bool partial, bool rows = true);
+
+    // as upstream's programs, for tests; remove: takes back the tokens from start on
+    bool remove(int32_t start);
+    void set_state(const py::bytes & state, bool partial, bool rows = true);
 
     bool can_rewind(uint32_t pos) const;
 
@@ -71,24 +70,10 @@ public:
     // token ids, less than -1 for rows of embeddings, -1 where they are not known; without what is ahead
     token_array tokens() const;
 
-    // All that later tokens depend on, but for the logits and the token ids, as bytes for restore().
-    py::bytes snapshot();
-
-    // Goes on where the snapshot was made. logits are the last token's, or empty: none are known. If the bytes are refused, the
-    // sequence stays as it was.
-    void restore(const py::bytes & state, const token_array & tokens, const logits_array & logits);
+    // Replaces the sequence by the one of a whole state. If the bytes are refused, the sequence stays as it was.
+    void restore(const py::bytes & state, const token_array & tokens);
 
     uint32_t n_tokens() const; // without what is ahead
-
-    // the last token's logits, [n_vocab]; nullptr if there are none
-    const float * last_logits() const;
-    logits_array  last_logits_array() const;
-
-    // where they are, from the end of the rows of the last call
-    int32_t logits_index() const { return i_logits; }
-
-    uint64_t n_drafted()  const { return stats_drafted; }
-    uint64_t n_accepted() const { return stats_accepted; }
 
     llama_context * get() const;
 
@@ -105,23 +90,11 @@ private:
 
     void undo(uint32_t n_keep);
 
-    // One llama_decode of this sequence, after which there is nothing ahead. The last n_keep rows of logits may become the last token's.
-    void run(decode_batch & batch, logits_array & logits, uint32_t dense_tail, bool generated, py::object progress, uint32_t n_keep);
+    // A single llama_decode. Throws an h2o_error, or a callback's exception; the caller undoes the call then.
+    void compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress);
 
-    // one llama_decode; false if it failed
-    bool compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress);
-
-    [[noreturn]] void raise_failure();
-
-    // throws std::invalid_argument unless n is 1 to n_batch, and logits are [n_rows, n_vocab]
-    void check_shapes(const char * function, int64_t n, const logits_array & logits, int64_t n_rows) const;
-
-    // these tokens are in the cache now
-    void add_tokens(const llama_token * ids, size_t n, const float * rows, size_t n_rows);
-
-    // throw h2o_error
-    py::bytes read_state (llama_state_seq_flags flags);
-    void      write_state(const py::bytes & state, llama_state_seq_flags flags);
+    // throws h2o_error
+    void write_state(const py::bytes & state, llama_state_seq_flags flags);
 
     // how many tokens after the next one can be taken back
     uint32_t max_draft() const;
@@ -140,17 +113,9 @@ private:
 
     std::shared_ptr<callbacks> calls; // of the llama_context
 
-    std::string failure; // why llama_decode failed
-
     llama_h2o_kv * kv = nullptr; // none if H2O is off
-
-    std::vector<float> kept_logits; // of the last tokens of the last call; empty if there are none
-    int32_t            i_logits = -1;
 
     std::vector<llama_token> text; // of the cache; -1 where that is not known
 
     uint32_t n_ahead = 0; // tokens of a draft at the end of the cache, of which nothing is to be seen
-
-    uint64_t stats_drafted  = 0; // since the sequence began
-    uint64_t stats_accepted = 0;
 };

@@ -2,7 +2,6 @@
 
 #include "bindings/context/context.h"
 
-#include "bindings/context/decode-batch.h"
 #include "bindings/llama-call.h"
 #include "h2o/text/draft.h"
 
@@ -36,31 +35,11 @@ context::token_array context::find_draft(llama_token token, uint32_t n_min, uint
     return token_array(res.size(), res.data());
 }
 
-void context::decode_draft(const token_array & tokens, logits_array & logits) {
-    drop_draft();
-
-    const int64_t n = tokens.size();
-    check_shapes("decode_draft", n, logits, n);
-    if (n - 1 > max_draft()) {
-        throw std::invalid_argument("[Context.decode_draft] expected a draft of at most " +
-            std::to_string(max_draft()) + " tokens, which can be taken back, got " + std::to_string(n - 1));
-    }
-
-    decode_batch batch({ tokens.data(), tokens.data() + n });
-    run(batch, logits, /*dense_tail =*/ 0, /*generated =*/ true, py::none(), /*n_keep =*/ n);
-
-    n_ahead        = n - 1;
-    i_logits       = -n;
-    stats_drafted += n_ahead;
-}
-
 bool context::accept_draft(llama_token token) {
     if (n_ahead == 0 || text[n_tokens()] != token) {
         return false;
     }
     n_ahead--;
-    i_logits++;
-    stats_accepted++;
     return true;
 }
 

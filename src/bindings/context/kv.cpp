@@ -23,20 +23,15 @@ struct h2o_kv {
 };
 
 // Python has checked the arguments; what the core still refuses must not pass for a result.
-static void check(bool ok, const char * function, const std::string & expected) {
+static void check(bool ok, const char * function) {
     if (!ok) {
-        throw std::invalid_argument(std::string("[KV.") + function + "] expected " + expected);
+        throw std::invalid_argument(std::string("[KV.") + function + "] the cache has no place for these arguments");
     }
-}
-
-static std::string to_string(const h2o_kv & self, int32_t il) {
-    const uint32_t n_tokens = llama_h2o_kv_info(self).n_tokens;
-    return "layer " + std::to_string(il) + " of a cache of " + std::to_string(n_tokens) + " tokens";
 }
 
 static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il, const char * function) {
     const uint32_t n = llama_h2o_kv_n_head_kv(self, il);
-    check(n > 0, function, "a layer of the cache, got " + std::to_string(il));
+    check(n > 0, function);
     return n;
 }
 
@@ -58,14 +53,12 @@ static i32_array memory_indices(const h2o_kv & self, int32_t il) {
 static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
     const py::ssize_t n_head = n_head_kv(self, il, "set_memory_indices");
     check(indices.ndim() == 2 && indices.shape(0) == n_head && indices.shape(1) == memory_size(self) &&
-        llama_h2o_kv_set_memory_indices(self, il, indices.data()),
-        "set_memory_indices", "a memory set for " + to_string(self, il));
+        llama_h2o_kv_set_memory_indices(self, il, indices.data()), "set_memory_indices");
 }
 
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
     i32_array dst({ n_head_kv(self, il, "history"), memory_size(self) });
-    check(llama_h2o_kv_history(self, chunk, il, dst.mutable_data()), "history",
-        "a chunk whose memory set was kept, got " + std::to_string(chunk));
+    check(llama_h2o_kv_history(self, chunk, il, dst.mutable_data()), "history");
     return dst;
 }
 
@@ -81,7 +74,7 @@ static std::optional<i32_array> extra_keys(const h2o_kv & self, int32_t il, uint
 
 static f32_array scores(const h2o_kv & self, int32_t il) {
     f32_array dst({ n_head_kv(self, il, "scores"), (py::ssize_t) llama_h2o_kv_info(self).n_tokens });
-    check(llama_h2o_kv_scores(self, il, dst.mutable_data()), "scores", "a cache that keeps scores");
+    check(llama_h2o_kv_scores(self, il, dst.mutable_data()), "scores");
     return dst;
 }
 
@@ -90,8 +83,7 @@ template <auto get, auto head_size>
 static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
     const py::ssize_t n_head   = n_head_kv(self, il, "get_k or get_v");
     const uint32_t    n_tokens = llama_h2o_kv_info(self).n_tokens;
-    check(p0 <= p1 && p1 <= n_tokens, "get_k or get_v", "positions up to " + std::to_string(n_tokens) + ", got [" +
-        std::to_string(p0) + ", " + std::to_string(p1) + ")");
+    check(p0 <= p1 && p1 <= n_tokens, "get_k or get_v");
 
     llama_call call(/*verbose =*/ false);
     f32_array dst({ n_head, (py::ssize_t) (p1 - p0), (py::ssize_t) head_size(self, il) });
@@ -105,7 +97,7 @@ static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t
 template <auto get, auto head_size>
 static f32_array gather(h2o_kv & self, int32_t il) {
     f32_array dst({ n_head_kv(self, il, "gather"), memory_size(self), (py::ssize_t) head_size(self, il) });
-    check(get(self, il, dst.mutable_data()), "gather", "memory for " + to_string(self, il));
+    check(get(self, il, dst.mutable_data()), "gather");
     return dst;
 }
 
@@ -115,22 +107,20 @@ static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, 
     const auto fits = [&](const f32_array & a, uint32_t head_size) {
         return a.ndim() == 3 && a.shape(0) == n_head && a.shape(1) == k.shape(1) && a.shape(2) == head_size;
     };
-    check(fits(k, llama_h2o_kv_head_size_k(self, il)) && fits(v, llama_h2o_kv_head_size_v(self, il)),
-        "set_kv", "k and v of shape [n_head_kv, n, head_dim]");
-    check(llama_h2o_kv_set_kv(self, il, p0, p0 + k.shape(1), k.data(), v.data()),
-        "set_kv", "rows of the cache, from " + std::to_string(p0) + " on");
+    check(fits(k, llama_h2o_kv_head_size_k(self, il)) && fits(v, llama_h2o_kv_head_size_v(self, il)) &&
+        llama_h2o_kv_set_kv(self, il, p0, p0 + k.shape(1), k.data(), v.data()), "set_kv");
 }
 
 static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
     check(colsum.ndim() == 2 &&
         llama_h2o_kv_init_chunk_scores(self, il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
-        "init_chunk_scores", "a row of sums per head for " + to_string(self, il));
+        "init_chunk_scores");
 }
 
 static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array & colsum) {
     check(colsum.ndim() == 2 && colsum.shape(1) == memory_size(self) &&
         llama_h2o_kv_accumulate_memory_scores(self, il, colsum.data(), colsum.shape(0)),
-        "accumulate_memory_scores", "M sums per head for " + to_string(self, il));
+        "accumulate_memory_scores");
 }
 
 // fields of Python's KVStats
@@ -266,13 +256,10 @@ void init_kv(py::module_ & m) {
         .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>,
             py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self); })
-        .def("next_chunk", [](h2o_kv & self, uint32_t n) {
-            check(llama_h2o_kv_next_chunk(self, n),
-                "next_chunk", "room for " + std::to_string(n) + " more tokens");
-        }, py::arg("n"))
+        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self, n), "next_chunk"); },
+            py::arg("n"))
         .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
-            check(llama_h2o_kv_build_memory_set(self, il, chunk_end),
-                "build_memory_set", "a chunk that ends in the cache, got " + std::to_string(chunk_end));
+            check(llama_h2o_kv_build_memory_set(self, il, chunk_end), "build_memory_set");
         }, py::arg("layer"), py::arg("chunk_end"))
         .def("init_chunk_scores", &init_chunk_scores, py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
         .def("accumulate_memory_scores", &accumulate_memory_scores, py::arg("layer"), py::arg("colsum").noconvert())

@@ -5,21 +5,14 @@
 #include <pybind11/stl.h>
 
 #include <cmath>
+#include <map>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 static constexpr int32_t PENALTY_LAST_N = 64; // llama.cpp's default
-
-// Don't repeat yourself: a token that continues a repetition of more than allowed_length tokens loses
-// multiplier*base^(length - allowed_length). Multiplier (0 is off), base, allowed_length, of how many last tokens, and
-// the breakers, beyond which no repetition goes.
-using dry_options = std::tuple<float, float, int32_t, int32_t, std::vector<std::string>>;
-
-using mirostat_options = std::tuple<int32_t, float, float>; // version (0 is off), tau, eta
 
 static constexpr int32_t MIROSTAT_M = 100; // llama.cpp's, and the paper's
 
@@ -27,13 +20,13 @@ static constexpr int32_t MIROSTAT_M = 100; // llama.cpp's, and the paper's
 // a draw, or temperature and Mirostat. With a grammar, a token that does not fit is drawn again, from tokens that do.
 class sampler {
 public:
-    sampler(
-            const model & mdl, float temperature, int32_t top_k, float typical_p, float top_p, float min_p,
-            std::pair<float, float> xtc, float repeat_penalty, float frequency_penalty, float presence_penalty,
-            const dry_options & dry, const mirostat_options & mirostat, uint32_t seed,
-            const std::vector<std::pair<llama_token, float>> & logit_bias,
+    // numbers: by the names of Python's Sampling, all of them. breakers: no repetition goes beyond them
+    sampler(const model & mdl, const std::map<std::string, double> & numbers, uint32_t seed,
+            const std::vector<std::string> & breakers, const std::vector<std::pair<llama_token, float>> & logit_bias,
             const std::optional<std::shared_ptr<grammar>> & rules)
         : chain(llama_sampler_chain_init(llama_sampler_chain_default_params()), llama_sampler_free) {
+        const auto real    = [&](const char * name) { return (float)   numbers.at(name); };
+        const auto integer = [&](const char * name) { return (int32_t) numbers.at(name); };
         if (rules) {
             constraint = (*rules)->make_sampler();
         }
@@ -44,47 +37,52 @@ public:
             }
             add(llama_sampler_init_logit_bias(mdl.n_vocab(), biases.size(), biases.data()));
         }
-        add(llama_sampler_init_penalties(
-            mdl.n_vocab(), PENALTY_LAST_N, repeat_penalty, frequency_penalty, presence_penalty));
-        if (std::get<0>(dry) > 0.0f) {
-            add_dry(mdl, dry);
+        add(llama_sampler_init_penalties(mdl.n_vocab(), PENALTY_LAST_N, real("repeat_penalty"),
+            real("frequency_penalty"), real("presence_penalty")));
+        if (real("dry_multiplier") > 0.0f) {
+            if (llama_vocab_type(mdl.vocab) == LLAMA_VOCAB_TYPE_NONE) {
+                throw h2o_error(
+                    "[Llama.generate] dry_multiplier: this model has no tokenizer to find dry_sequence_breakers with");
+            }
+            std::vector<const char *> texts;
+            for (const auto & text : breakers) {
+                texts.push_back(text.c_str());
+            }
+            llama_call::run("[Llama.generate] ", [&] {
+                add(llama_sampler_init_dry(mdl.vocab, real("dry_multiplier"), real("dry_base"),
+                    integer("dry_allowed_length"), integer("dry_penalty_last_n"), texts.data(), texts.size()));
+            });
         }
-        if (temperature == 0.0f) {
+        if (real("temperature") == 0.0f) {
             add(llama_sampler_init_greedy());
             return;
         }
-        if (const auto [version, tau, eta] = mirostat; version > 0) {
-            add(llama_sampler_init_temp(temperature));
+        if (const int32_t version = integer("mirostat_mode"); version > 0) {
+            const float tau = real("mirostat_tau"), eta = real("mirostat_eta");
+            add(llama_sampler_init_temp(real("temperature")));
             add(version == 1 ? llama_sampler_init_mirostat(mdl.n_vocab(), seed, tau, eta, MIROSTAT_M) :
                 llama_sampler_init_mirostat_v2(seed, tau, eta));
             return;
         }
-        add(llama_sampler_init_top_k(top_k));
-        add(llama_sampler_init_typical(typical_p, /*min_keep =*/ 1));
-        add(llama_sampler_init_top_p(top_p, /*min_keep =*/ 1));
-        add(llama_sampler_init_min_p(min_p, /*min_keep =*/ 1));
-        add(llama_sampler_init_xtc(xtc.first, xtc.second, /*min_keep =*/ 1, seed));
-        add(llama_sampler_init_temp (temperature));
-        add(llama_sampler_init_dist (seed));
+        add(llama_sampler_init_top_k(integer("top_k")));
+        add(llama_sampler_init_typical(real("typical_p"), /*min_keep =*/ 1));
+        add(llama_sampler_init_top_p(real("top_p"), /*min_keep =*/ 1));
+        add(llama_sampler_init_min_p(real("min_p"), /*min_keep =*/ 1));
+        add(llama_sampler_init_xtc(real("xtc_probability"), real("xtc_threshold"), /*min_keep =*/ 1, seed));
+        add(llama_sampler_init_temp(real("temperature")));
+        add(llama_sampler_init_dist(seed));
     }
 
     void accept(llama_token token) {
         llama_sampler_accept(chain.get(), token);
     }
 
-    llama_token sample(const context & ctx) {
-        const float * logits = ctx.last_logits();
-        if (!logits) {
-            throw h2o_error("[Llama.generate] there are no logits to sample from: pass at least one token");
-        }
-        return sample_from(logits, ctx.mdl->n_vocab());
-    }
-
-    llama_token sample_from(const float * logits, int32_t n_vocab) {
+    // logits: [n_vocab]
+    llama_token sample(const context::rows_array & logits) {
         return llama_call::run("[Llama.generate] ", [&] {
-            llama_token token = draw(logits, n_vocab, /*constrained =*/ false);
+            llama_token token = draw(logits.data(), logits.size(), /*constrained =*/ false);
             if (constraint && !fits(token)) {
-                token = draw(logits, n_vocab, /*constrained =*/ true);
+                token = draw(logits.data(), logits.size(), /*constrained =*/ true);
             }
             llama_sampler_accept(chain.get(), token);
             if (constraint) {
@@ -128,22 +126,6 @@ private:
         return array.data[array.selected].id;
     }
 
-    void add_dry(const model & mdl, const dry_options & dry) {
-        if (llama_vocab_type(mdl.vocab) == LLAMA_VOCAB_TYPE_NONE) {
-            throw h2o_error(
-                "[Llama.generate] dry_multiplier: this model has no tokenizer to find dry_sequence_breakers with");
-        }
-        const auto [multiplier, base, allowed_length, last_n, texts] = dry;
-
-        std::vector<const char *> breakers;
-        for (const auto & text : texts) {
-            breakers.push_back(text.c_str());
-        }
-        llama_call::run("[Llama.generate] ", [&, m = multiplier, b = base, allowed = allowed_length, n = last_n] {
-            add(llama_sampler_init_dry(mdl.vocab, m, b, allowed, n, breakers.data(), breakers.size()));
-        });
-    }
-
     void add(llama_sampler * smpl) {
         llama_sampler_chain_add(chain.get(), smpl);
     }
@@ -157,17 +139,11 @@ private:
 
 void init_sampler(py::module_ & m) {
     py::class_<sampler>(m, "Sampler")
-        .def(py::init<const model &, float, int32_t, float, float, float, std::pair<float, float>, float, float, float,
-                const dry_options &, const mirostat_options &, uint32_t,
+        .def(py::init<const model &, const std::map<std::string, double> &, uint32_t, const std::vector<std::string> &,
                 const std::vector<std::pair<llama_token, float>> &, const std::optional<std::shared_ptr<grammar>> &>(),
-            py::kw_only(), py::arg("model"), py::arg("temperature"), py::arg("top_k"), py::arg("typical_p"),
-            py::arg("top_p"), py::arg("min_p"), py::arg("xtc"), py::arg("repeat_penalty"), py::arg("frequency_penalty"),
-            py::arg("presence_penalty"), py::arg("dry"), py::arg("mirostat"), py::arg("seed"), py::arg("logit_bias"),
+            py::arg("model"), py::arg("numbers"), py::arg("seed"), py::arg("breakers"), py::arg("logit_bias"),
             py::arg("grammar"))
         .def("accept", &sampler::accept, py::arg("token"))
-        .def("sample", &sampler::sample, py::arg("context"))
-        .def("sample_from", [](sampler & self, const context::logits_array & logits) {
-            return self.sample_from(logits.data(), (int32_t) logits.size());
-        }, py::arg("logits"));
+        .def("sample", &sampler::sample, py::arg("logits"));
     m.attr("RANDOM_SEED") = LLAMA_DEFAULT_SEED;
 }

@@ -25,14 +25,13 @@ bool context::can_rewind(uint32_t pos) const {
 void context::rewind(uint32_t pos) {
     drop_draft();
     if (pos >= n_tokens()) {
-        return; // the logits stay, too
+        return;
     }
 
     llama_call call(verbose);
     if (!llama_call::run("[Llama.rewind] ", [&] { return llama_memory_seq_rm(llama_get_memory(get()), seq_id, pos, -1); })) {
         throw h2o_error("[Llama.rewind] llama.cpp cannot take tokens back: " + call.reason());
     }
-    kept_logits.clear();
     sync_text();
 }
 
@@ -40,8 +39,16 @@ context::token_array context::tokens() const {
     return token_array(n_tokens(), text.data());
 }
 
-py::bytes context::read_state(llama_state_seq_flags flags) {
+static llama_state_seq_flags state_flags(bool partial, bool rows) {
+    return (partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE) | (rows ? 0 : LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+}
+
+py::bytes context::get_state(bool partial, bool rows, std::optional<uint32_t> end) {
     drop_draft();
+    if (kv) {
+        llama_h2o_kv_set_state_end(kv, end.value_or(UINT32_MAX)); // of partial states, which only this function makes
+    }
+    const llama_state_seq_flags flags = state_flags(partial, rows);
 
     llama_call call(verbose);
 
@@ -78,21 +85,13 @@ void context::write_state(const py::bytes & state, llama_state_seq_flags flags) 
     }
 }
 
-py::bytes context::snapshot() {
-    return read_state(LLAMA_STATE_SEQ_FLAGS_NONE);
-}
-
-void context::restore(const py::bytes & state, const token_array & tokens, const logits_array & logits) {
+void context::restore(const py::bytes & state, const token_array & tokens) {
     drop_draft();
 
-    const size_t n = tokens.size();
-    if (logits.size() != 0 && logits.size() != mdl->n_vocab()) {
-        throw std::invalid_argument("[Context.restore] logits have the wrong shape");
-    }
-
+    const size_t   n = tokens.size();
     llama_memory_t memory = llama_get_memory(get());
 
-    const py::bytes before = n_tokens() > 0 ? snapshot() : py::bytes();
+    const py::bytes before = n_tokens() > 0 ? get_state(/*partial =*/ false) : py::bytes();
     try {
         clear_memory(/*data =*/ false);
         if (n > 0) {
@@ -109,35 +108,16 @@ void context::restore(const py::bytes & state, const token_array & tokens, const
             }
         } catch (const h2o_error &) { // the first error is thrown; the sequence is empty
             clear_memory(/*data =*/ false);
-            kept_logits.clear();
             sync_text();
         }
         throw;
     }
 
     text.assign(tokens.data(), tokens.data() + n);
-    kept_logits.assign(logits.data(), logits.data() + logits.size());
-
-    i_logits       = -1;
-    stats_drafted  = 0;
-    stats_accepted = 0;
-}
-
-static llama_state_seq_flags state_flags(bool partial, bool rows) {
-    return (partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE) | (rows ? 0 : LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
-}
-
-py::bytes context::get_state(bool partial, bool rows, std::optional<uint32_t> end) {
-    if (kv) {
-        llama_h2o_kv_set_state_end(kv, end.value_or(UINT32_MAX)); // of partial states, which only this function makes
-    }
-    return read_state(state_flags(partial, rows));
 }
 
 void context::set_state(const py::bytes & state, bool partial, bool rows) {
     drop_draft();
-
-    kept_logits.clear();
     if (!partial) {
         text.clear();
     }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 // The metadata of a file, which upstream's parser has checked for counts, sizes and overflows.
 class gguf_file {
@@ -29,6 +30,15 @@ public:
         if (!gguf) {
             fail(reason);
         }
+    }
+
+    // Where the tensors begin in the file; empty if it is not GGUF.
+    std::vector<uint64_t> tensor_starts() const {
+        std::vector<uint64_t> res(gguf ? gguf_get_n_tensors(gguf.get()) : 0);
+        for (size_t i = 0; i < res.size(); ++i) {
+            res[i] = gguf_get_data_offset(gguf.get()) + gguf_get_tensor_offset(gguf.get(), i);
+        }
+        return res;
     }
 
     [[noreturn]] void fail(const std::string & reason) const {

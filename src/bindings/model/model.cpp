@@ -4,6 +4,7 @@
 #include "bindings/model/adapter.h"
 #include "bindings/model/devices.h"
 #include "bindings/model/gguf-check.h"
+#include "bindings/model/gguf-file.h"
 
 #include "ggml/product/product.h"
 #include "llama-h2o.h"
@@ -216,6 +217,8 @@ void init_model(py::module_ & m) {
         .def_property_readonly("token_bos",     [](const model & self) { return llama_vocab_bos(self.vocab); })
         .def_property_readonly("token_eos",     [](const model & self) { return llama_vocab_eos(self.vocab); });
 
+    m.def("tensor_starts", [](const py::bytes & path) { return gguf_file(path, "").tensor_starts(); }, py::arg("path"),
+        "Where the tensors of a GGUF file begin; empty if it is none.");
     m.def("layer_devices", [](const std::vector<std::string> & rpc_servers) {
         without_gil no_gil;
         llama_call call(/*verbose =*/ false);

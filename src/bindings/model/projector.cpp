@@ -31,18 +31,6 @@ projector::projector(
     }
 }
 
-bool projector::has_vision() const {
-    return mtmd_support_vision(ptr.get());
-}
-
-bool projector::is_causal() const {
-    return !mtmd_decode_use_non_causal(ptr.get(), nullptr);
-}
-
-bool projector::has_1d_positions() const {
-    return !mtmd_decode_use_mrope(ptr.get());
-}
-
 std::vector<projector::piece> projector::encode(const std::string & image) const {
     computing::check();
 
@@ -101,9 +89,14 @@ void init_projector(py::module_ & m) {
         .def("encode", [](const projector & self, const py::bytes & image) {
             return self.encode(image);
         }, py::arg("image"))
-        .def_property_readonly("has_vision",       &projector::has_vision)
-        .def_property_readonly("is_causal",        &projector::is_causal)
-        .def_property_readonly("has_1d_positions", &projector::has_1d_positions);
+        // else it is for sound
+        .def_property_readonly("has_vision", [](const projector & self) { return mtmd_support_vision(self.ptr.get()); })
+        // a row of an image attends to the rows before it, as tokens do
+        .def_property_readonly("is_causal",
+            [](const projector & self) { return !mtmd_decode_use_non_causal(self.ptr.get(), nullptr); })
+        // else an image's rows have positions of more than one dimension
+        .def_property_readonly("has_1d_positions",
+            [](const projector & self) { return !mtmd_decode_use_mrope(self.ptr.get()); });
 
     mtmd_helper_log_set(llama_call::on_log, nullptr);
 }

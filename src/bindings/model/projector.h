@@ -23,13 +23,10 @@ public:
     // An image, given as a file's bytes, as the model reads it: rows, and the tokens that stand around them.
     std::vector<piece> encode(const std::string & image) const;
 
-    bool has_vision()       const; // else it is for sound
-    bool is_causal()        const; // a row of an image attends to the rows before it, as tokens do
-    bool has_1d_positions() const; // else an image's rows have positions of more than one dimension
+    std::shared_ptr<mtmd_context> ptr;
 
 private:
-    std::shared_ptr<model>        mdl;
-    std::shared_ptr<mtmd_context> ptr;
+    std::shared_ptr<model> mdl;
 
     const bool verbose;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
 
 static const int N_TENSORS = 64; // a graph has about 30
@@ -150,4 +151,8 @@ py::array ops_graph::output(const ggml_tensor * t, const std::vector<py::ssize_t
     ggml_backend_tensor_get(t, a.mutable_data(), 0, a.nbytes());
 
     return a;
+}
+
+py::array ops_graph::output(const ggml_tensor * t, py::ssize_t n_axes) const {
+    return output(t, std::vector<py::ssize_t>(std::make_reverse_iterator(t->ne + n_axes), std::make_reverse_iterator(t->ne)));
 }

@@ -30,8 +30,9 @@ public:
     // for benchmarks: if it is set, every graph is computed twice, and these are the seconds of the second time
     static double * seconds;
 
-    // an output as an array of this shape
+    // an output as an array of this shape, or with n_axes axes
     py::array output(const ggml_tensor * t, const std::vector<py::ssize_t> & shape) const;
+    py::array output(const ggml_tensor * t, py::ssize_t n_axes) const;
 
 private:
     struct input_data {

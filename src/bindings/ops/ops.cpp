@@ -17,20 +17,13 @@
 using shape        = std::vector<py::ssize_t>;
 using state_arrays = std::tuple<py::array, py::array, py::array>; // m, l, o
 
-static shape shape_of(const py::array & a) {
-    return shape(a.shape(), a.shape() + a.ndim());
-}
-
 static py::array max_rows(const py::array & a, const std::string & type, const std::string & backend, int n_threads) {
     ops_graph graph("max_rows", backend, n_threads);
 
     ggml_tensor * t = ggml_max_rows(graph.ctx(), graph.input(a, find_type(type)));
     graph.compute({ t });
 
-    shape res = shape_of(a);
-    res.back() = 1;
-
-    return graph.output(t, res);
+    return graph.output(t, a.ndim());
 }
 
 // an array of this type's elements, or of rows' bytes
@@ -46,19 +39,13 @@ static py::array get_rows(const py::array & a, const std::string & type_name, co
     ggml_tensor * t = ggml_get_rows(graph.ctx(), input_of_type(graph, a, type), graph.input(indices, GGML_TYPE_I32));
     graph.compute({ t });
 
-    shape res = shape_of(a);
-    res[res.size() - 2] = indices.shape(indices.ndim() - 1);
-    res.back() = t->ne[0];
-
-    return graph.output(t, res);
+    return graph.output(t, a.ndim());
 }
 
-static state_arrays state_outputs(const ops_graph & graph, const h2o_softmax_state & state, shape queries) {
-    const auto m = graph.output(state.m, queries);
-    const auto l = graph.output(state.l, queries);
-    queries.push_back(state.o->ne[0]);
-
-    return { m, l, graph.output(state.o, queries) };
+// m and l are [..., n_q, 1]
+static state_arrays compute_state(ops_graph & graph, const h2o_softmax_state & state, py::ssize_t n_axes) {
+    graph.compute({ state.m, state.l, state.o });
+    return { graph.output(state.m, n_axes), graph.output(state.l, n_axes), graph.output(state.o, n_axes) };
 }
 
 static state_arrays softmax_state(const py::array & logits, const py::array & v, float scale, const std::string & backend, int n_threads) {
@@ -68,16 +55,9 @@ static state_arrays softmax_state(const py::array & logits, const py::array & v,
     ggml_tensor * vt = ggml_transpose(graph.ctx(), graph.input(v, GGML_TYPE_F32));
 
     ggml_tensor * weights;
-    const h2o_softmax_state state = h2o_softmax_state_build(graph.ctx(), kq, scale, vt, &weights);
-    graph.compute({ state.m, state.l, state.o });
-
-    shape queries = shape_of(logits);
-    queries.pop_back();
-
-    return state_outputs(graph, state, queries);
+    return compute_state(graph, h2o_softmax_state_build(graph.ctx(), kq, scale, vt, &weights), logits.ndim());
 }
 
-// m and l are [..., n_q, 1]
 static state_arrays fuse(const std::vector<py::array> & a, const std::vector<py::array> & b, const std::string & backend, int n_threads) {
     ops_graph graph("fuse", backend, n_threads);
 
@@ -89,13 +69,7 @@ static state_arrays fuse(const std::vector<py::array> & a, const std::vector<py:
         };
     };
 
-    const h2o_softmax_state state = h2o_softmax_state_fuse(graph.ctx(), input(a), input(b));
-    graph.compute({ state.m, state.l, state.o });
-
-    shape queries = shape_of(a[0]);
-    queries.pop_back();
-
-    return state_outputs(graph, state, queries);
+    return compute_state(graph, h2o_softmax_state_fuse(graph.ctx(), input(a), input(b)), a[0].ndim());
 }
 
 static py::array column_sums(const py::array & weights, int64_t n_head_kv, const std::string & backend, int n_threads) {
@@ -104,11 +78,7 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
     ggml_tensor * t = h2o_column_sums_build(graph.ctx(), ggml_cont(graph.ctx(), graph.input(weights, GGML_TYPE_F32)), n_head_kv);
     graph.compute({ t });
 
-    shape res = shape_of(weights);
-    res.erase(res.end() - 2);
-    res[res.size() - 2] = n_head_kv;
-
-    return graph.output(t, res);
+    return graph.output(t, weights.ndim() - 1);
 }
 
 using int_array = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
@@ -187,7 +157,7 @@ static py::array top_keys(
         taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
     graph.compute({ t });
 
-    return graph.output(t, { k.shape(0), t->ne[1], n_top });
+    return graph.output(t, 3);
 }
 
 // Weights are bytes of this type [n_rows, n_bytes], x is [n_columns, n]; of experts, with ids [n_tokens, n_used],
@@ -205,13 +175,7 @@ static py::array product(const py::array_t<uint8_t> & weights, const std::string
     }
     graph.compute({ t });
 
-    shape res = shape_of(ids ? *ids : x);
-    if (!ids) {
-        res.pop_back();
-    }
-    res.push_back(t->ne[0]);
-
-    return graph.output(t, res);
+    return graph.output(t, ids ? 3 : x.ndim());
 }
 
 static double seconds(const py::typing::Callable<py::object()> & op) {
