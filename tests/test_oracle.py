@@ -1,4 +1,4 @@
-"""The oracle against tables by hand, and its products with every type of weights against the library."""
+"""The oracle against tables by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from compare import case
-from oracle import select_memory
-from oracle.key_index import choose_keys, index_budget
-
-F64 = np.float64
-
+from oracle.selection import candidate_ranks, select_memory
+from oracle.top_keys import choose_keys, index_budget
 
 # Scores, previous set, S, c, L, H, A: positions that are kept, padded with -1.
 SELECTION_TABLE = [
@@ -33,16 +30,9 @@ SELECTION_TABLE = [
 def test_selection_of_hand_computed_tables() -> None:
     for scores, previous, S, c, L, H, A, kept in SELECTION_TABLE:
         with case(scores=scores, previous=previous, S=S, c=c, L=L, H=H, A=A, kept=kept):
-            memory = select_memory(
-                np.array(scores, dtype=F64),
-                np.array([*previous, -1], dtype=np.int32),
-                c * S,
-                (c + 1) * S,
-                L=L,
-                H=H,
-                A=A,
-            )
-            assert memory.tolist() == kept
+            sets = (np.array([*previous, -1], dtype=np.int32), c * S, (c + 1) * S)
+            ranks = candidate_ranks(np.array(scores, dtype=np.float64), *sets, L=L, A=A)
+            assert select_memory(ranks, *sets, L=L, H=H, A=A).tolist() == kept
 
 
 @pytest.mark.parametrize(
@@ -81,6 +71,3 @@ def test_the_budget_grows_with_the_text() -> None:
         (0, 16, 160, 0),
     ]:
         assert index_budget(B, S, start) == expected
-
-
-# --- weights
