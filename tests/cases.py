@@ -187,6 +187,8 @@ CASES: dict[str, Case | None] = {
     **INDEXED,
     **UNSCORED,
     "evict, positions": CACHE_POSITIONS,
+    # Chunks large enough for encoded rows to be shorter.
+    "cold, compressed": COLD.but(chunk_size=64, cold_store_compression=h2o_llama.LosslessConfig(n_threads=1)),
     "dense": None,
 }
 
