@@ -242,10 +242,3 @@ def test_sliding_window_and_recurrent_models(unsupported_memory_model: Path, req
             return
         sampling = {"temperature": 0, "frequency_penalty": -1.0}
         assert generate(llm, 200, draft=15, **sampling) == generate(llm, 200, **sampling)
-
-
-@pytest.mark.parametrize("draft", [-1, 1.5, "many"])
-def test_bad_drafts(dense: Llama, draft: Any) -> None:
-    for call in (dense.generate, dense):
-        with pytest.raises(ValueError, match="draft must be an integer of at least 0"):
-            call(PROMPT, draft=draft)

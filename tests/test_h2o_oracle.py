@@ -381,7 +381,8 @@ def test_memory_sets_that_cannot_be_change_nothing(tiny_model: Path) -> None:
         (SMALL, with_(0, 0)[:, :-1], "an integer array of shape"),
         (SMALL, with_(0, 0)[0], "an integer array of shape"),
         (SMALL, with_(0, 0).astype(np.float32), "an integer array of shape"),
-        (SMALL, None, "an integer array of shape"),
+        *((SMALL, bad, "an integer array of shape") for bad in (None, "all", [[0, 1], [2]], np.zeros((2, n), bool))),
+        (SMALL, np.tile(np.arange(n, dtype=np.uint64) + 2**63, (2, 1)), ascending),
         (SMALL.but(heavy_budget=27), np.tile(np.arange(32), (2, 1)), "then only -1"),  # more than there are positions
         (
             BLOCKS.but(heavy_budget=4, shared_heads=True),

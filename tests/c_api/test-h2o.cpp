@@ -1,5 +1,5 @@
-// The C interface: what upstream's programs may ask of an H2O context, and what it refuses by a return value, not by an exception. Then
-// damaged states, for a build with sanitizers (tools/check_sanitizers.py): each of N is refused, or is a sequence that can be gone on with.
+// The C interface: calls of upstream's programs, and refusals, which are return values and not exceptions. Then damaged states, for a build
+// with sanitizers (tools/check_sanitizers.py): each of N is refused, or is a sequence that can be gone on with.
 //
 //     test-h2o MODEL [N [SEED]]
 //
@@ -191,7 +191,7 @@ static void test_sequences(llama_model * model, const llama_h2o_params & h2o, bo
     check({ { 0, 0, 40 }, { 1, 0, 64 } });
     require(decode(ctx.get(), { { 2, 0, 20 }, { 1, 64, 1 }, { 2, 20, 50 } }) < 0, "tokens of a sequence may be apart");
     require(n_tokens(ctx.get(), 1) == 64 && n_tokens(ctx.get(), 2) == 0, "a refused batch has left something");
-    check({ { 0, 40, 1 }, { 1, 64, 1 }, { 2, 0, 70 } }); // generated tokens, one of which begins a chunk, before a prompt
+    check({ { 0, 40, 1 }, { 1, 64, 1 }, { 2, 0, 70 } }); // generated tokens (sequence 1 begins a chunk) before a prompt
 
     // a batch that is cancelled in its second sequence undoes both, and leaves the third
     static int n_calls;
