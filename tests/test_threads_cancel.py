@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import numpy as np
 import pytest
 
@@ -374,49 +374,26 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(program, names)
     app = names["app"]
 
-    async def post(path: str, body: dict[str, str], begun: asyncio.Event) -> tuple[int, str]:
-        received = [{"type": "http.request", "body": json.dumps(body).encode()}]
-        status, parts = 0, list[bytes]()
-
-        async def receive() -> dict[str, Any]:
-            return received.pop() if received else await asyncio.Event().wait()  # type: ignore[return-value]
-
-        async def send(message: dict[str, Any]) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            parts.append(message.get("body", b""))
-            if any(parts):
-                begun.set()
-
-        headers = [(b"content-type", b"application/json")]
-        await app(
-            {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}, receive, send
-        )
-        return status, b"".join(parts).decode()
-
-    async def run() -> list[tuple[int, str]]:
+    async def run() -> list[httpx.Response]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         question = {"document": "Ann signed it.", "question": "Who?"}
-        async with app.router.lifespan_context(app):
-            begun = asyncio.Event()
-            stream = asyncio.create_task(post("/stream", question, begun))
-            await begun.wait()
-            asked = [post("/ask", question, asyncio.Event()) for _ in range(2)]
-            found = list(await asyncio.wait_for(asyncio.gather(stream, *asked), 60))
-            found.append(await post("/ask", {**question, "document": "long " * 200}, asyncio.Event()))
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+        async with app.router.lifespan_context(app), client:
+            asked = [client.post(path, json=question) for path in ("/stream", "/ask", "/ask")]
+            found = await asyncio.wait_for(asyncio.gather(*asked), 60)
+            found.append(await client.post("/ask", json={**question, "document": "long " * 200}))
             monkeypatch.setattr(app.state.llm, "acreate_chat_completion", fail)
-            return [*found, await post("/ask", question, asyncio.Event())]
+            return [*found, await client.post("/ask", json=question)]
 
     async def fail(*_: object, **__: object) -> None:
         raise OutOfMemoryError("too little memory")
 
     stream, *asked, long, failed = asyncio.run(run())
-    assert [(status, json.loads(text)) for status, text in asked] == [stream] * 2
-    assert stream[0] == 200
-    assert stream[1]
-    assert long[0] == 422
-    assert "do not fit into n_ctx" in long[1]
-    assert failed == (503, '{"detail":"too little memory"}')
+    assert (stream.status_code, len(stream.text) > 0) == (200, True)
+    assert [(answer.status_code, answer.json()) for answer in asked] == [(200, stream.text)] * 2
+    assert long.status_code == 422
+    assert "do not fit into n_ctx" in long.text
+    assert (failed.status_code, failed.json()) == (503, {"detail": "too little memory"})
 
 
 def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:
