@@ -136,42 +136,31 @@ def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
 
 
 def test_eval_releases_the_gil(tiny_model: Path) -> None:
-    with open_slow(tiny_model, None) as llm:
-        stop = threading.Event()
+    stop = threading.Event()
 
-        def progress(n_done: int, n_total: int) -> None:
-            if stop.is_set():
-                raise Stop
+    def progress(n_done: int, n_total: int) -> None:
+        if stop.is_set():
+            raise Stop
 
-        raised: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                llm.eval(random_tokens(LONG), progress=progress)
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
+    with open_slow(tiny_model, None) as llm, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(llm.eval, random_tokens(LONG), progress=progress)
         # This thread gets its turns while the other one is computing its first call.
-        ticks = sum(1 for _ in itertools.takewhile(lambda _: thread.is_alive(), map(time.sleep, [0.001] * 100)))
+        ticks = sum(1 for _ in itertools.takewhile(lambda _: not running.done(), map(time.sleep, [0.001] * 100)))
         stop.set()
-        thread.join()
         assert ticks == 100
-        assert [type(error) for error in raised] == [Stop]
+        assert isinstance(running.exception(), Stop)
 
 
 def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
-        inside, refused = threading.Event(), threading.Event()
+    inside, refused = threading.Event(), threading.Event()
+    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh, ThreadPoolExecutor(1) as pool:
 
         def progress(n_done: int, n_total: int) -> None:
             inside.set()
             refused.wait(10)
 
         tokens = random_tokens(60)
-        thread = threading.Thread(target=lambda: llm.eval(tokens, progress=progress))
-        thread.start()
+        running = pool.submit(llm.eval, tokens, progress=progress)
         assert inside.wait(10)
         uses: list[Callable[[], object]] = [
             lambda: llm.eval([1]),
@@ -186,7 +175,7 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
             with pytest.raises(H2OError, match="is in use"):
                 use()
         refused.set()
-        thread.join()
+        running.result()
         fresh.eval(tokens)
         assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
@@ -194,15 +183,13 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
 
 def test_a_second_thread_waits_if_it_shall(tiny_model: Path) -> None:
     """`busy="wait"`: all calls are made, one after the other. A callback would wait for itself: it is refused."""
-    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
-        threads = [threading.Thread(target=llm.eval, args=([i] * 20,)) for i in range(4)]
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm, ThreadPoolExecutor(4) as pool:
         with llm.lock():
-            for thread in threads:
-                thread.start()
+            running = [pool.submit(llm.eval, [i] * 20) for i in range(4)]
             llm.eval([9, 9])
             assert llm.tokens.tolist() == [9, 9]
-        for thread in threads:
-            thread.join()
+        for call in running:
+            call.result()
         told = llm.tokens[2:].reshape(4, 20)
         assert sorted(told[:, 0].tolist()) == [0, 1, 2, 3]
         assert (told == told[:, :1]).all()
@@ -397,27 +384,14 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:
-    tokens = [random_tokens(100, seed=seed) for seed in range(4)]
-    expected = []
-    with open_tiny(tiny_model, h2o) as llm:
-        for ids in tokens:
-            llm.reset()
-            llm.eval(ids)
-            expected.append(llm.logits)
-    results: dict[int, Any] = {}
-
-    def work(i: int) -> None:
+    def logits(seed: int) -> Any:
         with open_tiny(tiny_model, h2o) as own:
-            own.eval(tokens[i])
-            results[i] = own.logits
+            own.eval(random_tokens(100, seed=seed))
+            return own.logits
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(tokens))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i, logits in enumerate(expected):
-        np.testing.assert_array_equal(results[i], logits)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(logits, range(4)))
+    assert_all_equal(together, map(logits, range(4)))
 
 
 # --- fork
