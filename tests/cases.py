@@ -137,7 +137,8 @@ KEPT = {
     "long chunks": LOOKUP.but(chunk_size=40, scorer="distant"),
     "composed": LOOKUP.but(flash_attn="off"),
     "composed, decode full": SMALL.but(flash_attn="off"),
-    "composed, dense layer": LOOKUP.but(flash_attn="off", dense_layers=(1,)),
+    # In F16 upstream's cache has V the other way round.
+    "composed, dense layer": LOOKUP.but(flash_attn="off", dense_layers=(1,), kv_type="f16"),
     "blocks": BLOCKS,
     "blocks, two_phase": BLOCKS.but(schedule="two_phase"),
     "blocks of all heads": BLOCKS.but(shared_heads=True, decode="memory", ema_alpha=0.0),
@@ -174,10 +175,10 @@ INDEXED = {
 UNSCORED = {
     "unscored": SMALL.but(heavy_budget=0),
     "unscored, dense layer": SMALL.but(heavy_budget=0, dense_layers=(1,)),
-    "unscored, lookups": LOOKUP.but(heavy_budget=0),
+    "unscored, lookups": LOOKUP.but(heavy_budget=0, kv_type="f16"),
     "unscored, two_phase": LOOKUP.but(heavy_budget=0, schedule="two_phase", scorer="distant"),
     "unscored, index": INDEX.but(heavy_budget=0, tile=8, lookup_budget=16),
-    "unscored, evict": EVICT.but(heavy_budget=0),
+    "unscored, evict": EVICT.but(heavy_budget=0, kv_type="q8_0"),
     "unscored, cold": COLD.but(heavy_budget=0, kv_type="f32"),
 }
 CASES: dict[str, Case | None] = {
@@ -186,25 +187,29 @@ CASES: dict[str, Case | None] = {
     **INDEXED,
     **UNSCORED,
     "evict, positions": CACHE_POSITIONS,
+    # Chunks large enough for encoded rows to be shorter.
+    "cold, compressed": COLD.but(chunk_size=64, cold_store_compression=h2o_llama.LosslessConfig(n_threads=1)),
     "dense": None,
 }
 
 
 @st.composite
 def configurations(draw: st.DrawFn, scorers: Sequence[str] = POSITION_SCORERS) -> Case:
-    """Any small sizes, both schedules, with and without lookups, dense layers and eviction."""
-    chunk_size = draw(st.integers(2, 32))
+    """Any small sizes and some beyond the text, both schedules, with and without lookups, dense layers and eviction."""
+    chunk_size = draw(st.integers(1, 32))
     schedule = draw(st.sampled_from(["single_pass", "two_phase"]))
     is_single_pass = schedule == "single_pass"
-    lookup_budget = draw(st.sampled_from([0, 0, 1, 7, 24]))
+    lookup_budget = draw(st.sampled_from([0, 0, 1, 7, 24, 10_000]))
     evicts = is_single_pass and lookup_budget == 0 and draw(st.booleans())
+    local_window = draw(st.one_of(st.integers(0, min(4, chunk_size)), st.just(chunk_size)))
+    heavy_budget = draw(st.one_of(st.integers(0, 12), st.sampled_from([chunk_size, 1000])))
     return SMALL.but(
         chunk_size=chunk_size,
-        local_window=draw(st.integers(0, min(4, chunk_size))),
-        heavy_budget=draw(st.integers(1, 12)),
-        sink_tokens=draw(st.integers(0, 3)),
+        local_window=local_window,
+        heavy_budget=heavy_budget,
+        sink_tokens=draw(st.one_of(st.integers(0 if local_window + heavy_budget else 1, 3), st.just(40))),
         lookup_budget=lookup_budget,
-        tile=draw(st.integers(1, 8)),
+        tile=draw(st.one_of(st.integers(1, 8), st.just(chunk_size))),
         scorer=draw(st.sampled_from(scorers)),
         schedule=schedule,
         dense_layers=draw(st.sampled_from([(), (), (0,), (1,)])) if is_single_pass else (),

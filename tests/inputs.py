@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -74,11 +73,6 @@ def split(tokens: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     assert sum(sizes) == len(tokens)
     ends = np.cumsum(sizes)
     return [list(tokens[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
-
-
-def chunk_ends(n_tokens: int, S: int) -> npt.NDArray[np.int64]:
-    """Ends of the chunks whose memory sets exist after n tokens: those before the newest token's chunk."""
-    return np.arange(S, n_tokens, S)
 
 
 def small(n_examples: int = 30) -> settings:

@@ -19,7 +19,7 @@ from bad_files import FILES, write_files
 from chats import user
 from compare import case
 from gguf_mutation import GGUFFile
-from h2o_llama import Llama
+from h2o_llama import Llama, LosslessConfig
 from h2o_llama._internal import check
 from h2o_llama.sampling import SamplingOptions
 from subprocess_cases import Case, run_cases
@@ -96,6 +96,7 @@ def test_every_argument_is_checked_by_its_name(chat_model: Path) -> None:
     opening: dict[str, Any] = {"model_path": chat_model, "n_ctx": 64, "n_threads": 1}
     with Llama(**opening) as llm:
         calls: list[tuple[Callable[..., Any], Any]] = [(Llama, opening), (llm.generate_many, {"prompts": {llm: [1]}})]
+        calls += [(LosslessConfig, {})]
         calls += [(attrgetter(name)(llm), given) for name, given in CALLS_WITH.items()]
         for call, given in calls:
             for name, parameter in inspect.signature(call).parameters.items():
@@ -237,18 +238,9 @@ raise KeyError("the end")
         "ValueError",
         "chat_template must be text that UTF-8",
     ),
+    _call("rewind(4)", "n_tokens must be an integer from 0 to 3, got 4"),
     _call("detokenize([260])", "[Llama.detokenize] tokens[0] must be"),
     _call("kv.heavy_hitters(0, 2)", "[Llama.kv] head must be an integer from 0 to 1, got 2"),
-    *(
-        _call(f"eval([1] * 13)\n    llm.kv.set_memory_indices({arguments})", fragment)
-        for arguments, fragment in (
-            ("0, [[0, 1], [2]]", "[Llama.kv] indices must be an integer array of shape (2, 8)"),
-            ("0, 'all'", "indices must be an integer array of shape (2, 8)"),
-            ("0, np.zeros((2, 8), bool)", "indices must be an integer array of shape (2, 8)"),
-            ("0, np.tile(np.arange(8, dtype=np.uint64) + 2**63, (2, 1))", "8 strictly ascending positions"),
-            ("3, np.tile(np.arange(8), (2, 1))", "layer 3 has no K/V"),
-        )
-    ),
     _call("kv.history", "pass keep_history=True to Llama", "H2OError"),
 ]
 
@@ -288,6 +280,8 @@ STATE = [
             "llm.eval([1])",
             "next(llm.generate([1]))",
             "kv.scores(0)",
+            "llm.snapshot()",
+            "llm.tokens",
             "cache(llm)",
             "open_model(llm)",
         )

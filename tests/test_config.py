@@ -131,6 +131,7 @@ def test_bad_values() -> None:
         ({"evict": True, "lookup_budget": 1}, "evict needs lookup_budget 0 or a cold_store, got 1"),
         ({"evict": True, "cold_store": ""}, "cold_store must be 'memory', the path of a folder or None, got ''"),
         ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),
+        ({"evict": True, "cold_store": "x" * 2000}, r"cold_store must be of less than 1024 bytes, got 'x{77}\.\.\.'$"),
         ({"positions": "end"}, "positions must be one of 'text', 'cache', got 'end'"),
         ({"positions": "cache"}, "positions cache is for what eviction keeps: it needs evict"),
         ({"positions": "cache", "evict": True, "cold_store": "memory"}, "positions cache needs no cold_store"),

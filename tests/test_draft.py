@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from h2o_llama import H2OConfig, H2OError, Llama, _core
+from cases import CASES, EVICT, SMALL, Case, S
+from h2o_llama import H2OError, Llama, _core
 from h2o_llama.sequence.generating import DraftLength
 from inputs import random_tokens
+from llamas import open_llama
 from spies import record_calls
 
-S = 16
 PROMPT = random_tokens(40)
 # The same token again and again.
 REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
@@ -26,22 +27,18 @@ REPEAT: dict[str, Any] = {"temperature": 0, "frequency_penalty": -10.0}
 # alone, but for the last bits.
 CONFIGS = {
     "dense": None,
-    "h2o": H2OConfig(local_window=4, heavy_budget=6, lookup_budget=0, chunk_size=S),
-    "memory": H2OConfig(
-        local_window=4, heavy_budget=6, lookup_budget=8, research={"tile": 4}, decode="memory", chunk_size=S
-    ),
-    "two_phase": H2OConfig(local_window=4, heavy_budget=6, schedule="two_phase", scorer="sum", chunk_size=S),
+    "h2o": CASES["composed, decode full"],
+    "memory": CASES["composed"],
+    "two_phase": SMALL.but(schedule="two_phase", flash_attn="off"),
 }
 
 
-def open_tiny(path: Path, h2o: H2OConfig | None = None, **kwargs: Any) -> Llama:
-    sizes: dict[str, Any] = {"n_ctx": 512, "n_batch": 64, "n_ubatch": S, "n_threads": 1}
-    types = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
-    return Llama(path, h2o=h2o, **(sizes | types | kwargs))
+def open_tiny(path: Path, h2o: Case | None = None, **kwargs: Any) -> Llama:
+    return open_llama(path, h2o, **({"n_ctx": 512, "n_batch": 64, "n_ubatch": S} | kwargs))
 
 
 @pytest.fixture(params=CONFIGS)
-def h2o(request: pytest.FixtureRequest) -> H2OConfig | None:
+def h2o(request: pytest.FixtureRequest) -> Case | None:
     return CONFIGS[request.param]
 
 
@@ -92,7 +89,7 @@ def test_a_match_far_back_in_a_long_text(tiny_model: Path, pos: int) -> None:
     """Wherever it lies among the parts that are searched one after the other."""
     text = random_tokens(8190)
     text[pos : pos + 4] = [*text[-3:], 7]
-    with open_tiny(tiny_model, H2OConfig(local_window=4, heavy_budget=6, evict=True, chunk_size=64), n_ctx=0) as llm:
+    with open_llama(tiny_model, EVICT.but(chunk_size=64), n_ctx=0, n_batch=64) as llm:
         llm.eval(text[:-1])
         with llm._state.used() as context:
             assert context.find_draft(text[-1], 1, 1).tolist() == draft_of(text, 1, 1) == [7]
@@ -127,7 +124,7 @@ def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
-def test_the_same_tokens_come_out(tiny_model: Path, h2o: H2OConfig | None, temperature: float) -> None:
+def test_the_same_tokens_come_out(tiny_model: Path, h2o: Case | None, temperature: float) -> None:
     """Every token is drawn from its logits as ever: with the same seed, the same token."""
     with open_tiny(tiny_model, h2o) as llm:
         counts = np.zeros(2, dtype=int)
@@ -155,7 +152,7 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 # --- who looks, and who stops
 
 
-def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig | None) -> None:
+def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | None) -> None:
     """Evaluate, generate, go on with the first generator: as without drafts."""
     with open_tiny(tiny_model, h2o) as llm:
 
@@ -175,7 +172,7 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: H2OConfig
         assert llm.kv.stats.drafted_tokens > 0
 
 
-def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: H2OConfig | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def find_draft(context: _core.Context, token: int, n_min: int, n_max: int) -> Any:
         return np.array([1, 2, 10**6], dtype=np.int32)  # no token
 
@@ -196,7 +193,7 @@ def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: H2OConfig | None, mo
 
 
 @pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
-def test_a_completion_says_the_same(tiny_model: Path, h2o: H2OConfig | None, kwargs: dict[str, Any]) -> None:
+def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: dict[str, Any]) -> None:
     with open_tiny(tiny_model, h2o, n_ctx=128) as llm:
         arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0, "reuse": False}
         expected = llm(PROMPT, **arguments)
@@ -242,10 +239,3 @@ def test_sliding_window_and_recurrent_models(unsupported_memory_model: Path, req
             return
         sampling = {"temperature": 0, "frequency_penalty": -1.0}
         assert generate(llm, 200, draft=15, **sampling) == generate(llm, 200, **sampling)
-
-
-@pytest.mark.parametrize("draft", [-1, 1.5, "many"])
-def test_bad_drafts(dense: Llama, draft: Any) -> None:
-    for call in (dense.generate, dense):
-        with pytest.raises(ValueError, match="draft must be an integer of at least 0"):
-            call(PROMPT, draft=draft)

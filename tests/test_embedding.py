@@ -78,9 +78,6 @@ def test_bad_arguments(model: Model) -> None:
         (lambda: model.embed(3), "input must be a text or a list of texts, got 3"),  # type: ignore[arg-type]
         (lambda: model.embed(["a", b"b"]), "input must be"),  # type: ignore[list-item]
         (lambda: model.embed(["a", ""]), "a text has no tokens"),
-        (lambda: model.embed("a", pooling_type="rank"), "pooling_type must be one of"),  # type: ignore[arg-type]
-        (lambda: model.embed("a", normalize=1), "normalize must be"),  # type: ignore[arg-type]
-        (lambda: model.embed("a", n_threads=0), "n_threads must be"),
     ]
     assert_refused(calls, "Model.embed")
 

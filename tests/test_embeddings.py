@@ -2,97 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-import h2o_llama
-from cases import SMALL, Case, S
+from cases import CASES, SMALL, S
 from compare import assert_all_equal, relative_error
-from inputs import ModelByName, repetitive_tokens, split
-from llamas import open_llama, view
-from oracle import read_model
-from test_sequences import CONFIGS, text
+from inputs import ModelByName, random_tokens, repetitive_tokens, split
+from llamas import open_llama, rows_of, view
 from tolerances import SELF_LOGITS_F32
 
 N_CTX = 512
 MODELS = ("qwen3-gqa4-f32", "llama-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
 
 
-def rows_of(path: Path, tokens: list[int]) -> NDArray[np.float32]:
-    """What the model's first layer is given for these tokens, [n, n_embd]."""
-    model = read_model(path)
-    rows = model.tok_embd.rows(np.array(tokens), np.float32)
-    return np.asarray(rows * np.float32(model.hparams.embedding_scale))
-
-
-@pytest.fixture(params=CONFIGS)
-def config(request: pytest.FixtureRequest) -> Case | None:
-    return CONFIGS[request.param]
-
-
-@pytest.fixture
-def pair(tiny_model: Path, config: Case | None) -> Iterator[tuple[h2o_llama.Llama, h2o_llama.Llama]]:
-    with (
-        open_llama(tiny_model, config, n_ctx=N_CTX, n_seq_max=2) as a,
-        open_llama(tiny_model, config, n_ctx=N_CTX, n_seq_max=2) as b,
-    ):
-        yield a, b
-
-
-def assert_same(a: h2o_llama.Sequence, b: h2o_llama.Sequence, history: bool = True) -> None:
-    np.testing.assert_array_equal(a.logits, b.logits)
-    assert_all_equal(view(a, history), view(b, history))
-
-
-def test_rows_of_tokens_are_these_tokens(
-    pair: tuple[h2o_llama.Llama, h2o_llama.Llama], tiny_model: Path, tmp_path: Path
-) -> None:
-    """To the bit: prompts in several calls, generated tokens, forks, files, going back."""
-    by_tokens, by_rows = pair
-    tokens = repetitive_tokens(5 * S + 3)
-    calls = split(tokens, [S - 3, 1, 3 * S, 5 + S])
-    for call in calls:
-        by_tokens.eval(call, logits="all", dense_tail=3)
-        by_rows.eval(embeddings=rows_of(tiny_model, call), logits="all", dense_tail=3)
-        assert_same(by_tokens, by_rows)
-    ids = by_rows.tokens
-    assert (ids < -1).all()
-    np.testing.assert_array_equal(ids[:, None] == ids, np.equal.outer(tokens, tokens))
-
-    by_rows.save(tmp_path / "snapshot")
-    with by_tokens.fork() as a, by_rows.fork() as b:
+@pytest.mark.parametrize("name", ["sum", "lookups", "dense"])
+def test_rows_of_tokens_are_these_tokens(tiny_model: Path, name: str) -> None:
+    """To the bit, in several calls and in generated tokens. In any order with all else: test_h2o_past.py."""
+    config, tokens = CASES[name], repetitive_tokens(5 * S + 3)
+    with open_llama(tiny_model, config, n_ctx=N_CTX) as a, open_llama(tiny_model, config, n_ctx=N_CTX) as b:
+        for call in split(tokens, [S - 3, 1, 3 * S, 5 + S]):
+            a.eval(call, logits="all", dense_tail=3)
+            b.eval(embeddings=rows_of(tiny_model, call), logits="all", dense_tail=3)
+            np.testing.assert_array_equal(a.logits, b.logits)
+            assert_all_equal(view(a), view(b))
+        ids = b.tokens
+        assert (ids < -1).all()
+        np.testing.assert_array_equal(ids[:, None] == ids, np.equal.outer(tokens, tokens))
         new = next(token for token in range(256) if token not in tokens)  # a row is not looked up as its token
         for sequence in (a, b):
             sequence.eval([new], decode=True)
-        a.eval(text(1)[:S])
-        b.eval(embeddings=rows_of(tiny_model, text(1)[:S]))
-        assert_same(a, b, history=False)
-
-    for sequence in pair:
-        sequence.rewind(5 * S)
-    by_tokens.eval(text(2)[: 2 * S])
-    by_rows.eval(embeddings=rows_of(tiny_model, text(2)[: 2 * S]))
-    assert_same(by_tokens, by_rows)
-
-    by_rows.load(tmp_path / "snapshot")
-    by_tokens.reset()
-    for call in calls:
-        by_tokens.eval(call, dense_tail=3)
-    by_tokens.eval(text(3))
-    by_rows.eval(embeddings=rows_of(tiny_model, text(3)))
-    assert_same(by_tokens, by_rows, history=False)
+        np.testing.assert_array_equal(a.logits, b.logits)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelByName) -> None:
-    path, tokens = model_by_name(model), text(0, 70)
-    config = SMALL.but(retrieval="index", lookup_budget=8) if model == "deepseek2-mla-f32" else CONFIGS["lookups"]
+    path, tokens = model_by_name(model), random_tokens(70)
+    config = SMALL.but(retrieval="index", lookup_budget=8) if model == "deepseek2-mla-f32" else CASES["lookups"]
     with open_llama(path, config, n_ctx=N_CTX) as a, open_llama(path, config, n_ctx=N_CTX) as b:
         a.eval(tokens, logits="all")
         b.eval(embeddings=rows_of(path, tokens), logits="all")
@@ -102,21 +49,14 @@ def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelB
         assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
 
 
-def test_generating_after_rows(tiny_model: Path) -> None:
-    """Penalties are about tokens, and a draft ends before a row."""
-    with open_llama(tiny_model, CONFIGS["lookups"], n_ctx=N_CTX) as llm:
-        rows = rows_of(tiny_model, [1, 2, 3, 4])
+def test_a_draft_ends_before_a_row(tiny_model: Path) -> None:
+    with open_llama(tiny_model, CASES["lookups"], n_ctx=N_CTX) as llm:
         for _ in range(3):
             llm.eval([5, 6, 7])
-            llm.eval(embeddings=rows)
+            llm.eval(embeddings=rows_of(tiny_model, [1, 2, 3, 4]))
         llm.eval([5, 6, 7])
         with llm._state.used() as context:
             assert context.find_draft(8, 1, 8).tolist() == []
-        options: dict[str, Any] = {"temperature": 0, "repeat_penalty": 1.3}
-        state = llm.snapshot()
-        plain = list(islice(llm.generate([9], **options), 12))
-        llm.restore(state)
-        assert list(islice(llm.generate([9], draft=8, **options), 12)) == plain
 
 
 def test_what_is_shared_with_a_text_of_rows(tiny_model: Path) -> None:
@@ -165,6 +105,6 @@ def test_rows_in_a_report(tiny_model: Path) -> None:
     from h2o_llama.inspect._report import memory_report
 
     with open_llama(tiny_model, SMALL, n_ctx=N_CTX) as llm:
-        llm.eval(embeddings=rows_of(tiny_model, text(0)))
+        llm.eval(embeddings=rows_of(tiny_model, random_tokens(40)))
         report = memory_report(llm, llm.tokens.tolist(), "rows")
         assert {piece.text for piece in report.pieces} == {"▨"}

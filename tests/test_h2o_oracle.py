@@ -6,6 +6,7 @@ Logits of every call, memory sets but for near ties, scores, lookups, and K and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,10 @@ def test_models_agree_with_the_oracle(
 @small(60)
 @given(
     config=configurations(),
-    sizes=st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=2, max_size=8),
+    sizes=st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=1, max_size=8),
     tail=st.integers(0, 40),
     is_repetitive=st.booleans(),
+    is_full=st.booleans(),
     seed=st.integers(0, 10_000),
 )
 def test_any_configuration_and_calls_agree_with_the_oracle(
@@ -106,12 +108,15 @@ def test_any_configuration_and_calls_agree_with_the_oracle(
     sizes: list[int],
     tail: int,
     is_repetitive: bool,
+    is_full: bool,
     seed: int,
 ) -> None:
+    """A text may fill the context to the last cell."""
     path = model_by_name("qwen3-gqa4-f32")
     tokens = (repetitive_tokens if is_repetitive else random_tokens)(sum(sizes), seed=seed)
     tail = 0 if config.h2o.evict else tail  # which attends to the kept tokens
-    assert_agrees_with_oracle(path, read_model(path), config.but(flash_attn=flash_attn), split(tokens, sizes), tail)
+    calls, config = split(tokens, sizes), config.but(flash_attn=flash_attn)
+    assert_agrees_with_oracle(path, read_model(path), config, calls, tail, n_ctx=len(tokens) if is_full else 1024)
 
 
 @pytest.mark.parametrize(
@@ -137,47 +142,6 @@ def test_large_chunks_agree_with_the_oracle(
     tokens = repetitive_tokens(1600, seed=6)
     oracle = assert_agrees_with_oracle(path, read_model(path), config, [tokens[:1100], tokens[1100:]], n_ctx=2048)
     assert len(oracle.log) > 1000 or not config.h2o.lookup_budget
-
-
-# --- at the edges
-
-
-# chunk, local window, heavy hitters, sinks: M from 1 to more than the whole prompt
-SIZES = [
-    *[(S, 1, 0, 0), (S, 0, 1, 0), (S, 0, 0, 1), (S, S, S, 0), (S, S, 0, S), (S, 0, 0, 40), (S, 3, 1000, 0)],
-    *[(1, 1, 0, 0), (1, 0, 3, 1), (2, 1, 1, 0), (2, 2, 3, 1), (5, 0, 9, 0)],
-]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        *(SMALL.but(chunk_size=n, local_window=L, heavy_budget=H, sink_tokens=A) for n, L, H, A in SIZES),
-        # lookups: a tile of one query or of a whole chunk, one that is cut where a chunk ends, all there are, ...
-        SMALL.but(tile=1, lookup_budget=9),
-        SMALL.but(tile=S, lookup_budget=1),
-        SMALL.but(tile=7, lookup_budget=16, scorer="distant"),
-        SMALL.but(lookup_budget=10_000),
-        SMALL.but(lookup_budget=6, local_window=S, heavy_budget=0, sink_tokens=0),
-        SMALL.but(lookup_budget=6, local_window=0, heavy_budget=1, sink_tokens=40),
-        SMALL.but(lookup_budget=6, kv_type="f16", flash_attn="off"),  # upstream's cache has V the other way round
-    ],
-    ids=str,
-)
-def test_extremes_agree_with_the_oracle(schedule: str, tiny_model: Path, config: Case) -> None:
-    calls = split(repetitive_tokens(120, seed=5), [60, 1, 1, 38, 20])
-    oracle = assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config.but(schedule=schedule), calls)
-    assert len(oracle.log) > 5 or not config.h2o.lookup_budget
-
-
-def test_every_length_agrees_with_the_oracle(schedule: str, tiny_model: Path) -> None:
-    """N = 1 is a decode step on an empty cache; N ≤ S has no memory set. Contexts are full to the last cell."""
-    config = SMALL.but(schedule=schedule)
-    lengths = [*range(1, 2 * S + 3, 3), S - 1, S, S + 1, 2 * S, 2 * S + 1, 10 * S]
-    for n, n_ctx in [*((n, 1024) for n in lengths), *((n, n) for n in (16, 17, 33, 100, 257))]:
-        with case(n=n, n_ctx=n_ctx):
-            calls = [random_tokens(n, seed=n)]
-            assert_agrees_with_oracle(tiny_model, read_model(tiny_model), config, calls, n_ctx=n_ctx)
 
 
 @pairwise(
@@ -276,11 +240,26 @@ def test_quantized_keys_that_the_cache_does_not_rotate_agree_with_the_oracle(hea
     check_one_layer(path, *INDEXED["rotated cache"])
 
 
-def check_one_layer(path: Path, config: Case, dense_tail: int) -> None:
+@pytest.mark.parametrize(
+    "sizes", [[22, 6, 2, 19, 48, 3, 40], [3] * 46 + [2], [*[4] * 34, 2, 2], [20, 4, 8, 16, 52, 40]]
+)
+def test_an_index_agrees_with_the_oracle_in_any_split(one_layer_model: Path, schedule: str, sizes: list[int]) -> None:
+    """Tiles that a call ends within, and calls on the grid of tiles that are longer than n_batch."""
+    options = {} if any(size % 2 for size in sizes) else {"n_batch": S + 4, "n_ubatch": 8}
+    check_one_layer(one_layer_model, INDEX.but(schedule=schedule), 0, sizes, **options)
+
+
+def check_one_layer(
+    path: Path,
+    config: Case,
+    dense_tail: int,
+    sizes: Sequence[int] = (42, 1, 27, 1, 1, 4, 3, 21, *[1] * 40),
+    **options: Any,
+) -> None:
     """Logits, but for a tile's rows in 100, and what every tile reads, but for one in 100."""
     model = read_model(path)
-    calls = split(random_tokens(140, seed=2), [42, 1, 27, 1, 1, 4, 3, 21, *[1] * 40])
-    with open_llama(path, config) as llm:
+    calls = split(random_tokens(140, seed=2), sizes)
+    with open_llama(path, config, **options) as llm:
         actual = np.concatenate(eval_calls(llm, calls, dense_tail))
         oracle = config.oracle(model, choose_memory=lambda chunk, il, *_: llm.kv.history[chunk][il])
         expected = np.concatenate(oracle_calls(oracle, calls, dense_tail))
@@ -402,7 +381,8 @@ def test_memory_sets_that_cannot_be_change_nothing(tiny_model: Path) -> None:
         (SMALL, with_(0, 0)[:, :-1], "an integer array of shape"),
         (SMALL, with_(0, 0)[0], "an integer array of shape"),
         (SMALL, with_(0, 0).astype(np.float32), "an integer array of shape"),
-        (SMALL, None, "an integer array of shape"),
+        *((SMALL, bad, "an integer array of shape") for bad in (None, "all", [[0, 1], [2]], np.zeros((2, n), bool))),
+        (SMALL, np.tile(np.arange(n, dtype=np.uint64) + 2**63, (2, 1)), ascending),
         (SMALL.but(heavy_budget=27), np.tile(np.arange(32), (2, 1)), "then only -1"),  # more than there are positions
         (
             BLOCKS.but(heavy_budget=4, shared_heads=True),

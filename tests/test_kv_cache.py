@@ -13,8 +13,9 @@ from cases import SMALL
 from compare import assert_all_equal, assert_logits_close, assert_scores_close, case
 from inputs import ModelByName, random_tokens, split
 from llamas import eval_calls, open_llama
-from oracle import GGUFModel, read_model, select_memory
-from oracle.kv_rounding import CacheRounding, round_to
+from oracle import GGUFModel, read_model
+from oracle.rounding import CacheRounding
+from oracle.selection import candidate_ranks, select_memory
 from pairwise import SHAPES, pairwise
 from tolerances import ACTIVATIONS
 
@@ -50,12 +51,6 @@ def add_chunk(cache: h2o_llama.KVCache, colsum: Any) -> None:
     cache.next_chunk(n)
 
 
-def kept(cache: h2o_llama.KVCache, head: int = 0) -> list[int]:
-    """Positions in the memory set, without padding."""
-    row = cache.memory_indices(first_layer(cache))[head]
-    return [int(p) for p in row[row >= 0]]
-
-
 def test_shapes_follow_the_model(model_path: Path, oracle_model: GGUFModel) -> None:
     """Scores [n_head_kv, n_tokens] and indices [n_head_kv, M] of each layer."""
     cache = make_cache(model_path)
@@ -77,15 +72,12 @@ def test_shapes_follow_the_model(model_path: Path, oracle_model: GGUFModel) -> N
 
 # --- memory sets
 
-# The memory-set seed's metrics: sizes, the lengths of chunks, and scores [head, position]
+# Sizes, the lengths of chunks, and scores [head, position]; None: random ones with ties, negative and huge.
 METRICS: dict[str, tuple[dict[str, int], list[int], Any]] = {
-    "1 local window": ({}, [S] * 4, None),
-    "2 heavy hitters": ({}, [S], lambda head, p: p % 10 * 0.1),  # with ties at the threshold
-    "4 heads are independent": ({}, [S] * 2, lambda head, p: np.sin(head * 1.5 + p * 0.1)),
-    "5, 9, 10 order, size, bounds": ({"chunk_size": 8, "local_window": 4, "heavy_budget": 24}, [8] * 4, None),
-    "6 one chunk": ({}, [S], lambda head, p: 0.5),  # all ties
-    "7 a partial chunk": ({}, [S, S - 1], None),
-    "8 shorter than the window": ({}, [L // 2], None),
+    "local window": ({}, [S] * 4, None),
+    "heavy hitters": ({}, [S], lambda head, p: p % 10 * 0.1),  # with ties at the threshold
+    "all ties, a partial chunk": ({}, [S, S - 1], lambda head, p: 0.5),
+    "shorter than the window": ({}, [L // 2], None),
     "sinks": ({"local_window": 0, "heavy_budget": 5, "sink_tokens": 3}, [S] * 5, None),
     "sinks and window": ({"local_window": 64, "heavy_budget": 0, "sink_tokens": 1}, [S] * 5, None),
     "more than there is": ({"local_window": 1, "heavy_budget": 200, "sink_tokens": 70}, [S] * 5, None),
@@ -97,8 +89,8 @@ def test_memory_sets_are_those_of_the_oracle(metric: str, model_path: Path, rng:
     sizes, lengths, score = METRICS[metric]
     cache = make_cache(model_path, **sizes)
     n_kv = n_head_kv(cache)
-    letters = {"local_window": "L", "heavy_budget": "H", "sink_tokens": "A"}
-    options = {"L": L, "H": H, "A": 0} | {letters[name]: n for name, n in sizes.items() if name in letters}
+    names = ("local_window", "heavy_budget", "sink_tokens")
+    n_local, n_heavy, n_sinks = (({"local_window": L, "heavy_budget": H} | sizes).get(name, 0) for name in names)
     expected = np.full((n_kv, cache.memory_size), -1, dtype=np.int32)
     for n in lengths:
         start, end = cache.n_tokens, cache.n_tokens + n
@@ -108,66 +100,15 @@ def test_memory_sets_are_those_of_the_oracle(metric: str, model_path: Path, rng:
             colsum = np.array([[score(head, p) for p in range(start, end)] for head in range(n_kv)])
         add_chunk(cache, colsum.astype(np.float32))
         scores = cache.scores(first_layer(cache))
-        expected = np.stack(
-            [select_memory(row, old, start, end, **options) for row, old in zip(scores, expected, strict=True)]
-        )
+        for head, row in enumerate(scores):
+            ranks = candidate_ranks(row, expected[head], start, end, L=n_local, A=n_sinks)
+            expected[head] = select_memory(ranks, expected[head], start, end, L=n_local, H=n_heavy, A=n_sinks)
         np.testing.assert_array_equal(cache.memory_indices(first_layer(cache)), expected)
         for head, row in enumerate(expected):
-            window = row[row >= max(end - options["L"], 0)]
+            window = row[row >= max(end - n_local, 0)]
             np.testing.assert_array_equal(cache.local_window_of(first_layer(cache), head), window)
-            others = row[(row >= options["A"]) & (row < end - options["L"])]
+            others = row[(row >= n_sinks) & (row < end - n_local)]
             np.testing.assert_array_equal(cache.heavy_hitters(first_layer(cache), head), others)
-
-
-def test_metric_3_cross_chunk_propagation(model_path: Path) -> None:
-    """A token of chunk 0 that later chunks attend to stays through M_3; one that nobody attends to goes."""
-    cache = make_cache(model_path)
-    important, once_important = 42, 17
-    scores = np.full(S, 0.1)
-    scores[important], scores[once_important] = 10.0, 5.0
-    add_chunk(cache, per_head(cache, scores))
-    for c in range(1, 4):
-        memory = kept(cache)
-        inter = np.full(M, 0.05)
-        inter[memory.index(important)] = 1.0
-        cache.accumulate_memory_scores(first_layer(cache), per_head(cache, inter))
-        # From chunk 2 on, each chunk has enough better tokens to crowd out all but the important one.
-        add_chunk(cache, per_head(cache, np.full(S, 0.1 if c == 1 else 6.0 + c)))
-        assert (once_important in kept(cache)) == (c == 1)
-    for head in range(n_head_kv(cache)):
-        assert important in kept(cache, head)
-
-
-def test_distant_by_hand(tiny_model: Path) -> None:
-    """Positions 0 to 3 before a local window of 2: divided by 4, 3, 2 and 1 queries that are at least 2 later."""
-    cache = make_cache(tiny_model, chunk_size=6, local_window=2, heavy_budget=2, scorer="distant")
-    add_chunk(cache, per_head(cache, [8, 5, 4.2, 1.9, 99, 99]))
-    assert kept(cache) == [0, 2, 4, 5]
-
-
-def test_a_moving_average_by_hand(tiny_model: Path) -> None:
-    """Three blocks of two; one is kept: the first by 6 to 5, then the newest, as 6 fades to 3."""
-    sizes: Any = {"chunk_size": 6, "local_window": 0, "heavy_budget": 2}
-    cache = make_cache(tiny_model, **sizes, scorer="block_ema", block_tokens=2, ema_alpha=0.5)
-    add_chunk(cache, per_head(cache, [2, 4, 5, 0, 0, 4.5]))
-    assert kept(cache) == [0, 1]
-    hp = read_model(tiny_model).hparams
-    n_queries = 6 * hp.n_head[0] // hp.n_head_kv[0]  # of a chunk, in all heads of a KV head
-    np.testing.assert_allclose(cache.scores(first_layer(cache))[0, :2], np.array([1, 2]) * 0.5 / n_queries, rtol=1e-6)
-    cache.accumulate_memory_scores(first_layer(cache), per_head(cache, [0.25, 0.25]))
-    add_chunk(cache, per_head(cache, [0, 0, 1.75, 1.7, 3.4, 0.2]))
-    assert kept(cache) == [10, 11]
-    with pytest.raises(ValueError, match=r"must be multiples of block_tokens \(16\), got 24"):
-        make_cache(tiny_model, chunk_size=24, scorer="block_ema")
-
-
-def test_shared_heads_by_hand(tiny_model: Path) -> None:
-    """One head prefers position 1, all together position 3."""
-    cache = make_cache(tiny_model, chunk_size=4, local_window=0, heavy_budget=1, shared_heads=True)
-    colsum = per_head(cache, [0, 0, 0, 2])
-    colsum[0] = [0, 3, 0, 2]
-    add_chunk(cache, colsum)
-    assert [kept(cache, head) for head in range(len(colsum))] == [[3]] * len(colsum)
 
 
 # --- scores
@@ -199,15 +140,6 @@ def test_scores_add_up(name: str, model_by_name: ModelByName, rng: np.random.Gen
     np.testing.assert_allclose(cache.scores(layer), expected, rtol=1e-6)
 
 
-def test_padding_columns_are_ignored(tiny_model: Path) -> None:
-    """A memory set with fewer positions than columns: columns of padding are dropped."""
-    cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
-    add_chunk(cache, per_head(cache, np.ones(8)))
-    cache.accumulate_memory_scores(first_layer(cache), per_head(cache, [1.0] * 8 + [1000.0] * 8))
-    cache.next_chunk(8)
-    np.testing.assert_array_equal(cache.scores(first_layer(cache)), per_head(cache, [2.0] * 8 + [0.0] * 8))
-
-
 # --- K and V
 
 
@@ -227,46 +159,28 @@ def fill(cache: Any, oracle_model: GGUFModel, rng: np.random.Generator, type_k: 
         cache.set_kv(first_layer(cache), c * S, *(x[:, c * S : (c + 1) * S] for x in kv))
         add_chunk(cache, rng.random((n_head_kv(cache), S), dtype=np.float32))
     memory = cache.memory_indices(first_layer(cache))
-    assert len(memory) == 1 or np.any(memory[0] != memory[1])
+    assert len(memory) == 1 or cache.memory_size > 3 * S or np.any(memory[0] != memory[1])
     return kv
 
 
 @pairwise(
     model_path=SHAPES,
     types=[("f32", "f32"), ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "f16"), ("f16", "f32")],
+    heavy_budget=[H, 4 * S],
 )
 def test_gather_takes_each_heads_own_rows(
-    model_path: Path, oracle_model: GGUFModel, rng: np.random.Generator, types: tuple[str, str]
+    model_path: Path, oracle_model: GGUFModel, rng: np.random.Generator, types: tuple[str, str], heavy_budget: int
 ) -> None:
-    """A Q8_0 cache is dequantised on gathering (and its rotation undone, for heads of 64, as the demo model's)."""
-    type_k, type_v = types
-    cache = make_cache(model_path, type_k=type_k, type_v=type_v)
-    kv = fill(cache, oracle_model, rng, type_k, type_v)
+    """Padding is 0. Q8_0 is dequantised on gathering, and its rotation undone, for heads of 64 as the demo model's."""
+    cache = make_cache(model_path, type_k=types[0], type_v=types[1], heavy_budget=heavy_budget)
+    kv = fill(cache, oracle_model, rng, *types)
     memory = cache.memory_indices(first_layer(cache))[..., None]
-    for type_name, gathered, source in zip(
-        (type_k, type_v),
-        (cache.gather_k_memory(first_layer(cache)), cache.gather_v_memory(first_layer(cache))),
-        kv,
-        strict=True,
-    ):
-        assert gathered.dtype == np.float32
-        rounding = 1e-5 if type_name == "q8_0" else 0
-        np.testing.assert_allclose(gathered, np.take_along_axis(source, memory, axis=1), rtol=0, atol=rounding)
-
-
-def test_gathered_padding_is_zero(tiny_model: Path, rng: np.random.Generator) -> None:
-    cache = make_cache(tiny_model, chunk_size=8, local_window=4, heavy_budget=12)
-    n_kv, head_dim = n_head_kv(cache), read_model(tiny_model).hparams.head_dim
-    k, v = rng.standard_normal((2, n_kv, 8, head_dim), dtype=np.float32)
-    cache.set_kv(first_layer(cache), 0, k, v)
-    add_chunk(cache, per_head(cache, np.ones(8)))
-    for gathered, source in (
-        (cache.gather_k_memory(first_layer(cache)), k),
-        (cache.gather_v_memory(first_layer(cache)), v),
-    ):
-        assert gathered.shape == (n_kv, 16, head_dim)
-        np.testing.assert_array_equal(gathered[:, :8], round_to(source, "f16"))
-        assert not gathered[:, 8:].any()
+    assert (memory == -1).any() == (heavy_budget > H)
+    gathered = cache.gather_k_memory(first_layer(cache)), cache.gather_v_memory(first_layer(cache))
+    for type_name, rows, source in zip(types, gathered, kv, strict=True):
+        assert rows.dtype == np.float32
+        expected = np.where(memory >= 0, np.take_along_axis(source, np.maximum(memory, 0), axis=1), 0)
+        np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5 if type_name == "q8_0" else 0)
 
 
 def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:

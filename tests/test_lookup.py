@@ -1,4 +1,4 @@
-"""Lookups: tables by hand, the brute force of the oracle, undo and memory."""
+"""Lookups: the brute force of the oracle, undo and memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare import case
 from h2o_llama import _core
-from oracle.lookup import FOLLOW, MAX_VISITS, Lookup, Row
-
-UNLIMITED = 2**31 - 1
+from oracle.lookup import Lookup, Row
 
 examples = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -32,113 +29,6 @@ class Index:
 
     def choose(self, first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
         return self.core.choose(first, last, log)
-
-
-def choose(config: Lookup, tokens: Sequence[int], first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
-    """What both say, and they say the same."""
-    expected = config.choose(tokens, first, last, log)
-    assert Index(config, tokens).choose(first, last, log) == expected
-    return expected
-
-
-# --- by hand: scores
-
-# a b c d, then a b c e, in chunks of 4: a, b and c are found once, "a b" and "b c" too, and "a b c".
-ONCE = [1, 2, 3, 4, 1, 2, 3, 5]
-
-
-def test_the_local_window_is_neither_counted_nor_chosen() -> None:
-    """a b a a: of three a, the last is in the local window, and so is the second follower of the second a."""
-    expected = np.zeros(3)
-    for p, (j, weight) in itertools.product((0, 2), FOLLOW):
-        if 0 <= p + j < 3:
-            expected[p + j] += weight / 2
-    scores = Lookup(S=4, T=4, B=9, L=1).scores([1, 2, 1, 1, 9, 9, 1, 9], 6)
-    np.testing.assert_allclose(scores, expected, rtol=1e-15)
-
-
-def test_of_a_frequent_token_the_newest_are_visited_and_all_counted() -> None:
-    n = 2 * MAX_VISITS
-    tokens = [7] * n + [8] * (n - 1) + [9] + [7, 8, 9]
-    config = Lookup(S=2 * n, T=1, B=UNLIMITED)
-    rows = choose(config, tokens, 2 * n, 2 * n + 1)
-    visited = range(n - MAX_VISITS, n)
-    assert [position for position, _ in rows] == sorted({p + j for p in visited for j, _ in FOLLOW})
-    assert np.isclose(config.scores(tokens, 2 * n).sum(), MAX_VISITS * sum(weight for _, weight in FOLLOW) / n)
-
-
-# --- by hand: rows
-
-
-def ranked(p: int) -> list[int]:
-    """What a query asks for that finds p and nothing else, the best first."""
-    return [p + j for j, _ in sorted(FOLLOW, key=lambda follow: (-follow[1], -follow[0]))]
-
-
-def rows_of(asked: Sequence[tuple[int, Sequence[int]]]) -> list[Row]:
-    """The rows of queries and the positions that they asked for, in any order."""
-    return [(position, query) for query, positions in asked for position in sorted(positions)]
-
-
-# Chunks of 32; tokens of the first are their positions. So a later token below 32 finds that position, and no n-grams.
-FIRST = list(range(32))
-ALL = len(FOLLOW)
-SEEN = [(58, ranked(4)[:1]), (59, ranked(12)[:1]), (60, ranked(20)[:1])]
-# Tokens of positions 32 to 57 and 61 to 63, which find nothing: the next token is in the next chunk.
-LATE, MORE, TO_24 = range(100, 126), range(130, 133), {"L": 8, "T": 1}
-
-
-def test_rows_by_hand() -> None:
-    for following, options, expected in [
-        ([4, 12, 99, 20], {"B": 4}, [(q, ranked(p)[:1]) for q, p in ((32, 4), (33, 12), (35, 20))]),  # 1
-        ([4, 12, 99, 20], {"B": 5}, [(q, ranked(p)[:2]) for q, p in ((32, 4), (33, 12), (35, 20))]),  # 2
-        ([4, 12, 99], {"B": 4 * ALL}, [(32, ranked(4)), (33, ranked(12))]),  # all that there is
-        ([4, 12, 99], {"B": 4 * ALL + 400}, [(32, ranked(4)), (33, ranked(12))]),  # no more than that
-        ([4, 12], {"B": 0}, []),  # no budget
-        # what its tile has asked for is seen, however much; not before it has
-        ([4, 12, 4], {"B": 1}, [(32, ranked(4)[:1]), (33, ranked(12)[:1]), (34, ranked(4)[1:2])]),
-        # of tiles before, the last B: a dropped position is asked for again
-        ([4, 12, 4], {"B": 1, "T": 1}, [(32, ranked(4)[:1]), (33, ranked(12)[:1]), (34, ranked(4)[:1])]),
-        ([4, 12, 99, 99, 4], {"B": 1}, [(32, ranked(4)[:1]), (33, ranked(12)[:1]), (36, ranked(4)[:1])]),
-        ([4, 12, 99, 99, 4], {"B": 2}, [(32, ranked(4)[:1]), (33, ranked(12)[:1]), (36, ranked(4)[1:2])]),
-        # also of another chunk, where tiles begin anew
-        ([*LATE, 4, 12, 20, *MORE, 4], {**TO_24, "B": 3}, [*SEEN, (64, ranked(4)[1:2])]),
-        ([*LATE, 4, 12, 20, *MORE, 4], {**TO_24, "B": 2}, [*SEEN, (64, ranked(4)[:1])]),
-        ([*LATE, 4, 12, 20, *MORE, 4], {**TO_24, "B": 2, "T": 33}, [*SEEN, (64, ranked(4)[:1])]),
-        # no sinks
-        ([4, 12, 20], {"B": 4 * ALL, "A": 13}, [(33, {*ranked(12)} - {*range(13)}), (34, ranked(20))]),
-        # the window's end
-        ([4, 12], {"B": 4 * ALL, "L": 19}, [(32, ranked(4)), (33, {*ranked(12)} & {*range(13)})]),
-        # what the local window holds is not found
-        ([4, 12], {"B": 4 * ALL, "L": 20}, [(32, ranked(4))]),
-        ([4, 12], {"B": 4 * ALL, "L": 33}, []),  # a local window beyond everything
-        ([4, 12], {"B": 4 * ALL, "A": 99}, []),  # sinks beyond everything
-    ]:
-        with case(following=following, options=options, expected=expected):
-            text = FIRST + following
-            rows = choose(Lookup(**({"S": 32, "T": 4} | options)), text, 0, len(text))
-            assert rows == rows_of(expected)
-
-
-def test_of_equal_scores_the_higher_position_wins() -> None:
-    """A token that is found twice: one is worth what the other is."""
-    tokens = [*range(16), *range(16), 4, 99]
-    rows = choose(Lookup(S=32, T=1, B=1), tokens, 32, 34)
-    assert rows == [(ranked(20)[0], 32)]
-
-
-def test_only_the_end_of_a_log_matters() -> None:
-    text, best = [*FIRST, 99, 4], ranked(4)
-    config = Lookup(S=32, T=4, B=3)
-    newer = [(30, 31), (31, 31)]
-    assert choose(config, text, 33, 34, [(best[0], 30), *newer]) == [(best[1], 33)]
-    assert choose(config, text, 33, 34, [(best[0], 30), *newer, (29, 31)]) == [(best[0], 33)]
-    # in the same tile
-    assert choose(config, text, 33, 34, [(best[0], 30), *newer, (29, 32)]) == [(best[1], 33)]
-    assert Index(config, text).core.choose(33, 34, []) == [(best[0], 33)]
-
-
-# --- by brute force
 
 
 @st.composite

@@ -16,7 +16,7 @@ from compare import assert_logits_close
 from h2o_llama import _core
 from inputs import ModelByName, random_tokens
 from llamas import eval_calls, open_llama
-from oracle import DenseOracle, read_model
+from oracle import dense, read_model
 
 CONFIG = SMALL.but(chunk_size=64, local_window=8, heavy_budget=8, sink_tokens=0)
 CALLS = [random_tokens(60), [1], [2]]  # in one chunk: sparse attention is dense attention
@@ -45,7 +45,7 @@ def logits(path: Path, config: Case | None, **options: Any) -> NDArray[np.float3
 def test_auto_is_own_with_h2o_and_upstreams_without(weights: Path) -> None:
     """Both are used, of the same weights; they differ, by as little as rounding."""
     model = read_model(weights)
-    expected = DenseOracle(model, "f32").logits(np.concatenate(CALLS))
+    expected = dense(model, np.concatenate(CALLS)).logits
     for config, auto in ((None, "upstream"), (CONFIG, "own")):
         found = {products: logits(weights, config, matmul_kernels=products) for products in PRODUCTS}
         np.testing.assert_array_equal(found["auto"], found[auto])

@@ -19,7 +19,7 @@ from h2o_llama import H2OConfig, Llama, Model
 from inputs import ModelByName, random_tokens
 from llamas import assert_agrees_with_oracle
 from oracle import GGUFModel, read_model
-from oracle.hparams import Rope, Yarn
+from oracle.model import Rope, Yarn
 from pairwise import pairwise
 
 S = 16
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rope], Rope]]] = {
     ),
     "yarn half": (
         YARN | {"yarn_ext_factor": 0.5, "rope_freq_base": 900.0},
-        lambda rope: Rope(900.0, 0.25, Yarn(48, extrapolation=0.5)),
+        lambda rope: replace(rope, base=900.0, scale=0.25, yarn=Yarn(48, extrapolation=0.5)),
     ),
 }
 

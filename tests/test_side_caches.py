@@ -5,29 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cases import SMALL
+from cases import SMALL, S
 from compare import assert_all_equal
 from h2o_llama import H2OError
 from inputs import ModelByName, random_tokens, split
 from llamas import arrays, open_llama, restore, state_of
 
-WINDOWS, RECURRENT, LATENTS = "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"
-S = 16
-CONFIG = SMALL
-
-with_other_layers = pytest.mark.parametrize("model", [WINDOWS, RECURRENT])
-
-
-@with_other_layers
-def test_two_phase_is_refused(model: str, model_by_name: ModelByName) -> None:
-    with pytest.raises(H2OError, match=r"two_phase computes each token twice.*has such layers\. Use single_pass"):
-        open_llama(model_by_name(model), CONFIG.but(schedule="two_phase"))
-
-
-def test_a_cold_store_of_latents_is_refused(model_by_name: ModelByName) -> None:
-    config = CONFIG.but(scorer="distant", lookup_budget=12, tile=4, evict=True, decode="memory", cold_store="memory")
-    with pytest.raises(H2OError, match=r"has multi-head latent attention \(MLA\), which keeps one row for both"):
-        open_llama(model_by_name(LATENTS), config)
+with_other_layers = pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
 
 
 @with_other_layers
@@ -35,7 +19,7 @@ def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: Mod
     """The first boundary and the latest seven, in however many calls the text was read."""
     tokens = random_tokens(40 * S)
     n_bytes = []
-    with open_llama(model_by_name(model), CONFIG) as llm:
+    with open_llama(model_by_name(model), SMALL) as llm:
         for calls in (split(tokens, [S] * 40), [tokens]):
             llm.reset()
             for call in calls:
@@ -57,7 +41,7 @@ def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: Mod
 def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> None:
     """Wherever it is damaged, the context can be used; in what the other layers hold, nothing has changed."""
     tokens = random_tokens(3 * S + 5)
-    with open_llama(model_by_name(model), CONFIG) as llm:
+    with open_llama(model_by_name(model), SMALL) as llm:
         llm.eval(tokens)
         state, before, n_side = state_of(llm), arrays(llm), llm.kv.stats.side_bytes
         for position in range(40, len(state), len(state) // 60):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import numpy as np
 import pytest
 
@@ -136,42 +136,31 @@ def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
 
 
 def test_eval_releases_the_gil(tiny_model: Path) -> None:
-    with open_slow(tiny_model, None) as llm:
-        stop = threading.Event()
+    stop = threading.Event()
 
-        def progress(n_done: int, n_total: int) -> None:
-            if stop.is_set():
-                raise Stop
+    def progress(n_done: int, n_total: int) -> None:
+        if stop.is_set():
+            raise Stop
 
-        raised: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                llm.eval(random_tokens(LONG), progress=progress)
-            except BaseException as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
+    with open_slow(tiny_model, None) as llm, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(llm.eval, random_tokens(LONG), progress=progress)
         # This thread gets its turns while the other one is computing its first call.
-        ticks = sum(1 for _ in itertools.takewhile(lambda _: thread.is_alive(), map(time.sleep, [0.001] * 100)))
+        ticks = sum(1 for _ in itertools.takewhile(lambda _: not running.done(), map(time.sleep, [0.001] * 100)))
         stop.set()
-        thread.join()
         assert ticks == 100
-        assert [type(error) for error in raised] == [Stop]
+        assert isinstance(running.exception(), Stop)
 
 
 def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
-        inside, refused = threading.Event(), threading.Event()
+    inside, refused = threading.Event(), threading.Event()
+    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh, ThreadPoolExecutor(1) as pool:
 
         def progress(n_done: int, n_total: int) -> None:
             inside.set()
             refused.wait(10)
 
         tokens = random_tokens(60)
-        thread = threading.Thread(target=lambda: llm.eval(tokens, progress=progress))
-        thread.start()
+        running = pool.submit(llm.eval, tokens, progress=progress)
         assert inside.wait(10)
         uses: list[Callable[[], object]] = [
             lambda: llm.eval([1]),
@@ -186,7 +175,7 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
             with pytest.raises(H2OError, match="is in use"):
                 use()
         refused.set()
-        thread.join()
+        running.result()
         fresh.eval(tokens)
         assert_all_equal(view(llm, history=False), view(fresh, history=False))
         np.testing.assert_array_equal(llm.logits, fresh.logits)
@@ -194,15 +183,13 @@ def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny
 
 def test_a_second_thread_waits_if_it_shall(tiny_model: Path) -> None:
     """`busy="wait"`: all calls are made, one after the other. A callback would wait for itself: it is refused."""
-    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
-        threads = [threading.Thread(target=llm.eval, args=([i] * 20,)) for i in range(4)]
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm, ThreadPoolExecutor(4) as pool:
         with llm.lock():
-            for thread in threads:
-                thread.start()
+            running = [pool.submit(llm.eval, [i] * 20) for i in range(4)]
             llm.eval([9, 9])
             assert llm.tokens.tolist() == [9, 9]
-        for thread in threads:
-            thread.join()
+        for call in running:
+            call.result()
         told = llm.tokens[2:].reshape(4, 20)
         assert sorted(told[:, 0].tolist()) == [0, 1, 2, 3]
         assert (told == told[:, :1]).all()
@@ -374,73 +361,37 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(program, names)
     app = names["app"]
 
-    async def post(path: str, body: dict[str, str], begun: asyncio.Event) -> tuple[int, str]:
-        received = [{"type": "http.request", "body": json.dumps(body).encode()}]
-        status, parts = 0, list[bytes]()
-
-        async def receive() -> dict[str, Any]:
-            return received.pop() if received else await asyncio.Event().wait()  # type: ignore[return-value]
-
-        async def send(message: dict[str, Any]) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            parts.append(message.get("body", b""))
-            if any(parts):
-                begun.set()
-
-        headers = [(b"content-type", b"application/json")]
-        await app(
-            {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}, receive, send
-        )
-        return status, b"".join(parts).decode()
-
-    async def run() -> list[tuple[int, str]]:
+    async def run() -> list[httpx.Response]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         question = {"document": "Ann signed it.", "question": "Who?"}
-        async with app.router.lifespan_context(app):
-            begun = asyncio.Event()
-            stream = asyncio.create_task(post("/stream", question, begun))
-            await begun.wait()
-            asked = [post("/ask", question, asyncio.Event()) for _ in range(2)]
-            found = list(await asyncio.wait_for(asyncio.gather(stream, *asked), 60))
-            found.append(await post("/ask", {**question, "document": "long " * 200}, asyncio.Event()))
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+        async with app.router.lifespan_context(app), client:
+            asked = [client.post(path, json=question) for path in ("/stream", "/ask", "/ask")]
+            found = await asyncio.wait_for(asyncio.gather(*asked), 60)
+            found.append(await client.post("/ask", json={**question, "document": "long " * 200}))
             monkeypatch.setattr(app.state.llm, "acreate_chat_completion", fail)
-            return [*found, await post("/ask", question, asyncio.Event())]
+            return [*found, await client.post("/ask", json=question)]
 
     async def fail(*_: object, **__: object) -> None:
         raise OutOfMemoryError("too little memory")
 
     stream, *asked, long, failed = asyncio.run(run())
-    assert [(status, json.loads(text)) for status, text in asked] == [stream] * 2
-    assert stream[0] == 200
-    assert stream[1]
-    assert long[0] == 422
-    assert "do not fit into n_ctx" in long[1]
-    assert failed == (503, '{"detail":"too little memory"}')
+    assert (stream.status_code, len(stream.text) > 0) == (200, True)
+    assert [(answer.status_code, answer.json()) for answer in asked] == [(200, stream.text)] * 2
+    assert long.status_code == 422
+    assert "do not fit into n_ctx" in long.text
+    assert (failed.status_code, failed.json()) == (503, {"detail": "too little memory"})
 
 
 def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:
-    tokens = [random_tokens(100, seed=seed) for seed in range(4)]
-    expected = []
-    with open_tiny(tiny_model, h2o) as llm:
-        for ids in tokens:
-            llm.reset()
-            llm.eval(ids)
-            expected.append(llm.logits)
-    results: dict[int, Any] = {}
-
-    def work(i: int) -> None:
+    def logits(seed: int) -> Any:
         with open_tiny(tiny_model, h2o) as own:
-            own.eval(tokens[i])
-            results[i] = own.logits
+            own.eval(random_tokens(100, seed=seed))
+            return own.logits
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(tokens))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i, logits in enumerate(expected):
-        np.testing.assert_array_equal(results[i], logits)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(logits, range(4)))
+    assert_all_equal(together, map(logits, range(4)))
 
 
 # --- fork

@@ -36,18 +36,12 @@ def main() -> None:
         *without_others_kernels(),
     ]
     run("cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", *options)
-    run("cmake", "--build", BUILD, "--target", "test-h2o-context", "test-h2o-errors", "test-h2o-state")
+    run("cmake", "--build", BUILD, "--target", "test-h2o")
 
     env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1"}
-    commands = (
-        ["test-h2o-context", str(MODEL)],
-        ["test-h2o-errors", str(MODEL)],
-        ["test-h2o-state", str(MODEL), *arguments],
-    )
-    for command in commands:
-        result = subprocess.run([str(BUILD / "bin" / command[0]), *command[1:]], env=env)
-        if result.returncode != 0:
-            sys.exit(f"check_sanitizers: {' '.join(command)}: exit status {result.returncode}")
+    result = subprocess.run([str(BUILD / "bin" / "test-h2o"), str(MODEL), *arguments], env=env)
+    if result.returncode != 0:
+        sys.exit(f"check_sanitizers: test-h2o: exit status {result.returncode}")
     check_cuda_kernels()
 
 

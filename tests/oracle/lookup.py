@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Array, IntArray
+from .rounding import Array
 
 MAX_VISITS = 32
 
@@ -47,7 +47,7 @@ class Lookup:
         """Candidates for this query are before this position."""
         return max(query // self.S * self.S - self.L, 0)
 
-    def scores(self, tokens: Sequence[int] | IntArray, query: int) -> Array:
+    def scores(self, tokens: Sequence[int] | Array, query: int) -> Array:
         """Of the positions [0, end); 0 where a position is not a candidate."""
         text = np.asarray(tokens, dtype=np.int64)
         end = self.end(query)
@@ -64,7 +64,7 @@ class Lookup:
             np.add.at(scores, positions[inside], values[inside])
         return scores
 
-    def choose(self, tokens: Sequence[int] | IntArray, first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
+    def choose(self, tokens: Sequence[int] | Array, first: int, last: int, log: Sequence[Row] = ()) -> list[Row]:
         """The rows that the queries [first, last) add to the log of those before them."""
         text = np.asarray(tokens, dtype=np.int64)
         rows = list(log)
@@ -78,7 +78,7 @@ class Lookup:
         return rows[len(log) :]
 
 
-def occurrences(text: IntArray, q: int, n: int, end: int) -> IntArray:
+def occurrences(text: Array, q: int, n: int, end: int) -> Array:
     """Where before `end` the n tokens that end at q end too, ascending."""
     if q + 1 < n or end < n:
         return np.array([], dtype=np.int64)

@@ -1,16 +1,38 @@
-"""Which positions a memory set holds. Design, section 3, and its tie rule."""
+"""Which positions a memory set holds, and how heavy hitters are ranked. Design, section 3, and its tie rule."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
-from .arrays import Array, IntArray
-from .scorers import SCORERS, Scorer, block_sums
+from .rounding import Array
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """`counts` says which pairs of (query, key) positions add to a score, L given; `rank` makes ranks of scores [n]
+    of candidates at positions [n] for the set built at `end`."""
+
+    counts: Callable[[Array, Array, int], Array]
+    rank: Callable[[Array, Array, int, int], Array] = lambda scores, positions, end, L: scores
+    blocks: bool = False  # positions are ranked by blocks, and the scores of kept positions fade
+
+
+SCORERS = {
+    "sum": Scorer(lambda queries, keys, L: queries >= keys),
+    "distant": Scorer(
+        lambda queries, keys, L: queries - keys >= L,
+        lambda scores, positions, end, L: scores / (end - L - positions),
+    ),
+    "block_ema": Scorer(lambda queries, keys, L: queries >= keys, blocks=True),
+}
 
 
 def candidate_ranks(
     scores: Array,
-    previous: IntArray,
+    previous: Array,
     chunk_start: int,
     end: int,
     *,
@@ -26,36 +48,31 @@ def candidate_ranks(
     `scores` covers positions [0, end), `previous` is M_{c-1} (padding allowed), the chunk is [chunk_start, end).
     The first `chunk_sink` positions of chunks of S, but for the first chunk, have no rank of their own.
     """
-    always = {*range(min(A, end)), *range(max(end - L, 0), end)}
-    seen = set(previous[previous >= 0].tolist()) | set(range(chunk_start, end))
-    positions = np.array(sorted(seen - always), dtype=np.int64)
     ranks = np.full(end, -np.inf, dtype=scores.dtype)
+    positions = np.array(sorted(_candidates(previous, chunk_start, end, L, A)), dtype=np.int64)
     if len(positions):
         own = scorer.rank(scores[positions], positions, end, L)
         own = np.where((positions >= S) & (positions % S < chunk_sink), -np.inf, own)
-        ranks[positions] = block_sums(own, positions, block_tokens) if scorer.blocks else own
+        if scorer.blocks:  # every candidate takes the sum of the ranks of its block's candidates
+            blocks = positions // block_tokens
+            own = np.array([own[blocks == block].sum(dtype=np.float64) for block in blocks])
+        ranks[positions] = own
     return ranks
 
 
-def select_memory(scores: Array, previous: IntArray, chunk_start: int, end: int, *, L: int, H: int, A: int) -> IntArray:
-    """M_c of one KV head by plain sums: int32 [A + L + H], ascending, padded at the end with -1."""
-    return select_ranked(
-        candidate_ranks(scores, previous, chunk_start, end, L=L, A=A), previous, chunk_start, end, L=L, H=H, A=A
-    )
-
-
-def select_ranked(ranks: Array, previous: IntArray, chunk_start: int, end: int, *, L: int, H: int, A: int) -> IntArray:
-    """M_c of one KV head by the ranks of positions [0, end)."""
-    sinks = set(range(min(A, end)))
-    local = set(range(max(end - L, 0), end))
-    candidates = (set(previous[previous >= 0].tolist()) | set(range(chunk_start, end))) - sinks - local
+def select_memory(ranks: Array, previous: Array, chunk_start: int, end: int, *, L: int, H: int, A: int) -> Array:
+    """M_c of one KV head by the ranks of positions [0, end): int32 [A + L + H], ascending, then -1."""
 
     def order(position: int) -> tuple[float, int]:
         rank = float(ranks[position])
         return (np.inf if np.isnan(rank) else -rank, position)
 
-    heavy = sorted(candidates, key=order)[:H]
-    kept = sorted(sinks | local | set(heavy))
-    memory = np.full(A + L + H, -1, dtype=np.int32)
-    memory[: len(kept)] = kept
-    return memory
+    heavy = sorted(_candidates(previous, chunk_start, end, L, A), key=order)[:H]
+    kept = sorted({*heavy, *range(min(A, end)), *range(max(end - L, 0), end)})
+    return np.pad(np.array(kept, np.int32), (0, A + L + H - len(kept)), constant_values=-1)
+
+
+def _candidates(previous: Array, chunk_start: int, end: int, L: int, A: int) -> set[int]:
+    """All but sinks and local window."""
+    seen = {*previous[previous >= 0].tolist(), *range(chunk_start, end)}
+    return seen - {*range(min(A, end)), *range(max(end - L, 0), end)}

@@ -1,10 +1,9 @@
-"""One sequence under H2O, whatever the schedule: the cache, the scores and the memory sets."""
+"""One sequence under H2O: the cache, the scores and the memory sets, in each of the two schedules."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -12,30 +11,27 @@ from typing import Any
 import numpy as np
 
 from . import layers
-from .arrays import Array, BoolArray, IntArray
-from .attention import attend
-from .cache_positions import CachePositions
-from .dense import dense_forward
-from .gguf_model import GGUFModel
-from .key_index import choose_keys, index_budget
-from .kv_cache import OracleKVCache
+from .attention import SoftmaxState, attend, fuse
+from .cache import CachePositions, OracleKVCache
 from .lookup import Lookup, Row
-from .scorers import SCORERS
-from .selection import candidate_ranks, select_ranked
-from .softmax_state import SoftmaxState
+from .model import GGUFModel, UnsupportedModel
+from .rounding import Array
+from .selection import SCORERS, candidate_ranks, select_memory
+from .top_keys import choose_keys, index_budget
 
 # (chunk, layer, proposed memory set [n_head_kv, M], ranks [n_head_kv, n]) -> the memory set to use. Lets a test follow
 # the library where two ranks are closer than rounding errors, after it has checked that they are.
-ChooseMemory = Callable[[int, int, IntArray, Array], IntArray]
+ChooseMemory = Callable[[int, int, Array, Array], Array]
 
 
-class OracleSequence(ABC):
-    """Positions are absolute; chunk c is [cS, (c+1)S), tile t of a chunk begins tT after it."""
+class OracleSequence:
+    """Positions are absolute; chunk c is [cS, (c+1)S), tile t of a chunk begins tT after it.
 
-    @property
-    def chunk_sink(self) -> int:
-        """How many first positions of each later chunk are heavy hitters only if nothing else is left."""
-        return 0
+    The schedule `single_pass`: chunk by chunk through the model once, with K and V of hidden states that saw the memory
+    set.
+    """
+
+    chunk_sink = 0  # first positions of each later chunk that are heavy hitters only if nothing else is left
 
     def __init__(
         self,
@@ -73,12 +69,12 @@ class OracleSequence(ABC):
         self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.B > 0, index_noise=index_noise)
         n_trained = n_ctx_train or model.hparams.n_ctx_train
         self.cache_positions = CachePositions(model, S, n_trained, kv_type) if positions == "cache" else None
-        self.history: list[dict[int, IntArray]] = []
+        self.history: list[dict[int, Array]] = []
         self.text: list[int] = []
         # What tokens asked for: ascending by query, then by position.
         self.log: list[Row] = []
         # What tiles have chosen by the index, by layer and tile: of each KV head, ascending.
-        self.chosen: dict[tuple[int, int], list[IntArray]] = {}
+        self.chosen: dict[tuple[int, int], list[Array]] = {}
         self.logits: Array = np.zeros((0, model.hparams.n_vocab), dtype)
         self._scores = {
             il: np.zeros((model.hparams.n_head_kv[il], 0), dtype)
@@ -104,7 +100,7 @@ class OracleSequence(ABC):
             scores = scores * ((1 - self.ema_alpha) / (h.n_head[layer] // h.n_head_kv[layer] * self.S))
         return scores
 
-    def memory_indices(self, layer: int) -> IntArray:
+    def memory_indices(self, layer: int) -> Array:
         """The newest memory set [n_head_kv, M]; all -1 before the first is built."""
         if not self.history:
             return np.full((self.model.hparams.n_head_kv[layer], self.M), -1, np.int32)
@@ -119,7 +115,7 @@ class OracleSequence(ABC):
         begin, end = self.lookup.seen(self.log, query)
         return sorted({position for position, _ in self.log[begin:end]})
 
-    def eval(self, tokens: Sequence[int] | IntArray, dense_tail: int = 0) -> None:
+    def eval(self, tokens: Sequence[int] | Array, dense_tail: int = 0) -> None:
         """One prefill call. `logits` then has a row for each of them.
 
         The last `dense_tail` of them attend to all positions before them, and ask for no lookups.
@@ -134,8 +130,8 @@ class OracleSequence(ABC):
             parts += [self._dense(tail[a - start : b - start]) for a, b in self._pieces(start, len(tail))]
         self.logits = layers.output_logits(self.model, np.concatenate(parts))
 
-    def _dense(self, tokens: IntArray) -> Array:
-        """Append tokens that lie in one chunk and attend to everything, scored. Returns their last hidden states."""
+    def _dense(self, tokens: Array, is_scored: bool = True) -> Array:
+        """Append tokens that lie in one chunk and attend to everything. Returns their last hidden states."""
         first, last = self.n_tokens, self.n_tokens + len(tokens)
         self._begin_chunk(first)
         self._extend_scores(len(tokens))
@@ -144,15 +140,19 @@ class OracleSequence(ABC):
 
         def attention(il: int, x: Array) -> Array:
             self.cache.append(il, *layers.key_value(self.model, il, x, positions))
-            k, v = self.cache.read(il, slice(0, last))
             q = layers.query(self.model, il, x, positions)
-            state, colsum = attend(q, k, v, keys <= positions[:, None], self._counts(positions, keys))
-            if il in self._scores:
+            seen = keys <= positions[:, None]
+            state, colsum = attend(q, *self.cache.read(il, slice(last)), seen, self._counts(positions, keys))
+            if is_scored and il in self._scores:
                 self._add_scores(il, keys[None, :], colsum)
             return state.o
 
+        return self._forward(tokens, attention)
+
+    def _forward(self, tokens: Array, attention: layers.AttentionToText) -> Array:
+        """Through all layers, which append to the cache."""
         x = layers.forward(self.model, self.cache, tokens, self.dtype, attention)
-        self.cache.n_tokens = last
+        self.cache.n_tokens += len(tokens)
         return x
 
     def decode_step(self, *tokens: int) -> None:
@@ -165,15 +165,11 @@ class OracleSequence(ABC):
         for first, last in self._pieces(start, len(tokens)):
             ids = np.asarray(tokens[first - start : last - start], dtype=np.int32)
             self.text += ids.tolist()
-            if self.decode == "memory":
-                parts.append(self._sparse(ids, is_generated=True))
-            else:
-                self._begin_chunk(first)
-                self._extend_scores(len(ids))
-                parts.append(dense_forward(self.model, self.cache, ids, self.dtype))
+            is_sparse = self.decode == "memory"
+            parts.append(self._sparse(ids, is_generated=True) if is_sparse else self._dense(ids, is_scored=False))
         self.logits = layers.output_logits(self.model, np.concatenate(parts))
 
-    def _sparse(self, tokens: IntArray, is_generated: bool = False) -> Array:
+    def _sparse(self, tokens: Array, is_generated: bool = False) -> Array:
         """Append tokens of one chunk, which attend to their past and to it. Returns their last hidden states."""
         first, last = self.n_tokens, self.n_tokens + len(tokens)
         self._begin_chunk(first)
@@ -192,26 +188,26 @@ class OracleSequence(ABC):
             chunk = np.arange(first // self.S * self.S, last)
             return self._attend_past(il, q, positions, chunk, is_generated).o
 
-        x = layers.forward(self.model, self.cache, tokens, self.dtype, attention)
-        self.cache.n_tokens = last
-        return x
+        return self._forward(tokens, attention)
 
-    @abstractmethod
-    def _prefill(self, tokens: IntArray) -> Array:
+    def _prefill(self, tokens: Array) -> Array:
         """Append the tokens: cache, scores, memory sets. Returns their last hidden states [len(tokens), n_embd]."""
+        start = self.n_tokens
+        pieces = self._pieces(start, len(tokens))
+        return np.concatenate([self._sparse(tokens[first - start : last - start]) for first, last in pieces])
 
     def _pieces(self, start: int, n: int) -> list[tuple[int, int]]:
         """Ranges of positions of [start, start + n), cut at the absolute chunk grid."""
         cuts = [start, *range((start // self.S + 1) * self.S, start + n, self.S), start + n]
         return list(itertools.pairwise(cuts))
 
-    def _memory(self, il: int) -> IntArray:
+    def _memory(self, il: int) -> Array:
         """The newest memory set without padding, [n_head_kv, min(M, positions seen)]; empty before the first."""
         memory = self.memory_indices(il)
         n_valid = int((memory[0] >= 0).sum())  # the same for every head
         return memory[:, :n_valid]
 
-    def _rotations(self, il: int, positions: IntArray) -> IntArray:
+    def _rotations(self, il: int, positions: Array) -> Array:
         """Where RoPE has queries at these positions of one chunk."""
         if il not in self._scores or self.cache_positions is None or not self.cache_positions.has(int(positions[0])):
             return positions
@@ -222,7 +218,7 @@ class OracleSequence(ABC):
         if self.lookup.B:
             self.log += self.lookup.choose(self.text, first, last, self.log)
 
-    def _looked_up(self, positions: IntArray) -> tuple[IntArray, BoolArray]:
+    def _looked_up(self, positions: Array) -> tuple[Array, Array]:
         """Positions [n] from the log, and which query sees which [n_q, n].
 
         A position that was dropped and asked for again is there twice, but not for one query.
@@ -233,7 +229,7 @@ class OracleSequence(ABC):
         return looked_up, (rows >= begins) & (rows < ends)
 
     def _attend_past(
-        self, il: int, q: Array, positions: IntArray, chunk: IntArray, is_generated: bool = False
+        self, il: int, q: Array, positions: Array, chunk: Array, is_generated: bool = False
     ) -> SoftmaxState:
         """Attention to the whole memory set, to lookups, and causally to positions of the open chunk.
 
@@ -288,7 +284,7 @@ class OracleSequence(ABC):
                     row[kept] = np.asarray(self.ema_alpha, self.dtype) * row[kept]
         self.history.append(built)
 
-    def _select(self, il: int, end: int) -> tuple[IntArray, Array]:
+    def _select(self, il: int, end: int) -> tuple[Array, Array]:
         """The memory set [n_head_kv, M] of the chunk that ends at `end`, and the ranks [n_head_kv, end]."""
         memory, ranks = [], []
         scores = self._scores[il]
@@ -306,7 +302,7 @@ class OracleSequence(ABC):
                 chunk_sink=self.chunk_sink,
                 block_tokens=self.block_tokens,
             )
-            chosen = select_ranked(rank, *chunk, L=self.L, H=self._heavy_budget(end), A=self.A)
+            chosen = select_memory(rank, *chunk, L=self.L, H=self._heavy_budget(end), A=self.A)
             memory.append(np.pad(chosen, (0, self.M - len(chosen)), constant_values=-1))
             ranks.append(rank)
         return np.stack(memory), np.stack(ranks)
@@ -319,16 +315,16 @@ class OracleSequence(ABC):
         kept = math.ceil(Fraction(str(self.keep_ratio)) * end / unit) * unit
         return max(0, min(kept - self.L - self.A, self.H))
 
-    def _counts(self, queries: IntArray, keys: IntArray) -> BoolArray:
+    def _counts(self, queries: Array, keys: Array) -> Array:
         """Which queries [n_q] count for which keys [n_k] or [n_head_kv, n_k]: [.., n_q, n_k]."""
-        return self.scorer.counts(queries[:, None], keys[..., None, :], self.S, self.L)
+        return self.scorer.counts(queries[:, None], keys[..., None, :], self.L)
 
     def _extend_scores(self, n: int) -> None:
         for il, scores in self._scores.items():
             self._scores[il] = np.pad(scores, ((0, 0), (0, n)))
             self._pending[il] = np.pad(self._pending[il], ((0, 0), (0, n)))
 
-    def _add_scores(self, il: int, positions: IntArray, colsum: Array, is_generated: bool = False) -> None:
+    def _add_scores(self, il: int, positions: Array, colsum: Array, is_generated: bool = False) -> None:
         """positions broadcasts to colsum [n_head_kv, n]; no position occurs twice in a row."""
         scores = self._pending[il] if is_generated else self._scores[il]
         where = np.broadcast_to(positions, colsum.shape)
@@ -339,3 +335,75 @@ class OracleSequence(ABC):
         for il, pending in self._pending.items():
             self._scores[il] = self._scores[il] + pending
             pending[:] = 0
+
+
+class OracleTwoPhase(OracleSequence):
+    """The schedule `two_phase`: all chunks' intra attention, then chunk by chunk the attention to the memory set.
+
+    Phase 1 writes K and V and starts the scores; phase 2 runs the layers again and fuses.
+    """
+
+    def __init__(self, model: GGUFModel, *args: Any, **kwargs: Any) -> None:
+        if not model.hparams.has_two_phases:
+            raise UnsupportedModel("two phases with layers that remember something else than the whole text")
+        super().__init__(model, *args, **kwargs)
+        self.chunk_sink = min(8, self.S // 16)
+
+    def _prefill(self, tokens: Array) -> Array:
+        start = self.n_tokens
+        intra, x = self._phase1(tokens, start)
+        if start + len(tokens) <= self.S:
+            return x
+        pieces = self._pieces(start, len(tokens))
+        return np.concatenate([self._phase2(tokens, start, piece, intra) for piece in pieces])
+
+    def _phase1(self, tokens: Array, start: int) -> tuple[dict[int, SoftmaxState], Array]:
+        """Intra attention of the whole call: states per layer, and the last hidden states."""
+        positions = np.arange(start, start + len(tokens), dtype=np.int32)
+        states = {}
+
+        def attention(il: int, x: Array) -> Array:
+            q = layers.query(self.model, il, x, positions)
+            self.cache.append(il, *layers.key_value(self.model, il, x, positions))
+            parts = [
+                self._intra(il, q[:, first - start : last - start], first, last)
+                for first, last in self._pieces(start, len(tokens))
+            ]
+            states[il] = SoftmaxState(*(np.concatenate(field, axis=1) for field in zip(*parts, strict=True)))
+            return states[il].o
+
+        self._extend_scores(len(tokens))
+        return states, self._forward(tokens, attention)
+
+    def _intra(self, il: int, q: Array, first: int, last: int) -> SoftmaxState:
+        """Causal attention of the positions [first, last) to their own chunk, scored."""
+        chunk_start = first // self.S * self.S
+        k, v = self.cache.read(il, slice(chunk_start, last))
+        queries, keys = np.arange(first, last), np.arange(chunk_start, last)
+        state, colsum = attend(q, k, v, keys <= queries[:, None], self._counts(queries, keys))
+        self._add_scores(il, keys[None, :], colsum)
+        return state
+
+    def _phase2(self, tokens: Array, start: int, piece: tuple[int, int], intra: dict[int, SoftmaxState]) -> Array:
+        """Hidden states of one piece, its intra attention fused with that to the memory set."""
+        first, last = piece
+        self._begin_chunk(first)
+        self._look_up(first, last)
+        rows = slice(first - start, last - start)
+        positions = np.arange(first, last, dtype=np.int32)
+
+        def attention(il: int, x: Array) -> Array:
+            state = SoftmaxState(*(field[:, rows] for field in intra[il]))
+            if first >= self.S:
+                q = layers.query(self.model, il, x, positions)
+                state = fuse(self._attend_past(il, q, positions, np.arange(0)), state)
+            return state.o
+
+        return layers.forward(self.model, self.cache, tokens[rows], self.dtype, attention)
+
+
+def dense(model: GGUFModel, tokens: Sequence[int] | Array, kv_type: str = "f32") -> OracleSequence:
+    """A sequence that has read these tokens in one chunk: each attends to all before it."""
+    oracle = OracleSequence(model, S=len(tokens), L=0, H=0, kv_type=kv_type)
+    oracle.eval(tokens)
+    return oracle

@@ -1,10 +1,17 @@
-"""Which rows of an index of keys a tile of queries chooses, after the words of `ggml_h2o_top_keys`."""
+"""Retrieval by an index of keys: which positions before its chunk a tile of queries attends to besides the memory set.
+
+The index holds keys rounded to 4 bits. The logit of a position for a query and KV head is the product of its key in the
+index and the sum of the query over the head's group, rounded to 8 bits with one scale. A tile takes the positions
+with the largest logits for its queries: the words of `ggml_h2o_top_keys`.
+"""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from .arrays import Array, IntArray
+from .rounding import Array
 
 
 def rounded_queries(q: Array, n_head_kv: int) -> Array:
@@ -35,7 +42,7 @@ def tile_scores(logits: Array) -> Array:
     return np.asarray(np.fmax.reduce(logits, axis=0, initial=-np.inf))
 
 
-def choose(logits: Array, n_top: int, taken: IntArray | None, tiles: IntArray) -> IntArray:
+def choose(logits: Array, n_top: int, taken: Array | None, tiles: Array) -> Array:
     """int32 [n_head_kv, n_tiles, n_top] of logits [n_head_kv, n_q, n_k] and the tiles of queries, 0, 0, 1 …
 
     Ascending, -1 at the end where there are fewer.
@@ -52,6 +59,25 @@ def choose(logits: Array, n_top: int, taken: IntArray | None, tiles: IntArray) -
     return chosen
 
 
-def top_keys(q: Array, k: Array, n_top: int, taken: IntArray | None = None, tile: int = 1, offset: int = 0) -> IntArray:
+def top_keys(q: Array, k: Array, n_top: int, taken: Array | None = None, tile: int = 1, offset: int = 0) -> Array:
     """What each tile and KV head chooses of the rows that are free."""
     return choose(index_logits(q, k), n_top, taken, (np.arange(q.shape[1]) + offset) // tile)
+
+
+def index_budget(B: int, S: int, chunk_start: int) -> int:
+    """Of the chunk that begins there: B where 8 chunks are before it."""
+    return max(1, math.floor(B * (chunk_start / (8 * S)) ** 0.4 + 0.5)) if B else 0
+
+
+def choose_keys(q: Array, index: Array, memory: Array, n_top: int, tiles: Array) -> Array:
+    """The positions that each query of each KV head attends to, [n_head_kv, n_q, n].
+
+    Queries [n_head, n_q, d] and the tiles [n_q] that they are in; positions of the index [n_head_kv, n, d] that are not
+    in memory [n_head_kv, m].
+    """
+    logits = rounded_queries(q, len(index)) @ index.astype(np.float64).transpose(0, 2, 1)
+    tiles = tiles - tiles[0]
+    # Where there are fewer than n_top, -1 stands at the end: a position of its own here.
+    chosen = np.zeros((len(index), tiles[-1] + 1, index.shape[1] + 1), dtype=bool)
+    np.put_along_axis(chosen, choose(logits, n_top, memory, tiles), True, axis=2)
+    return chosen[:, tiles, :-1]

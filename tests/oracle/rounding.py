@@ -6,13 +6,16 @@ through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 
-from .arrays import Array
+# The oracle's arrays: float32 or float64, or integers, which NumPy's static types cannot tell apart in expressions.
+Array: TypeAlias = npt.NDArray[Any]
 
-Q8_0_BLOCK = 32
-Q4_0_BLOCK = 32
-Q8_K_BLOCK = 256
+BLOCK = 32
 
 
 def round_bf16(x: Array) -> Array:
@@ -24,7 +27,7 @@ def round_bf16(x: Array) -> Array:
 
 def round_q8_0(x: Array) -> Array:
     """Blocks of 32 along the last axis; int8 values times one F16 scale = max|x| / 127."""
-    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q8_0_BLOCK)
+    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, BLOCK)
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
     # The integers come from the exact scale; only the stored scale is F16.
     quants = np.rint(np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale > 0))
@@ -33,7 +36,7 @@ def round_q8_0(x: Array) -> Array:
 
 def round_q4_0(x: Array) -> Array:
     """Blocks of 32 along the last axis; integers from -8 to 7 times one F16 scale, by which the largest |x| is -8."""
-    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q4_0_BLOCK)
+    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, BLOCK)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
     scale = largest / np.float32(-8)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
@@ -41,29 +44,18 @@ def round_q4_0(x: Array) -> Array:
     return (quants * scale.astype(np.float16).astype(np.float32)).reshape(x.shape)
 
 
-def round_q8_k(x: Array) -> Array:
-    """Blocks of 256 along the last axis; integers times one F32 scale, by which the largest |x| is -127."""
-    blocks = np.asarray(x, dtype=np.float32).reshape(*x.shape[:-1], -1, Q8_K_BLOCK)
-    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=-1, keepdims=True), axis=-1)
-    inverse = np.divide(np.float32(-127), largest, out=np.zeros_like(largest), where=largest != 0)
-    scale = np.divide(1, inverse, out=np.zeros_like(inverse), where=inverse != 0)
-    return (np.minimum(np.rint(blocks * inverse), 127) * scale).reshape(x.shape)
-
-
 def round_to(x: Array, type_name: str) -> Array:
     """`x` after a round trip through a ggml type, in the dtype of `x`. The type's name is upper or lower case."""
-    name = type_name.upper()
-    if name == "F32":
-        return x.astype(np.float32).astype(x.dtype)
-    if name == "F16":
-        return x.astype(np.float16).astype(x.dtype)
-    if name == "BF16":
-        return round_bf16(x).astype(x.dtype)
-    if name == "Q8_0":
-        return round_q8_0(x).astype(x.dtype)
-    if name == "Q8_K":
-        return round_q8_k(x).astype(x.dtype)
-    raise ValueError(f"no rounding for type {type_name!r}")
+    rounded: Array = ROUNDINGS[type_name.upper()](x).astype(x.dtype)
+    return rounded
+
+
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "F32": lambda x: x.astype(np.float32),
+    "F16": lambda x: x.astype(np.float16),
+    "BF16": round_bf16,
+    "Q8_0": round_q8_0,
+}
 
 
 def hadamard(n: int) -> Array:
