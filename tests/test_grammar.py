@@ -67,21 +67,6 @@ def test_a_grammar_from_a_file(tmp_path: Path) -> None:
     assert LlamaGrammar.from_file(tmp_path / "x.gbnf") == LlamaGrammar.from_string('root ::= "x"')
 
 
-def test_tokens_that_fit_keep_their_probabilities(llm: Llama, rng: np.random.Generator) -> None:
-    """A token that does not fit is drawn again: each fitting token has its probability among the fitting ones."""
-    logits = rng.normal(size=N_VOCAB).astype(np.float32)
-    allowed = [ord(c) for c in "abcdef"]
-    expected = np.exp(logits[allowed]) / np.exp(logits[allowed]).sum()
-    counts = np.zeros(len(allowed))
-    n = 2000
-    for seed in range(n):
-        sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, grammar="root ::= [a-f]")
-        sampler = sampling.make_sampler(llm.model._handle)._core
-        counts[allowed.index(sampler.sample_from(logits))] += 1
-    deviations = (counts - n * expected) / np.sqrt(n * expected * (1 - expected))
-    assert np.abs(deviations).max() < 4
-
-
 def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     grammar = 'root ::= ("abcd" | "abce"){15}'
     plain = text_of(llm, 60, grammar=grammar, temperature=0)
