@@ -37,7 +37,7 @@ def generate(llm: Llama, n: int, **sampling: Any) -> list[int]:
 
 
 def generated_logits(llm: Llama, tokens: list[int]) -> Any:
-    """Those that each of these tokens was drawn from."""
+    """The logits that each of these tokens was drawn from."""
     llm.reset()
     llm.eval(PROMPT + tokens, logits="all")
     return llm.logits[len(PROMPT) - 1 : -1].astype(np.float64)
@@ -125,7 +125,7 @@ def test_tokens_have_the_probabilities_of_the_reference(llm: Llama, rng: Any, op
         sampler.accept(np.array(PAST, np.int32))
         counts[sampler._core.sample_from(logits)] += 1
     assert not counts[expected == 0].any()
-    # Five standard deviations of a binomial, or of Poisson's law for what is rare.
+    # Five standard deviations of a binomial, or of Poisson's law for rare tokens.
     bound = 5 * np.sqrt(np.maximum(n * expected * (1 - expected), 1))
     np.testing.assert_array_less(np.abs(counts - n * expected), bound)
 
