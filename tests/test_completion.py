@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chats import IM_START, dictate
@@ -163,6 +163,7 @@ def test_completion_stops_before_a_special_token(llm: Llama) -> None:
     assert llm("a", max_tokens=9, stop=["b"], logits_processor=dictate("abc"))["choices"][0]["text"] == "a"
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text("aé", min_size=1, max_size=4), max_size=3), st.binary(max_size=3), st.data())
 def test_text_buffer_does_not_mind_how_text_is_cut(stop: list[str], end: bytes, data: st.DataObject) -> None:
     """No character comes out in parts; bytes that are none are replaced."""
