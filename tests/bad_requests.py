@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -96,19 +98,10 @@ SCHEMAS: tuple[Any, ...] = (
     {"type": "object", "properties": 3, "required": "a"},
 )
 
-OPTIONS = """
-n_predict n_probs n_keep n_discard n_indent n_cmpl n max_tokens n_cache_reuse t_max_predict_ms top_k top_p
-min_p top_n_sigma xtc_probability xtc_threshold typical_p temperature dynatemp_range dynatemp_exponent
-repeat_last_n repeat_penalty frequency_penalty presence_penalty dry_multiplier dry_base dry_allowed_length
-dry_penalty_last_n dry_sequence_breakers mirostat mirostat_tau mirostat_eta seed min_keep id_slot logit_bias
-samplers stop ignore_eos cache_prompt stream stream_options response_fields post_sampling_probs return_tokens
-return_progress timings_per_token lora sse_ping_interval adaptive_target adaptive_decay backend_sampling
-grammar_lazy grammar_triggers preserved_tokens chat_format chat_parser parse_tool_calls reasoning_format
-reasoning_budget_tokens thinking_budget_tokens thinking_forced_open generation_prompt chat_template_kwargs
-tools tool_choice parallel_tool_calls add_generation_prompt continue_final_message enable_thinking
-reasoning_control echo suffix best_of encoding_format embd_normalize model user metadata x
-"""
-"""Of completions and chats."""
+_SERVER = Path(__file__).parents[1] / "vendor" / "llama.cpp" / "tools" / "server"
+_READ = re.compile(r'(?:json_value\(\w+, *|\b(?:body|data|params)\.(?:at|contains|value)\(|\bfield_\w+\(\s*)"(\w+)"')
+OPTIONS = {name for file in sorted(_SERVER.glob("*.cpp")) for name in _READ.findall(file.read_text())}
+"""What llama-server looks for in requests."""
 
 values: st.SearchStrategy[Any] = st.one_of(
     *map(st.sampled_from, (NUMBERS, FLOATS, STRINGS, (None, True, False, [], {}, DEEP, [[]], {"": None}))),
@@ -117,7 +110,7 @@ values: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(CHAT).map(lambda message: [message, message, {"role": "user"}]),
 )
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    **dict.fromkeys(OPTIONS.split(), values),
+    **dict.fromkeys(sorted(OPTIONS), values),
     "grammar": st.sampled_from(GRAMMARS) | values,
     "json_schema": st.sampled_from(SCHEMAS) | values,
     "response_format": st.sampled_from(SCHEMAS).map(
@@ -168,6 +161,7 @@ BAD_REQUESTS: list[Request] = [
             "/completion": (
                 *({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]}),
                 *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}),
+                {"prompt": "a", "json_schema": {"type": "string", "pattern": "^(?!a)"}},
             ),
             "/v1/messages": ({"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1},),
             "/v1/completions": ({"prompt": ""},),
