@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -96,19 +98,10 @@ SCHEMAS: tuple[Any, ...] = (
     {"type": "object", "properties": 3, "required": "a"},
 )
 
-OPTIONS = """
-n_predict n_probs n_keep n_discard n_indent n_cmpl n max_tokens n_cache_reuse t_max_predict_ms top_k top_p
-min_p top_n_sigma xtc_probability xtc_threshold typical_p temperature dynatemp_range dynatemp_exponent
-repeat_last_n repeat_penalty frequency_penalty presence_penalty dry_multiplier dry_base dry_allowed_length
-dry_penalty_last_n dry_sequence_breakers mirostat mirostat_tau mirostat_eta seed min_keep id_slot logit_bias
-samplers stop ignore_eos cache_prompt stream stream_options response_fields post_sampling_probs return_tokens
-return_progress timings_per_token lora sse_ping_interval adaptive_target adaptive_decay backend_sampling
-grammar_lazy grammar_triggers preserved_tokens chat_format chat_parser parse_tool_calls reasoning_format
-reasoning_budget_tokens thinking_budget_tokens thinking_forced_open generation_prompt chat_template_kwargs
-tools tool_choice parallel_tool_calls add_generation_prompt continue_final_message enable_thinking
-reasoning_control echo suffix best_of encoding_format embd_normalize model user metadata x
-"""
-"""Of completions and chats."""
+_SERVER = Path(__file__).parents[1] / "vendor" / "llama.cpp" / "tools" / "server"
+_READ = re.compile(r'(?:json_value\(\w+, *|\b(?:body|data|params)\.(?:at|contains|value)\(|\bfield_\w+\(\s*)"(\w+)"')
+OPTIONS = {name for file in sorted(_SERVER.glob("*.cpp")) for name in _READ.findall(file.read_text())}
+"""What llama-server looks for in requests."""
 
 values: st.SearchStrategy[Any] = st.one_of(
     *map(st.sampled_from, (NUMBERS, FLOATS, STRINGS, (None, True, False, [], {}, DEEP, [[]], {"": None}))),
@@ -117,7 +110,7 @@ values: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(CHAT).map(lambda message: [message, message, {"role": "user"}]),
 )
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    **dict.fromkeys(OPTIONS.split(), values),
+    **dict.fromkeys(sorted(OPTIONS), values),
     "grammar": st.sampled_from(GRAMMARS) | values,
     "json_schema": st.sampled_from(SCHEMAS) | values,
     "response_format": st.sampled_from(SCHEMAS).map(
@@ -157,64 +150,45 @@ def packed(body: Any) -> bytes:
     return json.dumps(body).encode()
 
 
-TOO_LONG = packed({"prompt": "a" * 3000})
-"""For a slot of 2,048 tokens."""
-
-
-def named(name: str) -> dict[str, Any]:
-    """The tool_choice that names a function."""
-    return {"type": "function", "function": {"name": name}}
-
-
 def _chat(**fields: Any) -> Request:
     return Request("POST", "/v1/chat/completions", packed({"messages": CHAT[1:], **fields}))
 
 
-_TOOL_CALL = {"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}
-
 BAD_REQUESTS: list[Request] = [
     *(
-        Request("POST", "/completion", packed(body))
-        for body in (
-            {},
-            {"prompt": None},
-            {"prompt": [1, -5]},
-            {"prompt": [2**31 - 1]},
-            {"prompt": "a", "n_predict": "many"},
-            [1],
-        )
-    ),
-    Request("POST", "/completion", TOO_LONG),
-    Request("POST", "/v1/messages", packed(_TOOL_CALL)),
-    Request("POST", "/v1/completions", packed({"prompt": ""})),
-    Request("POST", "/detokenize", packed({"tokens": [97, 99999]})),
-    *(
-        Request("POST", f"/slots/{slot}", packed(body))
-        for slot, body in (
-            ("x?action=erase", {}),
-            ("0?action=forget", {}),
-            ("0?action=restore", {"filename": "missing"}),
-            ("0?action=restore", {}),
-            ("0?action=save", {"filename": 1}),
-            ("2?action=erase", {}),
-            ("9?action=save", {"filename": "a"}),
-            ("-1?action=erase", {}),
-            ("1x?action=erase", {}),
-        )
+        Request("POST", path, packed(body))
+        for path, bodies in {
+            "/completion": (
+                *({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]}),
+                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}),
+                {"prompt": "a", "json_schema": {"type": "string", "pattern": "^(?!a)"}},
+            ),
+            "/v1/messages": ({"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1},),
+            "/v1/completions": ({"prompt": ""},),
+            "/detokenize": ({"tokens": [97, 99999]},),
+            "/slots/0?action=restore": ({"filename": "missing"}, {}),
+            "/slots/0?action=save": ({"filename": 1},),
+            **dict.fromkeys((f"/slots/{slot}?action=erase" for slot in ("x", "2", "-1", "1x")), ({},)),
+            "/slots/9?action=save": ({"filename": "a"},),
+            "/slots/0?action=forget": ({},),
+        }.items()
+        for body in bodies
     ),
     *(Request("GET", f"/slots/{slot}/h2o") for slot in ("9", "-1", "x")),
     *(Request("GET", f"/slots/0/h2o?layer={layer}") for layer in ("99", "-1", "99999999999999999999")),
     *(
         Request("POST", path, body)
-        for path in ("/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/apply-template")
+        for path in (
+            *("/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/apply-template"),
+            "/slots/0?action=restore",
+        )
         for body in (
             *(b"{", b"", b"no JSON", b"\xff", b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}'),
             *(b'{"temperature": NaN}', b'{"temperature": 1e999}'),
         )
     ),
-    *(Request("POST", "/slots/0?action=restore", body) for body in (b"{", b"", b"no JSON", b'{"prompt": "\xff"}')),
 ]
-"""Status 400, with a reason; the state of a slot alone has another one where H2O is off. For chats see doors.py."""
+"""Status 400, with a reason; some 501 where the server has no completions. For chats see doors.py."""
 
 _DEEP = 100_000
 _DOUBLED = {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}}
@@ -278,60 +252,41 @@ def changed_bodies(draw: Callable[..., Any]) -> Request:
 
 @st.composite
 def damaged_json(draw: Callable[..., Any]) -> Request:
+    """Cut, with other bytes inside, or something else."""
     path = draw(st.sampled_from(tuple(POSTS)))
-    body = bytearray(packed(POSTS[path]))
+    body = packed(POSTS[path])
     at = draw(st.integers(0, len(body) - 1))
-    change = draw(st.integers(0, 5))
-    if change == 0:
-        del body[at:]
-    elif change == 1:
-        body[at] = draw(st.integers(0, 255))
-    elif change == 2:
-        body[at:at] = draw(
-            st.sampled_from((b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\x00", b"NaN", b"1e999", b"\\ud800"))
-        )
-    elif change == 3:
-        body[:] = draw(st.sampled_from((b"[", b'{"a":', b'[{"a":'))) * draw(st.sampled_from((10, 100_000)))
-    elif change == 4:
-        body[:] = draw(st.binary(max_size=40))
-    else:
-        body[:] = b'{"prompt": "%s", "n_predict": 1}' % (b"x" * draw(st.sampled_from((300, 3_000_000))))
-    return Request("POST", path, bytes(body))
+    inserted = (b"", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\x00", b"NaN", b"1e999", b"\\ud800")
+    opened = draw(st.sampled_from((b"[", b'{"a":', b'[{"a":'))) * draw(st.sampled_from((10, 100_000)))
+    long = b'{"prompt": "%s", "n_predict": 1}' % (b"x" * draw(st.sampled_from((300, 3_000_000))))
+    inside = body[:at] + draw(st.sampled_from(inserted) | st.binary(max_size=4)) + body[at + draw(st.booleans()) :]
+    return Request("POST", path, draw(st.sampled_from((body[:at], inside, opened, long)) | st.binary(max_size=40)))
 
 
 SLOTS = (
     *("0", "1", "-1", "2", "9", "x", "", "0x1", "1e3", " 1", "0 ", "%00", ".."),
     *map(str, (2**31, 2**32, 2**64)),
 )
+FILES = (
+    *("/../x", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/index.html%00.x", "/" + "a" * 9000, "/%", "/?%zz", "/v1"),
+    *(*POSTS, *GETS, "/slots/0/h2o"),
+)
 
 
 @st.composite
 def paths(draw: Callable[..., Any]) -> Request:
     slot = quote(draw(st.sampled_from(SLOTS)), safe="%")
-    kind = draw(st.integers(0, 4))
-    if kind == 0:
-        layer = draw(st.sampled_from((*map(str, NUMBERS), "x", "", "1.5", "0&layer=9", "%ff")))
-        return Request("GET", f"/slots/{slot}/h2o?layer={layer}")
-    if kind == 1:
-        action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
-        name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
-        return Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name}))
-    if kind == 2:
-        files = (
-            "/../x",
-            "/%2e%2e/%2e%2e/etc/passwd",
-            "//etc/passwd",
-            "/index.html%00.x",
-            "/" + "a" * 9000,
-            "/%",
-            "/?%zz",
-            "/v1",
-        )
-        return Request("GET", draw(st.sampled_from(files)))
+    layer = draw(st.sampled_from((*map(str, NUMBERS), "x", "", "1.5", "0&layer=9", "%ff")))
+    action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
+    name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
     method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")))
-    path = draw(st.sampled_from((*POSTS, *GETS, "/slots/0/h2o")))
-    body = b"" if kind == 3 else packed(POSTS.get(path, {}))
-    return Request(method, path, body)
+    path = draw(st.sampled_from(FILES))
+    requests = (
+        Request("GET", f"/slots/{slot}/h2o?layer={layer}"),
+        Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name})),
+        Request(method, path, draw(st.sampled_from((b"", packed(POSTS.get(path, {})))))),
+    )
+    return draw(st.sampled_from(requests))  # type: ignore[no-any-return]
 
 
 @st.composite

@@ -86,6 +86,11 @@ def user(content: Any, **fields: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **fields}
 
 
+def named(name: str) -> dict[str, Any]:
+    """The tool_choice that names a function."""
+    return {"type": "function", "function": {"name": name}}
+
+
 def call_text(name: str, **arguments: int) -> str:
     """A call of a tool, as a model with TOOLS writes it."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'

@@ -32,6 +32,7 @@ from kernels import CUDA, ISAS, on, using
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES, is_possible
 from projectors import write_projector
+from servers import Server, ServerOf, serving
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
@@ -58,6 +59,22 @@ def opened() -> Iterator[Opened]:
                 llms[name] = stack.enter_context(open_(*arguments))
             llms[name].reset()
             return llms[name]
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOf]:
+    """The one server of a session with these arguments, started when first asked for; it is idle."""
+    folder = tmp_path_factory.mktemp("servers")
+    servers: dict[tuple[str | Path, ...], Server] = {}
+    with ExitStack() as stack:
+
+        def get(*arguments: str | Path) -> Server:
+            if arguments not in servers:
+                servers[arguments] = stack.enter_context(serving(folder / f"log-{len(servers)}", *arguments))
+            servers[arguments].wait_until_idle()
+            return servers[arguments]
 
         yield get
 

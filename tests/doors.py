@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from chats import ADD, TOOLS, user
+from chats import ADD, ROOT, TOOLS, named, user
 from command_line import invoke
 from h2o_llama import H2OError, Llama
 from servers import Server
@@ -71,13 +72,17 @@ def ask_command(model: Path, fields: Fields) -> Fields | Refused | None:
 
 
 def told(answer: Any) -> Fields:
-    """Message, text, reason of the end, tokens and counts of an answer."""
+    """Text, calls, reason of the end, tokens and counts of an answer; other fields of its message."""
     (choice,) = answer["choices"]
     tokens = (choice.get("logprobs") or {}).get("content", [])
     message = {key: value for key, value in choice.get("message", {}).items() if key != "role"}
+    calls = message.pop("tool_calls", [])
+    assert all(call["id"] for call in calls)
+    called = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in calls]
     return {
+        "text": choice["text"] if "text" in choice else message.pop("content") or "",
+        "calls": called,
         "message": message,
-        "text": choice["text"] if "text" in choice else message.get("content") or "",
         "reason": choice["finish_reason"],
         "tokens": [(token["token"], token["bytes"]) for token in tokens],
         "counts": [answer["usage"][name] for name in COUNTS],
@@ -86,22 +91,25 @@ def told(answer: Any) -> Fields:
 
 def told_by_chunks(chunks: Iterable[Any]) -> Fields:
     """The same of a stream. Only the server counts the tokens of a text that is streamed."""
-    whole: Any = {"finish_reason": None, "logprobs": {"content": []}}
-    roles, chunk = [], {}
+    text, calls, tokens, roles = "", dict[int, Fields](), list[Any](), list[str]()
+    reason, chunk, choice = None, {}, {}
     for chunk in chunks:
         for choice in chunk["choices"]:
-            if "text" in choice:
-                whole["text"] = whole.get("text", "") + choice["text"]
-            else:
-                message = whole.setdefault("message", {"content": ""})
-                roles += [choice["delta"]["role"]] if "role" in choice["delta"] else []
-                message["content"] += choice["delta"].get("content") or ""
-                whole["logprobs"]["content"] += (choice.get("logprobs") or {}).get("content", [])
-            whole["finish_reason"] = choice["finish_reason"] or whole["finish_reason"]
-    assert roles == ["assistant"] * ("message" in whole)
-    if "usage" not in chunk:
-        return {"text": whole["text"], "reason": whole["finish_reason"]}
-    return told({"choices": [whole], "usage": chunk["usage"]})
+            delta = choice.get("delta", choice)
+            text += delta.get("content", delta.get("text")) or ""
+            roles += [delta["role"]] if "role" in delta else []
+            for part in delta.get("tool_calls", []):
+                call = calls.setdefault(part["index"], {"id": "", "function": {"name": "", "arguments": ""}})
+                call["id"] += part.get("id", "")
+                for key, value in part["function"].items():
+                    call["function"][key] += value
+            tokens += (choice.get("logprobs") or {}).get("content", [])
+            reason = choice["finish_reason"] or reason
+    assert roles == ["assistant"] * ("delta" in choice)
+    whole = {"message": {"content": text, "tool_calls": [*calls.values()]}, "logprobs": {"content": tokens}}
+    usage = chunk.get("usage") or dict.fromkeys(COUNTS)
+    found = told({"choices": [whole | {"finish_reason": reason}], "usage": usage})
+    return {name: found[name] for name in (found if "usage" in chunk else ("text", "calls", "reason"))}
 
 
 def events(text: str) -> list[Any]:
@@ -146,6 +154,7 @@ ANSWERED: list[Fields] = [
     {"logprobs": True, "top_logprobs": 2, "tools": [ADD]},
     *({"tools": tools, "parallel_tool_calls": None} for tools in (None, [])),
     *({"tools": [ADD], "tool_choice": choice} for choice in (None, "auto", "none")),
+    *({"tools": [ADD, ROOT], "tool_choice": choice, "max_tokens": 200} for choice in ("required", named("root"))),
     {"tools": [{"type": "function", "function": {"name": "f", "description": None, "parameters": None}}]},
     {"messages": [user("a", name=None)]},
     {"messages": [user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])]},
@@ -261,8 +270,23 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
         ({"logit_bias": given}, "logit_bias", "logit_bias")
         for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})
     ),
+    ({"logit_bias": [1]}, None, "logit_bias must be a mapping"),
+    ({"logit_bias": {"x": 1.0}}, None, "token id must be an integer"),
+    *(({"logit_bias": {1: given}}, None, "must be a finite number") for given in (math.nan, math.inf)),
+    ({"logit_bias": dict.fromkeys(range(260), -math.inf)}, None, "no token can be drawn: .* forbid all"),
+    *(
+        ({"logits_processor": given}, None, message)
+        for given, message in (
+            (3, "logits_processor must be callable, a list of callables, or None"),
+            (lambda ids, logits: None, "what logits_processor returns must be an array of numbers"),
+            (lambda ids, logits: logits[1:], r"shape \[260\], got shape \[259\]"),
+            (lambda ids, logits: logits * math.nan, "must return numbers below infinity"),
+        )
+    ),
     ({"stream": 1}, "stream", "stream must be True or False"),
     ({"logprobs": 3}, "logprobs", "logprobs"),
+    ({"prompt": "Hi", "logprobs": -1}, None, "logprobs must be an integer from 0"),
+    ({"prompt": "Hi", "logprobs": 1, "echo": True}, None, "logprobs are of generated tokens: pass echo=False"),
     ({"top_logprobs": 2}, "top_logprobs", "top_logprobs needs logprobs=True"),
     *(
         ({"logprobs": True, "top_logprobs": given}, "top_logprobs", "top_logprobs must be an integer from 0 to 20")
@@ -293,6 +317,15 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
         {"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}},
         "tool_choice",
         r"of a function among tools \(\['add'\]\)",
+    ),
+    (
+        {
+            "tools": [
+                {"function": {"name": "f", "parameters": {"type": "string", "pattern": "^(?!a)"}}, "type": "function"}
+            ]
+        },
+        "has no lookahead",
+        "has no lookahead",
     ),
     *(({"grammar": grammar}, by_server, by_llama) for grammar, by_server, by_llama in BAD_GRAMMARS),
     *(

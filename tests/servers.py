@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import IO, Any
 
-NEAR_TIE = 0.2
-"""Nats between two tokens that rounding may swap: it depends on the CPU, and on what else is in the batch."""
+from command_line import h2o_set
+from h2o_llama._demo.document import standard_library_text
 
 # On Linux it ends with this process, even if that is killed.
 _SERVE = """
@@ -28,15 +27,21 @@ app()
 """
 
 
-QUESTIONS = ("What is this about?", "Which names does it mention, and why?", "And then?")
-NAME = "document_name = "
-"""The start of every answer. Every document repeats it, so the model copies the text after it."""
-
-
-def with_markers(text: str, seed: int) -> str:
-    """The text, in which a name that no other has stands here and there."""
-    marker = f"\n{NAME}{''.join(random.Random(seed).choices('abcdefghijklmnopqrstuvwxyz', k=10))}\n"
-    return marker + "".join(text[start : start + 200] + marker for start in range(0, len(text), 200 + len(marker)))
+S = 64
+TEXT = standard_library_text(6000).decode()
+DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]
+"""Some chunks each, a token for each character, and no multiple of S."""
+SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
+    "keep": ([], {}),
+    "evict": (["--evict"], {"evict": True}),
+    "cold": (["--evict", "--cold-store", "memory"], {"evict": True, "cold_store": "memory"}),
+    "sum": (
+        h2o_set(scorer="sum", dense_layers=0, retrieval="ngrams"),
+        {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
+    ),
+    "dense": (["--h2o", "off"], None),
+}
+"""Options of a server, and the same for `H2OConfig`."""
 
 
 @dataclass
@@ -90,15 +95,8 @@ class Server:
             time.sleep(0.05)
 
 
-def certain_start(tokens: list[Any]) -> str:
-    """What an answer says before its first near tie, by the two most probable tokens at each step."""
-    text = ""
-    for token in tokens:
-        first, second = (other["logprob"] for other in token["top_logprobs"][:2])
-        if first - second < NEAR_TIE:
-            break
-        text += token["token"]
-    return text
+ServerOf = Callable[..., Server]
+"""server_of(model, *options): a fixture of conftest.py."""
 
 
 @contextmanager

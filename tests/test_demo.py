@@ -27,31 +27,22 @@ def answers(document: Document) -> Answers:
     return ask(demo_model_path(), document, 1)
 
 
-def source_of(module: str) -> bytes:
-    path = inspect.getsourcefile(importlib.import_module(module))
-    assert path is not None
-    return Path(path).read_bytes()
-
-
-def test_document_is_the_library_source_but_for_the_needles(document: Document) -> None:
-    text = document.text
-    for needle in document.needles:
-        text = text.replace(needle.definition, b"", 1)
-    source = source_of(document_module.MODULE)
-    assert len(text) == N_BYTES - 10 * len(SECRETS)
-    assert source.startswith(text[:-1])
-    assert build_document(N_BYTES, DEPTHS) == document
-
-
 def test_needles_are_where_they_say(document: Document) -> None:
+    """The rest is the source of a module."""
+    text = document.text
     assert [n.key for n in document.needles] == [key for key, _ in SECRETS]
     for needle, depth in zip(document.needles, DEPTHS, strict=True):
-        at = document.text[needle.start :]
-        assert at.startswith(b"k%d=%d;\n" % (needle.key, needle.value))
+        assert document.text[needle.start :].startswith(b"k%d=%d;\n" % (needle.key, needle.value))
         assert needle.start == 0 or document.text[needle.start - 1 : needle.start] == b"\n"
         assert abs(needle.start - depth * N_BYTES) < 100
         assert bytes(document.text[p] for p in needle.line_positions) + b"\n" == needle.definition
         assert document.text.count(b"k%d=" % needle.key) == 1
+        text = text.replace(needle.definition, b"", 1)
+    assert len(text) == N_BYTES - 10 * len(SECRETS)
+    path = inspect.getsourcefile(importlib.import_module(document_module.MODULE))
+    assert path is not None
+    assert Path(path).read_bytes().startswith(text[:-1])
+    assert build_document(N_BYTES, DEPTHS) == document
 
 
 def test_keys_this_near_are_found(answers: Answers, document: Document) -> None:

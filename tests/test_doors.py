@@ -26,7 +26,7 @@ from doors import (
     events,
 )
 from h2o_llama import Llama, demo_model_path
-from servers import Server, serving
+from servers import Server, ServerOf
 
 Door = Callable[[Fields], Fields | Refused | None]
 
@@ -43,11 +43,9 @@ def llm(model: Path) -> Iterator[Llama]:
         yield llm
 
 
-@pytest.fixture(scope="module")
-def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ["--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
-    with serving(tmp_path_factory.mktemp("server") / "log", model, *options) as server:
-        yield server
+@pytest.fixture
+def server(model: Path, server_of: ServerOf) -> Server:
+    return server_of(model, "--threads", "1", "--parallel", "2", "--n-ctx", "2048")
 
 
 @pytest.fixture(params=["Llama", "run", pytest.param("serve", marks=pytest.mark.slow)])
@@ -86,7 +84,7 @@ def test_all_refuse_the_same(doors: tuple[str, list[Door]], capfd: pytest.Captur
         said = {"serve": by_server and re.escape(by_server), "Llama": by_llama, "run": ""}[name]
         if said is not None:
             with case(fields=fields):
-                found = ask({**MESSAGES, **fields})
+                found = ask(fields if "prompt" in fields else {**MESSAGES, **fields})
                 if found is None:
                     assert name == "run"
                 else:

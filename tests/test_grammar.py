@@ -67,21 +67,6 @@ def test_a_grammar_from_a_file(tmp_path: Path) -> None:
     assert LlamaGrammar.from_file(tmp_path / "x.gbnf") == LlamaGrammar.from_string('root ::= "x"')
 
 
-def test_tokens_that_fit_keep_their_probabilities(llm: Llama, rng: np.random.Generator) -> None:
-    """A token that does not fit is drawn again: each fitting token has its probability among the fitting ones."""
-    logits = rng.normal(size=N_VOCAB).astype(np.float32)
-    allowed = [ord(c) for c in "abcdef"]
-    expected = np.exp(logits[allowed]) / np.exp(logits[allowed]).sum()
-    counts = np.zeros(len(allowed))
-    n = 2000
-    for seed in range(n):
-        sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed, grammar="root ::= [a-f]")
-        sampler = sampling.make_sampler(llm.model._handle)._core
-        counts[allowed.index(sampler.sample(logits))] += 1
-    deviations = (counts - n * expected) / np.sqrt(n * expected * (1 - expected))
-    assert np.abs(deviations).max() < 4
-
-
 def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     grammar = 'root ::= ("abcd" | "abce"){15}'
     plain = text_of(llm, 60, grammar=grammar, temperature=0)
@@ -357,23 +342,6 @@ def test_a_bias_decides(llm: Llama) -> None:
     assert list(islice(llm.generate(PROMPT, temperature=1.0, logit_bias={"77": 1e6}), 5)) == [77] * 5  # type: ignore[dict-item]
 
 
-def test_bad_biases_are_refused(llm: Llama) -> None:
-    for bias, match in [
-        ([1], "logit_bias must be a mapping"),
-        ({N_VOCAB: 1.0}, f"token id must be an integer from 0 to {N_VOCAB - 1}"),
-        ({"x": 1.0}, "token id must be an integer"),
-        ({1: math.nan}, "logit_bias must be a finite number"),
-        ({1: math.inf}, "logit_bias must be a finite number"),
-    ]:
-        with case(bias=bias, match=match), pytest.raises(ValueError, match=match):
-            llm.generate(PROMPT, logit_bias=bias)
-
-
-def test_what_forbids_every_token_is_an_error(llm: Llama) -> None:
-    with pytest.raises(H2OError, match="no token can be drawn: logit_bias or logits_processor forbid all"):
-        text_of(llm, logit_bias=dict.fromkeys(range(N_VOCAB), -math.inf))
-
-
 # --- processors
 
 
@@ -395,20 +363,6 @@ def test_a_processor_sees_the_sequence_and_its_logits(llm: Llama) -> None:
 def test_processors_are_called_in_order(llm: Llama) -> None:
     processors = [lambda ids, logits: np.zeros_like(logits), lambda ids, logits: logits + np.eye(len(logits))[9]]
     assert next(iter(llm.generate(PROMPT, temperature=0, logits_processor=processors))) == 9
-
-
-@pytest.mark.parametrize(
-    ("processor", "match"),
-    [
-        (3, "logits_processor must be callable, a list of callables, or None"),
-        (lambda ids, logits: None, "what logits_processor returns must be an array of numbers"),
-        (lambda ids, logits: logits[1:], rf"shape \[{N_VOCAB}\], got shape \[{N_VOCAB - 1}\]"),
-        (lambda ids, logits: logits * np.nan, "must return numbers below infinity"),
-    ],
-)
-def test_bad_processors_are_refused(llm: Llama, processor: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        text_of(llm, logits_processor=processor)
 
 
 def test_what_a_processor_raises_ends_the_text(llm: Llama) -> None:
@@ -459,11 +413,3 @@ def test_logprobs_end_where_the_text_does(llm: Llama) -> None:
     )
     parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
     assert "".join(token for part in parts if part is not None for token in part["tokens"]) == "one "
-
-
-def test_logprobs_are_of_generated_tokens(llm: Llama) -> None:
-    with pytest.raises(ValueError, match="logprobs are of generated tokens: pass echo=False"):
-        llm(PROMPT, logprobs=1, echo=True)
-    with pytest.raises(ValueError, match="logprobs must be an integer from 0"):
-        llm(PROMPT, logprobs=-1)
-    assert llm(PROMPT, max_tokens=1)["choices"][0]["logprobs"] is None

@@ -277,49 +277,23 @@ def test_token_containers(dense: Llama, tokens: Any) -> None:
     np.testing.assert_array_equal(dense.logits, logits)
 
 
-def test_close_frees_and_with_closes(tiny_model: Path) -> None:
-    with open_tiny(tiny_model) as llm:
-        llm.eval([1, 2])
-    with pytest.raises(ValueError, match="closed"):
-        llm.eval([1])
-    llm.close()
-
-
 # --- kv
 
 
 def test_kv_with_h2o(llm: Llama) -> None:
-    llm.eval(random_tokens(40))
-    kv = llm.kv
-    assert (kv.n_tokens, kv.chunk_size, kv.memory_size, kv.chunk_index) == (40, S, M, 3)
-    assert kv.chunk_boundaries == [(0, 16), (16, 32), (32, 40)]
-    assert kv.layers == LAYERS
-    assert kv.memory_initialized
-    assert len(kv.history) == 2
-    for layer in LAYERS:
-        indices = kv.memory_indices(layer)
-        assert indices.shape == (N_HEAD_KV, M)
-        assert indices.dtype == np.int32
-        assert kv.scores(layer).shape == (N_HEAD_KV, 40)
-        assert kv.keys(layer).shape == kv.values(layer).shape == (N_HEAD_KV, 40, HEAD_DIM)
-        np.testing.assert_array_equal(kv.history[-1][layer], indices)
-        for head in range(N_HEAD_KV):
-            local, heavy = kv.local_window_of(layer, head), kv.heavy_hitters(layer, head)
-            assert local.tolist() == [28, 29, 30, 31]
-            assert len(heavy) == H
-            assert heavy.dtype == np.int32
-            assert sorted([*range(A), *local, *heavy]) == indices[head].tolist()
-
-
-def test_kv_before_the_second_chunk(llm: Llama) -> None:
     assert llm.kv.chunk_boundaries == []
     llm.eval(random_tokens(16))
-    assert not llm.kv.memory_initialized
-    assert llm.kv.history == []
-    assert (llm.kv.memory_indices(0) == -1).all()
-    assert llm.kv.local_window_of(0, 0).size == llm.kv.heavy_hitters(0, 0).size == 0
-    llm.eval([1])
-    assert llm.kv.memory_initialized
+    kv = llm.kv
+    assert (kv.memory_initialized, kv.history) == (False, [])
+    assert (kv.memory_indices(0) == -1).all()
+    assert kv.local_window_of(0, 0).size == kv.heavy_hitters(0, 0).size == 0
+    llm.eval(random_tokens(24))
+    assert (kv.n_tokens, kv.chunk_size, kv.memory_size, kv.chunk_index) == (40, S, M, 3)
+    assert kv.chunk_boundaries == [(0, 16), (16, 32), (32, 40)]
+    for layer, head in product(LAYERS, range(N_HEAD_KV)):
+        local, heavy = kv.local_window_of(layer, head), kv.heavy_hitters(layer, head)
+        assert local.tolist() == [28, 29, 30, 31]
+        assert sorted([*range(A), *local, *heavy]) == kv.memory_indices(layer)[head].tolist()
 
 
 def test_arrays_are_copies(llm: Llama) -> None:

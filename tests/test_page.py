@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from command_line import h2o_set
 from h2o_llama.chat._template import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
-from servers import Server, serving
+from servers import Server, ServerOf, serving
 
 if not (shutil.which("chromedriver") and (shutil.which("chromium") or shutil.which("google-chrome"))):
     pytest.skip("Chromium or its chromedriver is missing", allow_module_level=True)
@@ -23,22 +24,13 @@ pytestmark = pytest.mark.slow
 
 CHUNK = 256
 DOCUMENT = "".join(f"k{i:02}={7919 * i % 10_000:04}\n" for i in range(100))
-# The demo model would not stop, and its answers would differ. A test may set the library's content.
+OPTIONS = [*h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--parallel", "2", "--n-ctx", "4096"]
+# The demo model would not stop, and its answers would differ.
 SERVER = """
 const original = window.fetch;
 window.maxTokens = 8;
 window.asked = [];
-window.library = null;
-const json = (status, body) => new Response(JSON.stringify(body), {status});
 window.fetch = (path, options) => {
-    const [, id] = (window.library && /^h2o\\/library\\/?(.*)$/.exec(path)) ?? [];
-    if (id === "") return json(200, window.library);
-    if (id && options.method === "DELETE") {
-        const texts = window.library.texts.filter((text) => text.id !== id);
-        if (texts.length === window.library.texts.length) return json(404, {error: {message: `no text ${id}`}});
-        window.library.texts = texts;
-        return json(200, {});
-    }
     const chosen = {max_tokens: window.maxTokens, temperature: 0};
     const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), ...chosen} : null;
     if (body) window.asked.push(body.messages);
@@ -47,12 +39,9 @@ window.fetch = (path, options) => {
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("page") / "log"
-    options = [*h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--parallel", "2", "--n-ctx", "4096"]
-    with serving(log, "demo", *options) as server:
-        yield server
+@pytest.fixture
+def server(server_of: ServerOf) -> Server:
+    return server_of("demo", *OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +57,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, server: Server) -> Any:
-    server.wait_until_idle()
     return open_page(browser, server)
 
 
@@ -138,28 +126,33 @@ def ask(page: Any, question: str) -> None:
     element(page, "question").send_keys(question + "\n")
 
 
-def wait_for_answers(page: Any, n: int) -> list[str]:
-    """The facts below each answer, such as the number of tokens read."""
+def get_answers(page: Any, question: str, n: int) -> list[str]:
+    """Ask, and return the facts below each of `n` answers, such as the number of tokens read."""
 
     def facts() -> list[str]:
         return texts_of(page, "#turns .faint")
 
+    ask(page, question)
     wait(page, lambda: (len(facts()) == n and element(page, "send").is_enabled()) or text_of(page, "error"))
     assert text_of(page, "error") == ""
     return facts()
 
 
+def look(page: Any) -> None:
+    """At the kept tokens of the last answer."""
+    wait(page, lambda: element(page, "look").is_displayed())
+    element(page, "look").click()
+    wait(page, lambda: element(page, "tokens").is_displayed())
+
+
 def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path) -> None:
     read_keys(page, tmp_path)
-    ask(page, "k07=")
-    (first,) = wait_for_answers(page, 1)
+    (first,) = get_answers(page, "k07=", 1)
     assert first.startswith("Read 1,0")
     assert "cached" not in first
     assert element(page, "news").get_attribute("textContent") == f"Answer: {said(page)}"  # for screen readers
 
-    wait(page, lambda: element(page, "look").is_displayed())
-    element(page, "look").click()
-    wait(page, lambda: element(page, "tokens").is_displayed())
+    look(page)
     layer = element(page, "layer").get_attribute("value")
     (slot,) = [i for i in (0, 1) if server.get(f"/slots/{i}/h2o")["n_tokens"] > 0]
     found = server.get(f"/slots/{slot}/h2o?layer={layer}")
@@ -171,8 +164,7 @@ def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path)
     element(page, "close").click()
     assert page.switch_to.active_element == element(page, "look")
 
-    ask(page, "k31=")
-    second = wait_for_answers(page, 2)[1]
+    second = get_answers(page, "k31=", 2)[1]
     assert "tokens were cached, which saved about" in second
     assert int(second.split()[1]) < 200
 
@@ -194,8 +186,7 @@ def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> 
     assert not element(page, "stop").is_enabled()
     assert text_of(page, "error") == ""
     server.wait_until_idle()
-    ask(page, "k31=")
-    wait_for_answers(page, 1)
+    get_answers(page, "k31=", 1)
 
 
 def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: Server, tmp_path: Path) -> None:
@@ -211,15 +202,12 @@ def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: S
         assert len(texts_of(page, "#conversations li")) == n + 1
         read_keys(page, tmp_path)
     page.execute_script("window.maxTokens = 8")
-    ask(page, "k31=")
-    wait_for_answers(page, 1)
+    get_answers(page, "k31=", 1)
     roles = [[message["role"] for message in messages] for messages in asked(page)]
     assert roles == [["system", "user"]] * 3
 
 
-def test_what_is_wrong_is_said(page: Any, tmp_path: Path) -> None:
-    read(page, tmp_path / "binary.txt", b"a\0b")
-    wait(page, lambda: "binary.txt is neither text nor PDF" in text_of(page, "error"))
+def test_a_document_that_is_too_long(page: Any, tmp_path: Path) -> None:
     read(page, tmp_path / "too long.txt", DOCUMENT * 6)
     wait(page, lambda: text_of(page, "size") == "5,400 tokens")
     ask(page, "k07=")
@@ -231,15 +219,13 @@ def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: P
     """And the server finds its text."""
     read(page, tmp_path / "keys.txt", DOCUMENT[90:] + DOCUMENT[:90])  # not read before
     wait(page, lambda: text_of(page, "size") == "900 tokens")
-    ask(page, "k07=")
-    wait_for_answers(page, 1)
+    get_answers(page, "k07=", 1)
     (first,) = asked(page)
     before = text_of(page, "turns"), text_of(page, "documents")
     page.refresh()
     wait_for_server(page)
     wait(page, lambda: (text_of(page, "turns"), text_of(page, "documents")) == before)
-    ask(page, "k31=")
-    assert "tokens were cached, which saved about" in wait_for_answers(page, 2)[1]
+    assert "tokens were cached, which saved about" in get_answers(page, "k31=", 2)[1]
     (second,) = asked(page)
     answer = {"role": "assistant", "content": before[0].split("Answer\n")[1].split("\nRead ")[0]}
     assert [*first, answer, {"role": "user", "content": "k31="}] == second
@@ -268,13 +254,11 @@ def test_conversations_are_listed_opened_and_deleted(page: Any, tmp_path: Path) 
     titles = "#conversations .name"
     read_keys(page, tmp_path)
     wait(page, lambda: texts_of(page, titles) == ["keys.txt"])
-    ask(page, "k07=")
-    wait_for_answers(page, 1)
+    get_answers(page, "k07=", 1)
     first = text_of(page, "turns")
     click(page, "#again")
     wait(page, lambda: text_of(page, "documents") == "")
-    ask(page, "Another one?")
-    wait_for_answers(page, 1)
+    get_answers(page, "Another one?", 1)
     assert texts_of(page, titles) == ["Another one?", "k07="]
 
     click(page, "#conversations li:nth-child(2) .name")
@@ -300,8 +284,7 @@ def test_conversations_are_listed_opened_and_deleted(page: Any, tmp_path: Path) 
 
 def test_several_documents(page: Any, tmp_path: Path) -> None:
     read_keys(page, tmp_path)
-    ask(page, "k07=")
-    wait_for_answers(page, 1)
+    get_answers(page, "k07=", 1)
     assert element(page, "fixed").is_displayed()
     assert texts_of(page, "#documents button") == [""]
 
@@ -314,8 +297,7 @@ def test_several_documents(page: Any, tmp_path: Path) -> None:
     click(page, "[aria-label='Remove Some pasted text.']")
     wait(page, lambda: text_of(page, "size") == "908 tokens in 2 documents")
     element(page, "text").send_keys("The last one.")  # taken with the question
-    ask(page, "k31=")
-    assert "tokens were cached" in wait_for_answers(page, 1)[0]  # all of the first document
+    assert "tokens were cached" in get_answers(page, "k31=", 1)[0]  # all of the first document
     (one, _), (several, question) = asked(page)
     assert one["content"] == ABOUT_A_DOCUMENT + DOCUMENT  # as `h2o-llama chat` has it in its library
     assert several["content"] == (
@@ -341,8 +323,7 @@ def test_pdf(page: Any) -> None:
     # a file of the page has the meaning of the second one's codes
     drop(page, a_pdf=pdf(["one\ntwo", "", "three"]), b_pdf=pdf(["中文"], CHINESE, "gbk"))
     wait(page, lambda: text_of(page, "size").endswith("in 2 documents"))
-    ask(page, "What?")
-    wait_for_answers(page, 1)
+    get_answers(page, "What?", 1)
     text = asked(page)[0][0]["content"].removeprefix(ABOUT_A_DOCUMENT)
     assert text.split("\n\nThat was a.pdf. This is b.pdf:\n\n") == [
         "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n",
@@ -350,62 +331,51 @@ def test_pdf(page: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        pytest.param(pdf(["", ""]), "a.pdf has no text, only images. Run a text recognition (OCR) on it first."),
-        pytest.param(pdf(["one"])[:200], "a.pdf is damaged. Open it in a PDF viewer and save it again."),
-        pytest.param(b"no PDF", "a.pdf is damaged. Open it in a PDF viewer and save it again."),
-        pytest.param(
-            pdf(["one"], trailer=ENCRYPTED), "a.pdf is encrypted. Save it without a password first.", id="encrypted"
-        ),
-    ],
-)
-def test_pdf_without_text_to_read(page: Any, tmp_path: Path, data: bytes, message: str) -> None:
-    read(page, tmp_path / "a.pdf", data)
-    wait(page, lambda: text_of(page, "error") == message)
-    assert text_of(page, "documents") == ""
+def test_files_that_cannot_be_read(page: Any, tmp_path: Path) -> None:
+    for name, data, message in (
+        ("binary.txt", b"a\0b", " is neither text nor PDF"),
+        ("a.pdf", pdf(["", ""]), " has no text, only images. Run a text recognition (OCR) on it first."),
+        ("b.pdf", pdf(["one"])[:200], " is damaged. Open it in a PDF viewer and save it again."),
+        ("c.pdf", b"no PDF", " is damaged. Open it in a PDF viewer and save it again."),
+        ("d.pdf", pdf(["one"], trailer=ENCRYPTED), " is encrypted. Save it without a password first."),
+    ):
+        read(page, tmp_path / name, data)
+        wait(page, lambda said=name + message: said in text_of(page, "error"))
+        assert text_of(page, "documents") == ""
 
 
-def test_the_library(page: Any, tmp_path: Path) -> None:
-    assert not element(page, "library").is_displayed()  # the server has none
-    read_keys(page, tmp_path)
-    used = "2026-01-02T03:04:05+00:00"
-    library = {
-        "n_bytes": 2_000_000_000,
-        "limit_bytes": 8_000_000_000,
-        "texts": [
-            {"id": "a1", "name": DOCUMENT[:40].replace("\n", " ") + "…", "n_tokens": 950, "n_bytes": 5e6, "used": used},
-            {"id": "b2", "name": "Of another browser", "n_tokens": 12_345, "n_bytes": 1.5e9, "used": used},
-        ],
-    }
-    page.execute_script("window.library = arguments[0]", library)
-    ask(page, "k07=")
-    wait_for_answers(page, 1)
-    wait(page, lambda: element(page, "library").is_displayed())
-    assert text_of(page, "used-text") == "2.0 GB of 8.0 GB used"
-    assert float(element(page, "used").get_attribute("value")) == 2e9
-    assert "12,345 tokens, 1.5 GB, used Jan 2, 2026" in texts_of(page, "#texts li")[1]
+def test_the_library(browser: Any, tmp_path: Path) -> None:
+    with serving(tmp_path / "log", "demo", *OPTIONS, library=tmp_path / "library") as server:
+        page = open_page(browser, server)
+        read_keys(page, tmp_path)
+        get_answers(page, "k07=", 1)
+        server.complete("Of another browser. " * 20, 1)
+        wait(page, lambda: len(server.get("/h2o/library")["texts"]) == 2)
+        page.refresh()
+        wait_for_server(page)
+        wait(page, lambda: len(texts_of(page, "#texts li")) == 2)
+        assert re.fullmatch(r"[\d.]+ .B of [\d.]+ .B used", text_of(page, "used-text"))
+        assert float(element(page, "used").get_attribute("value")) == server.get("/h2o/library")["n_bytes"]
+        assert re.search(r"Of another browser.*\s400 tokens, [\d.]+ .B, used \w+ \d+", texts_of(page, "#texts li")[0])
 
-    assert len(page.find_elements("css selector", "#texts button.name")) == 1
-    click(page, "#texts button.name")
-    wait(page, lambda: text_of(page, "turns") == "")
-    assert text_of(page, "documents").startswith("keys.txt")
-    ask(page, "k31=")
-    wait_for_answers(page, 1)
-    assert asked(page)[0][0] == asked(page)[1][0]
+        assert len(page.find_elements("css selector", "#texts button.name")) == 1
+        click(page, "#texts button.name")
+        wait(page, lambda: text_of(page, "turns") == "")
+        assert text_of(page, "documents").startswith("keys.txt")
+        get_answers(page, "k31=", 1)
+        assert asked(page)[0][0]["content"] == ABOUT_A_DOCUMENT + DOCUMENT
 
-    click(page, "#texts [aria-label='Delete Of another browser']")
-    wait(page, lambda: len(texts_of(page, "#texts li")) == 1)
-    page.execute_script("window.library.texts = []")  # another window deletes
-    click(page, "#texts [aria-label^='Delete']")
-    wait(page, lambda: text_of(page, "library-error") == "no text a1")
-    wait(page, lambda: texts_of(page, "#texts li") == [])
+        click(page, "#texts [aria-label^='Delete Of another browser']")
+        wait(page, lambda: not any("another browser" in text for text in texts_of(page, "#texts li")))
+        for text in server.get("/h2o/library")["texts"]:  # another window deletes
+            assert server.request("DELETE", f"/h2o/library/{text['id']}")[0] == 200
+        click(page, "#texts [aria-label^='Delete']")
+        wait(page, lambda: text_of(page, "library-error"))
+        wait(page, lambda: texts_of(page, "#texts li") == [])
 
 
 def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
-    options = [*h2o_set(chunk_size=CHUNK, local_window=30, heavy_budget=30), "--api-key", "k"]
-    with serving(tmp_path / "log", "demo", *options) as server:
+    with serving(tmp_path / "log", "demo", *OPTIONS, "--api-key", "k") as server:
         paths = {"/": 200, "/app/main.js": 200, "/app/pdfjs/pdf.mjs": 200, "/props": 401, "/application": 401}
         paths["/app/../props"] = 404
         assert {path: server.request("GET", path)[0] for path in paths} == paths
@@ -437,10 +407,7 @@ def test_nothing_runs_or_is_fetched_but_the_page(page: Any, tmp_path: Path) -> N
 
 def test_markup_in_a_text_is_text(page: Any, tmp_path: Path) -> None:
     read(page, tmp_path / "markup.txt", "<img src=x onerror=document.title='run'> " + DOCUMENT)
-    ask(page, "<b>k07=</b>")
-    wait_for_answers(page, 1)
-    wait(page, lambda: element(page, "look").is_displayed())
-    element(page, "look").click()
-    wait(page, lambda: element(page, "tokens").is_displayed())
+    get_answers(page, "<b>k07=</b>", 1)
+    look(page)
     assert page.title == "h2o-llama"
     assert "<b>k07=</b>" in text_of(page, "turns")

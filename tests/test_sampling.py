@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,24 @@ import pytest
 
 import models
 from chats import log_softmax
-from h2o_llama import Llama
-from inputs import random_tokens
+from compare import case
+from h2o_llama import Llama, Sampling
+from inputs import Opened, random_tokens
 
 PROMPT = random_tokens(12)
+PAST = random_tokens(64, n_vocab=20)
+"""As many as penalties look at."""
 # Everything off: the softmax of the logits.
 PLAIN: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
-@pytest.fixture(scope="module")
-def llm(tiny_model: Path) -> Iterator[Llama]:
-    with Llama(tiny_model, n_ctx=2048, n_batch=64, n_ubatch=16, n_threads=1, h2o=None) as llm:
-        yield llm
+def open_dense(path: Path, **kwargs: Any) -> Llama:
+    return Llama(path, n_ctx=2048, n_batch=64, n_ubatch=16, n_threads=1, h2o=None, **kwargs)
+
+
+@pytest.fixture
+def llm(opened: Opened, tiny_model: Path) -> Llama:
+    return opened("llm", open_dense, tiny_model)
 
 
 def generate(llm: Llama, n: int, **sampling: Any) -> list[int]:
@@ -31,109 +36,124 @@ def generate(llm: Llama, n: int, **sampling: Any) -> list[int]:
     return list(itertools.islice(llm.generate(PROMPT, **sampling), n))
 
 
-def first_logits(llm: Llama) -> Any:
+def generated_logits(llm: Llama, tokens: list[int]) -> Any:
+    """The logits that each of these tokens was drawn from."""
     llm.reset()
-    llm.eval(PROMPT)
-    return llm.logits[0].astype(np.float64)
-
-
-def draws(llm: Llama, n: int, **sampling: Any) -> Any:
-    """Counts [n_vocab] of the first token over n seeds; the end of the text counts as EOS."""
-    counts = np.zeros(models.N_VOCAB)
-    for seed in range(n):
-        token = generate(llm, 1, seed=seed, **sampling)
-        counts[token[0] if token else models.EOS] += 1
-    return counts
+    llm.eval(PROMPT + tokens, logits="all")
+    return llm.logits[len(PROMPT) - 1 : -1].astype(np.float64)
 
 
 def test_temperature_0_is_greedy(llm: Llama) -> None:
     tokens = generate(llm, 10, temperature=0)
-    llm.reset()
-    llm.eval(PROMPT + tokens, logits="all")
-    assert tokens == llm.logits[len(PROMPT) - 1 : -1].argmax(axis=1).tolist()
+    assert tokens == generated_logits(llm, tokens).argmax(axis=1).tolist()
 
 
-def test_a_seed_repeats_itself(llm: Llama) -> None:
+def test_seeds(tiny_model: Path, llm: Llama) -> None:
+    """A seed repeats itself; that of the model is the default."""
     sampling = PLAIN | {"temperature": 2.0}
-    assert generate(llm, 10, seed=5, **sampling) == generate(llm, 10, seed=5, **sampling)
-    assert generate(llm, 10, seed=5, **sampling) != generate(llm, 10, seed=6, **sampling)
+    fives, sixes = (generate(llm, 10, seed=seed, **sampling) for seed in (5, 6))
+    assert fives == generate(llm, 10, seed=5, **sampling) != sixes
     assert generate(llm, 10, **sampling) != generate(llm, 10, **sampling)
-
-
-def test_seed_of_the_model_is_the_default(tiny_model: Path, llm: Llama) -> None:
-    sampling = PLAIN | {"temperature": 2.0}
-    with Llama(tiny_model, n_ctx=256, n_batch=64, n_ubatch=16, n_threads=1, h2o=None, seed=5) as seeded:
-        assert generate(seeded, 10, **sampling) == generate(llm, 10, seed=5, **sampling)
-        assert generate(seeded, 10, seed=6, **sampling) == generate(llm, 10, seed=6, **sampling)
+    with open_dense(tiny_model, seed=5) as seeded:
+        assert (generate(seeded, 10, **sampling), generate(seeded, 10, seed=6, **sampling)) == (fives, sixes)
         text = seeded("Hello", max_tokens=10, **sampling)["choices"]
         assert text == llm("Hello", max_tokens=10, seed=5, **sampling)["choices"]
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 3.0])
-def test_frequencies_are_the_softmax(llm: Llama, temperature: float) -> None:
-    n = 800
-    p = np.exp(log_softmax(first_logits(llm) / temperature))
-    counts = draws(llm, n, **(PLAIN | {"temperature": temperature}))
-    is_text = np.arange(models.N_VOCAB) < models.N_BYTES
-    likely = is_text & (p * n > 20)
-    assert likely.any()
-    # Five standard deviations of a binomial.
-    np.testing.assert_array_less(np.abs(counts - n * p)[likely], 5 * np.sqrt(n * p * (1 - p))[likely])
+def probabilities(logits: Any, **options: Any) -> Any:
+    """The reference: of the next token after PAST, by the options of `Sampling`."""
+    if (chance := options.pop("xtc_probability", 1)) < 1:
+        parts = (probabilities(logits, **options), probabilities(logits, **options | {"xtc_threshold": 1}))
+        return chance * parts[0] + (1 - chance) * parts[1]
+    logits, counts = logits.astype(np.float64), np.bincount(PAST, minlength=len(logits))
+    for token, bias in options.get("logit_bias", {}).items():
+        logits[token] += bias
+    penalty = np.where(counts > 0, options.get("repeat_penalty", 1), 1)
+    logits = np.where(logits > 0, logits / penalty, logits * penalty)
+    logits -= counts * options.get("frequency_penalty", 0) + (counts > 0) * options.get("presence_penalty", 0)
+
+    def keep(order: Any, n: int) -> None:
+        logits[order[max(n, 1) :]] = -np.inf
+
+    def sorted_by(key: Any) -> tuple[Any, Any]:
+        order = np.argsort(key, kind="stable")
+        return order, np.cumsum(np.exp(log_softmax(logits))[order])
+
+    keep(sorted_by(-logits)[0], options.get("top_k") or len(logits))
+    information = np.minimum(-log_softmax(logits), 1e9)
+    order, total = sorted_by(np.abs(information - (np.exp(-information) * information).sum()))
+    keep(order, np.searchsorted(total, options.get("typical_p", 1)) + 1)
+    order, total = sorted_by(-logits)
+    keep(order, np.searchsorted(total, options.get("top_p", 1)) + 1)
+    p = np.exp(log_softmax(logits))
+    logits[p < options.get("min_p", 0) * p.max()] = -np.inf
+    order, _ = sorted_by(-logits)
+    p = np.exp(log_softmax(logits))
+    logits[order[: max((p >= options.get("xtc_threshold", 1)).sum() - 1, 0)]] = -np.inf
+    logits /= options.get("temperature", 1)
+    if "grammar" in options:  # of the letters a to f
+        logits[np.setdiff1d(np.arange(len(logits)), range(ord("a"), ord("g")))] = -np.inf
+    return np.exp(log_softmax(logits))
 
 
-@pytest.mark.parametrize("name", ["top_k", "top_p", "min_p"])
-def test_truncation_keeps_the_right_tokens(llm: Llama, name: str) -> None:
-    p = np.exp(log_softmax(first_logits(llm)))
-    order = np.argsort(-p)
-    n_kept = {
-        "top_k": 3,
-        "top_p": int(np.searchsorted(np.cumsum(p[order]), 0.6)) + 1,
-        "min_p": int((p >= 0.3 * p.max()).sum()),
-    }[name]
-    assert 1 < n_kept < models.N_VOCAB
-    counts = draws(llm, 300, **(PLAIN | {name: {"top_k": 3, "top_p": 0.6, "min_p": 0.3}[name]}))
-    drawn = set(np.flatnonzero(counts).tolist())
-    assert drawn <= set(order[:n_kept].tolist())
-    assert len(drawn) > 1
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"temperature": temperature} for temperature in (0.7, 1.0, 3.0)),
+        {"top_k": 3},
+        {"top_p": 0.6},
+        {"min_p": 0.3},
+        {"typical_p": 0.4},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.05},
+        {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+        {"logit_bias": {7: 3.0, 9: -np.inf}},
+        {"repeat_penalty": 2.0},
+        {"frequency_penalty": 0.5},
+        {"presence_penalty": -2.0},
+        {"grammar": "root ::= [a-f] root"},
+        {"top_k": 50, "top_p": 0.9, "min_p": 0.02, "temperature": 1.5, "presence_penalty": 1.0},
+    ],
+    ids=str,
+)
+def test_tokens_have_the_probabilities_of_the_reference(llm: Llama, rng: Any, options: dict[str, Any]) -> None:
+    n = 3000
+    logits = (2 * rng.normal(size=models.N_VOCAB)).astype(np.float32)
+    expected = probabilities(logits, **options)
+    sampler = Sampling(**(PLAIN | options), seed=1).make_sampler(llm.model._handle)
+    counts = np.zeros(models.N_VOCAB)
+    for _ in range(n):
+        sampler.accept(np.array(PAST, np.int32))
+        counts[sampler._core.sample_from(logits)] += 1
+    assert not counts[expected == 0].any()
+    # Five standard deviations of a binomial, or of Poisson's law for rare tokens.
+    bound = 5 * np.sqrt(np.maximum(n * expected * (1 - expected), 1))
+    np.testing.assert_array_less(np.abs(counts - n * expected), bound)
 
 
-def test_typical_tokens_are_nearest_to_the_entropy(llm: Llama) -> None:
-    p = np.exp(log_softmax(first_logits(llm)))
-    order = np.argsort(np.abs(-np.log(p) - (-p * np.log(p)).sum()))
-    n_kept = int(np.searchsorted(np.cumsum(p[order]), 0.4, side="right")) + 1
-    assert 1 < n_kept < models.N_VOCAB
-    drawn = set(np.flatnonzero(draws(llm, 300, **(PLAIN | {"typical_p": 0.4}))).tolist())
-    assert drawn <= set(order[:n_kept].tolist())
-    assert len(drawn) > 1
-
-
-def test_xtc_drops_the_most_probable(llm: Llama) -> None:
-    """But the least probable of those above the threshold; or, with a probability of 0.5, half the time."""
-    bias = {10: 100.0, 20: 101.0, 30: 102.0}  # 0.09, 0.24 and 0.67 of the whole, but for the logits themselves
-    logits = first_logits(llm)
-    exact = {token: value - logits[token] for token, value in bias.items()}
-    xtc = PLAIN | {"logit_bias": exact, "xtc_threshold": 0.2}
-    assert set(np.flatnonzero(draws(llm, 60, **xtc, xtc_probability=1.0))) == {10, 20}
-    assert set(np.flatnonzero(draws(llm, 60, **xtc, xtc_probability=0.5))) == {10, 20, 30}
+def test_penalties_count_the_prompt_and_what_was_generated(llm: Llama) -> None:
+    plain = generate(llm, 40, temperature=0)
+    assert len(set(PROMPT + plain)) < len(set(PROMPT)) + len(plain)
+    tokens = generate(llm, 40, temperature=0, presence_penalty=1e6)
+    assert len(set(PROMPT + tokens)) == len(set(PROMPT)) + len(tokens)
 
 
 def test_dry_ends_repetitions(llm: Llama) -> None:
     """A breaker within the repetition, or a longer one allowed, lets it continue."""
     repeated = [ord(c) for c in "abcd:efg"]
-    sampling: dict[str, Any] = {"temperature": 0, "logit_bias": {ord("g"): 1000.0}, "dry_allowed_length": 3}
-
-    def next_after(prompt: list[int], **options: Any) -> int:
-        llm.reset()
-        return next(llm.generate(prompt, **(sampling | options)))
-
     twice = repeated + repeated[:-1]  # g comes next
-    assert next_after(twice) == ord("g")
-    assert next_after(twice, dry_multiplier=1e6) == ord("g")  # only "ef" comes after the breaker
-    assert next_after(twice, dry_multiplier=1e6, dry_sequence_breakers=[]) != ord("g")
-    assert next_after(twice, dry_multiplier=1e6, dry_allowed_length=8, dry_sequence_breakers=[]) == ord("g")
     far = twice[:8] + [ord("x")] * 200 + twice[8:]
-    assert next_after(far, dry_multiplier=1e6, dry_sequence_breakers=[]) != ord("g")
-    assert next_after(far, dry_multiplier=1e6, dry_sequence_breakers=[], dry_penalty_last_n=100) == ord("g")
+    for prompt, options, ends in (
+        (twice, {}, False),
+        (twice, {"dry_multiplier": 1e6}, False),  # only "ef" comes after the breaker
+        (twice, {"dry_multiplier": 1e6, "dry_sequence_breakers": []}, True),
+        (twice, {"dry_multiplier": 1e6, "dry_sequence_breakers": [], "dry_allowed_length": 8}, False),
+        (far, {"dry_multiplier": 1e6, "dry_sequence_breakers": []}, True),
+        (far, {"dry_multiplier": 1e6, "dry_sequence_breakers": [], "dry_penalty_last_n": 100}, False),
+    ):
+        sampling: dict[str, Any] = {"temperature": 0, "logit_bias": {ord("g"): 1000.0}, "dry_allowed_length": 3}
+        llm.reset()
+        with case(prompt=prompt, options=options):
+            assert (next(llm.generate(prompt, **(sampling | options))) != ord("g")) == ends
 
 
 @pytest.mark.parametrize("mode", [1, 2])
@@ -144,27 +164,15 @@ def test_mirostat_aims_at_its_information(llm: Llama, mode: int) -> None:
     bits = []
     for tau in (1.0, 4.0):
         tokens = generate(llm, 300, **sampling, mirostat_tau=tau, logit_bias={models.EOS: -np.inf})
-        llm.reset()
-        llm.eval(PROMPT + tokens, logits="all")
-        logits = llm.logits[len(PROMPT) - 1 : -1].astype(np.float64)
+        logits = generated_logits(llm, tokens)
         bits.append(np.mean([-log_softmax(row)[t] / np.log(2) for row, t in zip(logits, tokens, strict=True)]))
     assert bits[0] < bits[1] - 0.5, bits
-
-
-@pytest.mark.parametrize("penalty", [{"repeat_penalty": 1e6}, {"frequency_penalty": 1e6}, {"presence_penalty": 1e6}])
-def test_penalties_forbid_what_was_there(llm: Llama, penalty: dict[str, float]) -> None:
-    """The prompt counts too, so greedy generation finds a new token every time."""
-    plain = generate(llm, 40, temperature=0)
-    assert len(set(PROMPT + plain)) < len(set(PROMPT)) + len(plain)
-    tokens = generate(llm, 40, temperature=0, **penalty)
-    assert len(set(PROMPT + tokens)) == len(set(PROMPT)) + len(tokens)
 
 
 def test_the_end_of_the_text_ends_generation(llm: Llama) -> None:
     """Uniform draws hit one of the tokens that end a text soon; it is not given out, nor put into the sequence."""
     sampling = PLAIN | {"temperature": 1e6}
-    llm.reset()
-    tokens = list(llm.generate(PROMPT, seed=1, **sampling))
+    tokens = generate(llm, llm.n_ctx, seed=1, **sampling)
     assert 0 < len(tokens) < llm.n_ctx - len(PROMPT)
     assert models.EOS not in tokens
     assert llm.n_tokens == len(PROMPT) + len(tokens)

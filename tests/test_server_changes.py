@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from adapters import random_adapter
 from command_line import assert_one_line_error, h2o_set, invoke
 from h2o_llama import H2OConfig, Llama
 from inputs import ModelByName, random_tokens
-from servers import Server, serving
+from servers import Server, ServerOf, serving
 
 pytestmark = pytest.mark.slow
 
@@ -54,14 +53,13 @@ def adapters(model: Path, folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module", params=["on", "off"])
 def served(
-    request: pytest.FixtureRequest, folder: Path, model: Path, adapters: list[Path]
-) -> Iterator[tuple[Server, bool]]:
+    request: pytest.FixtureRequest, server_of: ServerOf, folder: Path, model: Path, adapters: list[Path]
+) -> tuple[Server, bool]:
     """A server of two slots with two adapters, the second with scale 0 at first; and whether H2O is on."""
     lora = ["--lora", adapters[0], "--lora", f"{adapters[1]}:0"]
     off = ["--h2o", "off"] if request.param == "off" else []
     saved = ["--parallel", "2", "--slot-save-path", folder]
-    with serving(folder / "log", model, *OPTIONS, *lora, *off, *saved) as server:
-        yield server, request.param == "on"
+    return server_of(model, *OPTIONS, *lora, *off, *saved), request.param == "on"
 
 
 def set_scales(server: Server, *scales: float) -> None:

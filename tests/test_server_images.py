@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import models
 from chats import open_chat, user
 from command_line import h2o_set
 from h2o_llama import H2OConfig
-from projectors import about, image_part, picture, png, write_projector
-from servers import Server, serving
+from projectors import about, image_part, picture, png
+from servers import Server, ServerOf, serving
 
 pytestmark = pytest.mark.slow
 
@@ -48,19 +46,17 @@ def chat(server: Server, messages: list[Any], **options: Any) -> Any:
     return server.chat(messages, 8, logprobs=True, logit_bias=[[i, False] for i in NO_TEXT], **options)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("images")
-
-
 @pytest.fixture(scope="module", params=SERVED)
 def served(
-    request: pytest.FixtureRequest, chat_model: Path, mmproj: Path, folder: Path
-) -> Iterator[tuple[Server, str]]:
+    request: pytest.FixtureRequest,
+    server_of: ServerOf,
+    chat_model: Path,
+    mmproj: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Server, str]:
     common = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "512"]
-    common += ["--mmproj", mmproj, "--slot-save-path", folder]
-    with serving(folder / f"{request.param}.log", chat_model, *common, *SERVED[request.param][0]) as server:
-        yield server, request.param
+    common += ["--mmproj", mmproj, "--slot-save-path", tmp_path_factory.mktemp("images")]
+    return server_of(chat_model, *common, *SERVED[request.param][0]), request.param
 
 
 def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmproj: Path) -> None:
@@ -140,15 +136,3 @@ def test_images_from_elsewhere(chat_model: Path, mmproj: Path, tmp_path: Path) -
         with pytest.raises(BlockingIOError):
             listener.accept()  # nobody was there
         assert server.chat([image("file://a.png")], 1)["usage"]["completion_tokens"] == 1
-
-
-def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: Path) -> None:
-    """With the reason, when the server starts; not without H2O."""
-    projector = write_projector(tmp_path / "gemma3.gguf", models.ONE_LAYER.n_embd, "gemma3")
-    options = [chat_model, "--threads", "1", "--n-ctx", "512", "--mmproj", projector]
-    reason = "H2O does not work with this model's images, whose parts attend to each other both ways"
-    server = serving(tmp_path / "log", *options, *h2o_set(chunk_size=S))
-    with pytest.raises(AssertionError, match=f"(?s)ended with 1: .*{reason}"), server:
-        pass
-    with serving(tmp_path / "log", *options, "--h2o", "off") as server:
-        assert server.chat([about("What is this?", A)], 1)["usage"]["completion_tokens"] == 1

@@ -23,25 +23,14 @@ from chats import user
 from command_line import assert_one_line_error, h2o_set, invoke
 from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
-from h2o_llama._demo.document import standard_library_text
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
-from servers import Server, serving
+from servers import DOCUMENT, OTHER, SETTINGS, S, Server, serving
 
 pytestmark = pytest.mark.slow
 
-S = 64
-TEXT = standard_library_text(6000).decode()
-DOCUMENT, OTHER = TEXT[:900], TEXT[2000:2700]
-"""A token for each character, and no multiple of S."""
 QUESTION, SECOND = "\nWhat is the first word, please?", "\nAnd which one is the very last?"
 OPTIONS = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "2048"]
-SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
-    "keep": ([], {}),
-    "evict": (["--evict"], {"evict": True}),
-    "cold": (["--evict", "--cold-store", "memory"], {"evict": True, "cold_store": "memory"}),
-    "off": (["--h2o", "off"], None),
-}
 
 
 @pytest.fixture
@@ -78,13 +67,6 @@ def wait_for(is_true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def kill_when_written(server: Server, n_texts: int = 1) -> None:
-    """Kill the server as soon as it has `n_texts` texts."""
-    wait_for(lambda: len(texts(server)) == n_texts)
-    server.process.kill()
-    server.process.wait()
-
-
 def n_known(answer: Any) -> int:
     n: int = answer["timings"]["cache_n"]
     return n
@@ -112,43 +94,38 @@ def n_left(prompt: str | list[int]) -> int:
     return (len(prompt) - 1) % H2OConfig().tile + 1
 
 
-@pytest.mark.parametrize("name", ["keep", "cold"])
-def test_a_text_outlives_a_server_that_is_killed(serve: Any, name: str) -> None:
-    """It answers as one that has read all of it, and reads no more than the end again."""
-    options, _ = SETTINGS[name]
-    prompt, second = DOCUMENT + QUESTION, DOCUMENT + SECOND
-    with serve(*options) as server:
-        first = server.complete(prompt)
-        expected = server.complete(second, cache_prompt=False)["content"]
-        kill_when_written(server)
-    with serve(*options) as server:
-        again = server.complete(prompt)
-        n_again = n_left(prompt) if name == "keep" else 4
-        assert n_known(again) == len(prompt) - n_again
-        assert again["content"] == first["content"]
-        kill_when_written(server)
-    with serve(*options) as server:  # the document and another question in the same message
-        other = server.complete(second)
-        assert n_known(other) >= len(second) - 64
-        assert other["content"] == expected
-
-
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["keep", "evict", "cold", "dense"])
 def test_python_and_the_server_share_a_library(serve: Any, library: Library, name: str) -> None:
+    """It answers as one that has read all of it, and reads no more than the end again."""
     options, settings = SETTINGS[name]
     parting = 0 if name == "evict" else 5 * S  # tokens that a text which differs later can reuse
     h2o = None if settings is None else H2OConfig(chunk_size=S, **settings)
-    sizes: dict[str, Any] = {"n_ctx": 2048, "n_batch": S, "n_threads": 1}
-    with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
-        told = llm(DOCUMENT + QUESTION, max_tokens=16, temperature=0)["choices"][0]["text"]
+    prompt, second = DOCUMENT + QUESTION, DOCUMENT + SECOND
+
+    def open_llama(library: Library | None = library) -> Llama:
+        return Llama(demo_model_path(), h2o=h2o, library=library, n_ctx=2048, n_batch=S, n_threads=1)
+
+    with open_llama() as llm:
+        told = llm(prompt, max_tokens=16, temperature=0)["choices"][0]["text"]
+    with open_llama(None) as llm:
+        other = llm(second, max_tokens=16, temperature=0)["choices"][0]["text"]
     with serve(*options) as server:
-        answer = server.complete(DOCUMENT + QUESTION)
-        assert n_known(answer) >= len(DOCUMENT + QUESTION) - 64
+        answer = server.complete(prompt)
+        assert n_known(answer) >= len(prompt) - 64
         assert answer["content"] == told
         server.complete(OTHER + QUESTION)
         wait_for(lambda: len(texts(server)) == 2)
+        server.process.kill()
+        server.process.wait()
+    with serve(*options) as server:
+        n_again = {"keep": n_left(prompt), "cold": 4}.get(name, 64)
+        assert n_known(server.complete(prompt)) >= len(prompt) - n_again
+    with serve(*options) as server:  # the document and another question in the same message
+        answer = server.complete(second)
+        assert n_known(answer) >= (0 if name == "evict" else len(second) - 64)
+        assert answer["content"] == other
     for tokens, least in ((OTHER + QUESTION, len(OTHER + QUESTION) - 64), (OTHER[: 5 * S + 7] + DOCUMENT, parting)):
-        with Llama(demo_model_path(), h2o=h2o, library=library, **sizes) as llm:
+        with open_llama() as llm:
             llm.eval(llm.tokenize(tokens))
             assert llm.n_cached >= least
 
