@@ -21,8 +21,9 @@ static void assert_rows(const struct ggml_tensor * t) {
     GGML_ASSERT(t->ne[3] == 1 && "k and v have three dimensions");
 }
 
-static bool is_list_of(const struct ggml_tensor * t, enum ggml_type type, int64_t n) {
-    return t->type == type && ggml_is_contiguous(t) && t->ne[0] == n;
+static bool has_shape(const struct ggml_tensor * t, enum ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2) {
+    return t->type == type && ggml_is_contiguous(t) && t->ne[0] == ne0 && t->ne[1] == ne1 && t->ne[2] == ne2 &&
+        t->ne[3] == 1;
 }
 
 static void assert_extra(
@@ -39,19 +40,17 @@ static void assert_extra(
 
     const int64_t n_tiles = (q->ne[1] + extra->offset + extra->tile - 1)/extra->tile;
 
-    GGML_ASSERT(rows->ne[0] > 0 && is_list_of(rows, GGML_TYPE_I32, rows->ne[0]) && "rows are contiguous");
-    GGML_ASSERT(rows->ne[1] == n_tiles && rows->ne[3] == 1 && "every tile has a list");
+    GGML_ASSERT(rows->ne[0] > 0 && has_shape(rows, GGML_TYPE_I32, rows->ne[0], n_tiles, rows->ne[2]) &&
+            "every tile has a list");
     GGML_ASSERT((rows->ne[2] == 1 || rows->ne[2] == k->ne[2]) && "a list is of all heads or of one");
-    if (extra->first) {
-        GGML_ASSERT(is_list_of(extra->first, GGML_TYPE_I32, rows->ne[0]) && "each row has a first query");
-        GGML_ASSERT(extra->first->ne[1] == n_tiles && ggml_is_matrix(extra->first) && "of all heads alike");
-    }
+    GGML_ASSERT((!extra->first || has_shape(extra->first, GGML_TYPE_I32, rows->ne[0], n_tiles, 1)) &&
+            "each row has a first query, for all heads alike");
     if (extra->source) {
         GGML_ASSERT(extra->n_source > 0 && "row 0 is read");
         GGML_ASSERT(k->nb[2]*k->ne[2] <= k->nb[1] && v->nb[2]*v->ne[2] <= v->nb[1] &&
                 "the heads of a row stand together");
-        GGML_ASSERT(is_list_of(extra->source, GGML_TYPE_I8,
-                ggml_h2o_attn_source_offsets(k, v, extra->n_source).size) && "all of its rows");
+        GGML_ASSERT(has_shape(extra->source, GGML_TYPE_I8,
+                ggml_h2o_attn_source_offsets(k, v, extra->n_source).size, 1, 1) && "all of its rows");
     }
 }
 
@@ -83,19 +82,10 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
         GGML_ASSERT(rows->type == GGML_TYPE_I32 && rows->nb[0] == sizeof(int32_t) && "a head's rows are contiguous");
         GGML_ASSERT(rows->ne[1] == n_head_kv && ggml_is_matrix(rows) && "each head has rows");
     }
-    if (first) {
-        GGML_ASSERT(is_list_of(first, GGML_TYPE_I32, n_k) && ggml_nelements(first) == n_k &&
-                "each key has a first query");
-    }
-    if (limits) {
-        GGML_ASSERT(params->sums && "limits are of sums");
-        GGML_ASSERT(is_list_of(limits, GGML_TYPE_I32, n_q) && ggml_nelements(limits) == n_q &&
-                "each query has a limit");
-    }
-    if (sinks) {
-        GGML_ASSERT(is_list_of(sinks, GGML_TYPE_F32, n_head) && ggml_nelements(sinks) == n_head &&
-                "each head has a sink");
-    }
+    GGML_ASSERT((!first || has_shape(first, GGML_TYPE_I32, n_k, 1, 1)) && "each key has a first query");
+    GGML_ASSERT((!limits || has_shape(limits, GGML_TYPE_I32, n_q, 1, 1)) && "each query has a limit");
+    GGML_ASSERT((!limits || params->sums) && "limits are of sums");
+    GGML_ASSERT((!sinks || has_shape(sinks, GGML_TYPE_F32, n_head, 1, 1)) && "each head has a sink");
     GGML_ASSERT(params->softcap >= 0.0f && "0 is none");
     assert_extra(&params->extra, q, k, v);
 

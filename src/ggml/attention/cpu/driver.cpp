@@ -89,7 +89,6 @@ h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & arena) const {
     shared w;
     w.k       = arena.get<float>(n_packed*d_k_pad);
     w.v       = arena.get<float>(n_packed*d_v_pad);
-    w.peaks   = arena.get<h2o_attn_peaks>(n_round*n_packs);
     w.sums    = arena.get<float>(has_column_sums ? n_round*n_items*n_k_pad : 0);
     w.states  = arena.get<float>((n_ranges - 1 + n_list_blocks)*n_head_kv*n_rows*(d_v_pad + 2));
     w.weights = arena.get<float>(n_weights*n_head_kv*n_rows*(ld + 1));
@@ -249,7 +248,7 @@ void h2o_attn_driver::pack(const scratch & s, h2o_attn_key_set & keys, const h2o
         for (int64_t j = i; j < std::min(i + H2O_ATTN_KEYS, after.n); ++j) {
             h2o_attn_prefetch_key(after, j);
         }
-        keys.peaks.add(h2o_attn_pack_keys(kernel, keys, i, s.rows));
+        h2o_attn_pack_keys(kernel, keys, i, s.rows);
     }
 }
 
@@ -290,7 +289,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
     t.l       = s.l;
     t.sums    = column_sums;
 
-    bool is_tame = true;
+    bool has_finite_sinks = true;
     for (int r = 0; r < t.n_rows; ++r) {
         const bool is_same_query = r > 0 && (row + r)%group > 0;
 
@@ -304,7 +303,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
         std::fill(q_row + d_k, q_row + d_k_tile, 0.0f);
         if (t.sinks) {
             row_sinks[r] = sink_of(row + r, h);
-            is_tame &= std::isfinite(row_sinks[r]);
+            has_finite_sinks &= std::isfinite(row_sinks[r]);
         }
     }
 
@@ -315,12 +314,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
         t.next_k.rows = next.k.rows ? next.k.rows : s.iota;
         is_done = kernel.in_place(t);
     } else {
-        h2o_attn_peaks peaks = keys.peaks;
-        peaks.add(extra.peaks);
-        is_done = is_tame && visible[0][0] > 0 && h2o_attn_is_tame(h2o_attn_peak(t.q, n*d_k), peaks, d_k);
-        if (is_done) {
-            kernel.tile(t);
-        }
+        is_done = has_finite_sinks && visible[0][0] > 0 && kernel.tile(t);
     }
     if (!is_done) {
         h2o_attn_plain_tile(t, keys, extra, q_rows, scale);
@@ -353,9 +347,6 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
     h2o_attn_key_set keys = {};
     if (how == PACKED) {
         keys = packed_keys(w, h);
-        for (int64_t i = 0; i < n_packs; ++i) {
-            keys.peaks.add(w.peaks[h%n_round*n_packs + i]);
-        }
     }
 
     h2o_attn_key_set next = {}; // of the next list
@@ -493,9 +484,7 @@ void h2o_attn_driver::compute(const ggml_compute_params * params, const shared &
 
         // the heads of a token stand together in the cache
         for (int64_t i = ith; i < n*n_packs; i += nth) {
-            const int64_t          h    = first + i%n;
-            const h2o_attn_key_set keys = packed_keys(w, h);
-            w.peaks[h%n_round*n_packs + i/n] = h2o_attn_pack_keys(kernel, keys, i/n*H2O_ATTN_KEYS, s.rows);
+            h2o_attn_pack_keys(kernel, packed_keys(w, first + i%n), i/n*H2O_ATTN_KEYS, s.rows);
         }
 
         // a KV head's items in a row, items that see most keys first

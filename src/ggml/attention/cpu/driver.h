@@ -24,12 +24,11 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
 
     // all threads'
     struct shared {
-        float          * k; // packed, [n_round]
-        float          * v;
-        h2o_attn_peaks * peaks;   // of H2O_ATTN_KEYS keys each
-        float          * sums;    // of items
-        float          * states;  // of ranges and lists but the first
-        float          * weights; // of blocks, for query sums: exp(logit - m) [n_rows][ld], m [n_rows]
+        float * k; // packed, [n_round]
+        float * v;
+        float * sums;    // of items
+        float * states;  // of ranges and lists but the first
+        float * weights; // of blocks, for query sums: exp(logit - m) [n_rows][ld], m [n_rows]
     };
 
     // a thread's

@@ -58,24 +58,7 @@ h2o_attn_source h2o_attn_in_place(h2o_attn_source x, int64_t n, const int32_t * 
     return { (const char *) converted, size, size, iota, GGML_TYPE_F32, d };
 }
 
-// without their sign, floats are ordered like integers, and NaN comes last
-float h2o_attn_peak(const float * x, int64_t n) {
-    int32_t max = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        int32_t bits;
-        memcpy(&bits, x + i, sizeof(bits));
-        max = std::max(max, bits & INT32_MAX);
-    }
-    float res;
-    memcpy(&res, &max, sizeof(res));
-    return res;
-}
-
-bool h2o_attn_is_tame(float max_q, const h2o_attn_peaks & max, int64_t d_k) {
-    return max_q < 1e30f && max.k < 1e30f && max.v < 1e30f && max_q*max.k*d_k < 1e37f;
-}
-
-h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
+void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
         float * scratch) {
     const int64_t n = std::min<int64_t>(H2O_ATTN_KEYS, keys.n - key);
 
@@ -86,9 +69,7 @@ h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn
         }
         std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
         pack_rows(scratch, d, key, h2o_attn_pad(keys.n), packed);
-
-        return h2o_attn_peak(scratch, n*d);
     };
-
-    return { pack(keys.k, kernel.pack_k, keys.packed_k), pack(keys.v, kernel.pack_v, keys.packed_v) };
+    pack(keys.k, kernel.pack_k, keys.packed_k);
+    pack(keys.v, kernel.pack_v, keys.packed_v);
 }

@@ -3,8 +3,6 @@
 #include "ggml/attention/kernels/kernel.h"
 #include "ggml/work.h"
 
-#include <cmath>
-
 // A head's rows, from the start-th of the list, or of all rows, on.
 //   data: where the tensor's data is taken to be
 h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int64_t head, const int32_t * rows,
@@ -18,26 +16,6 @@ void h2o_attn_read_row(const h2o_attn_source & x, int64_t key, float * dst);
 //   converted: [n][d, a multiple of H2O_ATTN_LANES]
 h2o_attn_source h2o_attn_in_place(h2o_attn_source x, int64_t n, const int32_t * iota, float * converted);
 
-// For the kernels, numbers must be finite and their products must not overflow. h2o_attn_plain_tile computes the
-// others.
-
-// largest |x|, NaN if there is one
-float h2o_attn_peak(const float * x, int64_t n);
-
-// largest |x| of some keys and values; NaN if there is one
-struct h2o_attn_peaks {
-    float k;
-    float v;
-
-    void add(const h2o_attn_peaks & other) {
-        k = other.k > k || std::isnan(other.k) ? other.k : k;
-        v = other.v > v || std::isnan(other.v) ? other.v : v;
-    }
-};
-
-// whether a kernel may compute a tile with such numbers
-bool h2o_attn_is_tame(float max_q, const h2o_attn_peaks & max, int64_t d_k);
-
 // Some keys of a KV head.
 struct h2o_attn_key_set {
     h2o_attn_source k;
@@ -48,12 +26,11 @@ struct h2o_attn_key_set {
     const int32_t * first;    // extra keys: the first query that sees each; NULL: they are among the head's
     float         * packed_k; // or NULL
     float         * packed_v;
-    h2o_attn_peaks  peaks; // of packed keys
 };
 
 void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key);
 
 // Packs up to H2O_ATTN_KEYS keys and values for the kernel's tiles, from the key-th on.
 //   scratch: [H2O_ATTN_KEYS][d_k or d_v, whichever is more]
-h2o_attn_peaks h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
+void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
         float * scratch);

@@ -131,10 +131,9 @@ struct reading {
     }
 };
 
-// Logits of VL keys from the key-th on, after the end of the last key again. Lanes of finite become 0 where logits are
-// not finite.
+// Logits of VL keys from the key-th on, after the end of the last key again.
 template <typename T, int M>
-void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key, vec_i & finite) {
+void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     vec_f quads[M][VL/4];
 
     for (int j = 0; j < VL/4; ++j) {
@@ -162,9 +161,7 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key, vec_i & finit
     }
 
     for (int r = 0; r < M; ++r) {
-        const vec_f x = add_quads(quads[r]);
-        store(t.logits + (first_row + r)*t.ld + key, x);
-        finite &= x - x == 0.0f;
+        store(t.logits + (first_row + r)*t.ld + key, add_quads(quads[r]));
     }
 }
 
@@ -200,14 +197,14 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i, vec_i & finit
         const float l = t.l[first_row + r];
         const float f = l > 0.0f ? 1.0f/l : 0.0f;
         for (int j = 0; j < N; ++j) {
-            finite &= sum[r][j] - sum[r][j] == 0.0f;
+            check(sum[r][j], finite);
             store(t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL, sum[r][j]*f);
         }
     }
 }
 
 // all logits
-void multiply_keys(const h2o_attn_tile & t, vec_i & finite) {
+void multiply_keys(const h2o_attn_tile & t) {
     const reading order = { t.k, t.keys[0].n, 0, t.k.size, t.v, t.keys[0].n };
 
     with_type(t.k.type, [&](auto type) {
@@ -216,7 +213,7 @@ void multiply_keys(const h2o_attn_tile & t, vec_i & finite) {
                 for (int64_t j = key; r == 0 && j < key + VL; j += PREFETCH_GROUP) {
                     order.prefetch(j);
                 }
-                dot_rows<decltype(type), decltype(c)::value>(t, r, key, finite);
+                dot_rows<decltype(type), decltype(c)::value>(t, r, key);
             }
         });
     });
@@ -239,24 +236,16 @@ void add_up_values(const h2o_attn_tile & t, vec_i & finite) {
     });
 }
 
-inline bool all_lanes(vec_i x) {
-    bool res = true;
-    for (int j = 0; j < VL; ++j) {
-        res &= x[j] != 0;
-    }
-    return res;
-}
-
 bool in_place(const h2o_attn_tile & t) {
     vec_i finite = vec_i {} - 1;
 
     const int64_t n = (t.keys[0].n + VL - 1)/VL*VL;
 
-    multiply_keys(t, finite);
+    multiply_keys(t);
 
     for_row_blocks(t.n_rows, [&](auto c, int r) {
         const columns all[] = { { 0, n, t.keys[0].visible + r } };
-        softmax<plain_weights, decltype(c)::value>(t, r, all, nullptr);
+        softmax<plain_weights, decltype(c)::value>(t, r, all, nullptr, finite);
     });
 
     add_up_values(t, finite);

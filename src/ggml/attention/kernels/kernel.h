@@ -38,8 +38,7 @@ struct h2o_attn_keys {
     const void    * v;
 };
 
-// Some rows (query, head) of one KV head. All numbers are finite and their products do not overflow. With packed keys,
-// every row sees a key of keys[0].
+// Some rows (query, head) of one KV head. With packed keys, every row sees a key of keys[0], and sinks are finite.
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
@@ -79,9 +78,10 @@ struct h2o_attn_kernel {
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);
     void (*pack_v)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v);
 
-    void (*tile)(const h2o_attn_tile & t);
+    // Both return whether all logits and outputs were finite. If not, o, m and l may be anything, and nothing was added
+    // to sums.
+    bool (*tile)(const h2o_attn_tile & t);
 
-    // Reads keys[0] in place. No extra keys, sinks and sums. Numbers may be any: returns whether all were finite. If
-    // not, o, m and l may be anything.
+    // Reads keys[0] in place. No extra keys, sinks and sums.
     bool (*in_place)(const h2o_attn_tile & t);
 };

@@ -104,13 +104,31 @@ void exp_columns(float * x, int64_t ld, const columns & seen, const float * m, v
     }
 }
 
+// Lanes of finite become 0 where numbers are not finite.
+inline void check(vec_f x, vec_i & finite) {
+    finite &= x - x == 0.0f;
+}
+
+inline bool all_lanes(vec_i x) {
+    bool res = true;
+    for (int j = 0; j < VL; ++j) {
+        res &= x[j] != 0;
+    }
+    return res;
+}
+
 // Logits of M rows from the row-th on become weights of the kind W; their m and l are set, with their sinks (or NULL).
 template <typename W, int M, int N>
-void softmax(const h2o_attn_tile & t, int row, const columns (& all)[N], const float * sinks) {
+void softmax(const h2o_attn_tile & t, int row, const columns (& all)[N], const float * sinks, vec_i & finite) {
     float * x = t.logits + row*t.ld;
     float * m = t.m + row;
 
     for (const columns & seen : all) {
+        for (int i = 0; i < M; ++i) {
+            for (int64_t j = 0; j < seen.end; j += VL) {
+                check(load(x + i*t.ld + seen.origin + j), finite);
+            }
+        }
         if (t.softcap > 0.0f) {
             cap_logits<M>(x, t.ld, seen, t.softcap);
         }

@@ -89,16 +89,18 @@ void multiply_v(const h2o_attn_tile & t, const products & p, const h2o_attn_keys
     }
 }
 
-void tile(const h2o_attn_tile & t) {
+bool tile(const h2o_attn_tile & t) {
     const products p(t);
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+
+    vec_i finite = vec_i {} - 1;
 
     multiply_k(t, p, t.keys[0], t.logits, t.n_next);
     multiply_k(t, p, t.keys[1], t.logits + t.keys[0].n, 0);
 
     for_softmax_blocks(t, [&](auto c, int r, const columns (& seen)[2]) {
-        softmax<weights, decltype(c)::value>(t, r, seen, t.sinks ? t.sinks + r : nullptr);
+        softmax<weights, decltype(c)::value>(t, r, seen, t.sinks ? t.sinks + r : nullptr, finite);
     });
 
     multiply_v(t, p, t.keys[0], t.logits, false);
@@ -106,9 +108,14 @@ void tile(const h2o_attn_tile & t) {
 
     for (int r = 0; r < t.n_rows; ++r) {
         const float f = 1.0f/t.l[r];
-        for (int64_t i = 0; i < t.d_v; ++i) {
-            t.o[r*d_v_pad + i] *= f;
+        for (int64_t i = 0; i < t.d_v; i += VL) {
+            float * o = t.o + r*d_v_pad + i;
+            store(o, load(o)*f);
+            check(load(o), finite);
         }
+    }
+    if (!all_lanes(finite)) {
+        return false;
     }
 
     if (t.sums) {
@@ -117,6 +124,7 @@ void tile(const h2o_attn_tile & t) {
             add_column_sums<weights, M>(t.logits + r*t.ld, t.ld, seen[0].end, t.l + r, t.counted + r, t.sums);
         });
     }
+    return true;
 }
 
 } // namespace
