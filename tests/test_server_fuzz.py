@@ -185,10 +185,11 @@ def test_bad_requests(attack: Attack, tmp_path: Path) -> None:
 @pytest.mark.parametrize("attack", ["evict"], indirect=True)
 def test_what_is_long_is_answered(attack: Attack) -> None:
     closed = {"type": "object", "properties": {"." * 60_000: {}}, "additionalProperties": False}
-    slow = {"grammar_lazy": True, "grammar_triggers": [{"type": 2, "value": "(.|.)" * 40 + "\u0001"}]}
-    for fields in ({"json_schema": closed}, {"grammar": 'root ::= "a"', **slow}):
-        answer = attack.server.post("/completion", {"prompt": "a", "n_predict": 60, **fields})
-        assert answer["tokens_predicted"] > 1
+    slow = {"grammar_lazy": True, "grammar_triggers": [{"type": 2, "value": "(.|.)" * 40 + "[\u0001\u0002]"}]}
+    asked = {"prompt": "a", "n_predict": 60}
+    assert attack.server.post("/completion", {**asked, "json_schema": closed})["tokens_predicted"] > 1
+    with pytest.raises(AssertionError, match="match limit exceeded"):
+        attack.server.post("/completion", {**asked, "grammar": 'root ::= "a"', **slow})
     for run in (".", " ", "\n", "中"):
         assert len(attack.server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
 

@@ -161,7 +161,6 @@ def test_a_model_reads_a_long_run(name: str) -> None:
     ("pattern", "reason"),
     [
         ("(a", "character 2: missing closing parenthesis"),
-        ("(" * 100_000, "parentheses are too deeply nested"),
         ("((a{1000}){1000}){1000}", "compiled pattern would be longer than the limit"),
     ],
 )

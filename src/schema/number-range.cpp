@@ -8,8 +8,7 @@
 
 static constexpr size_t MAX_DIGITS = 16;
 
-// A number that is not negative: its digits, of which the first ones are before the point. Only a single one of these
-// is "0" at the beginning.
+// A number that is not negative. The first n_whole digits are before the point, and begin with "0" only if it is alone.
 struct magnitude {
     std::string digits;
     size_t      n_whole;

@@ -67,7 +67,7 @@ static bool match(
 
 std::vector<size_t> h2o_split(
         std::vector<uint32_t> text, const std::string & pattern, const std::vector<size_t> & sizes) {
-    // \s of PCRE2 still has the Mongolian vowel separator, which is no space since Unicode 6.3
+    // \s of PCRE2 matches the Mongolian vowel separator, which was a space before Unicode 6.3
     std::replace(text.begin(), text.end(), 0x180E, 0x200B);
 
     const code expression = compiled(pattern);
