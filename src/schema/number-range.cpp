@@ -8,7 +8,7 @@
 
 static constexpr size_t MAX_DIGITS = 16;
 
-// A number that is not negative. The first n_whole digits are before the point, and begin with "0" only if it is alone.
+// A number that is not negative. The first n_whole digits are before the point; "0" is their first only if it is alone.
 struct magnitude {
     std::string digits;
     size_t      n_whole;
