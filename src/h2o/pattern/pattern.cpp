@@ -56,8 +56,8 @@ static match_data make_match_data(const code & pattern) {
 }
 
 // Whether it matches at `from` or later.
-static bool match(
-        const code & pattern, const uint32_t * text, size_t size, size_t from, uint32_t options, const match_data & data) {
+static bool match(const code & pattern, const uint32_t * text, size_t size, size_t from, uint32_t options,
+        const match_data & data) {
     const int result = pcre2_match(pattern.get(), text, size, from, options, data.get(), nullptr);
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
         throw std::runtime_error("a pattern cannot be matched: " + message(result));
