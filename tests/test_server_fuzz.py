@@ -190,9 +190,11 @@ def test_bad_requests(name: str, tmp_path: Path) -> None:
 
 def answer_what_is_long(server: Server) -> None:
     closed = {"type": "object", "properties": {"." * 60_000: {}}, "additionalProperties": False}
-    slow = {"grammar_lazy": True, "grammar_triggers": [{"type": 2, "value": "(.|.)" * 40 + "\u0001"}]}
-    for fields in ({"json_schema": closed}, {"grammar": 'root ::= "a"', **slow}):
-        assert server.post("/completion", {"prompt": "a", "n_predict": 60, **fields})["tokens_predicted"] > 1
+    slow = {"grammar_lazy": True, "grammar_triggers": [{"type": 2, "value": "(.|.)" * 40 + "[\u0001\u0002]"}]}
+    asked = {"prompt": "a", "n_predict": 60}
+    assert server.post("/completion", {**asked, "json_schema": closed})["tokens_predicted"] > 1
+    with pytest.raises(AssertionError, match="match limit exceeded"):
+        server.post("/completion", {**asked, "grammar": 'root ::= "a"', **slow})
     for run in (".", " ", "\n", "中"):
         assert len(server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
 

@@ -160,10 +160,7 @@ def test_a_model_reads_a_long_run(name: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
-        (r"\p{Greek", "character 8: malformed \\P or \\p sequence"),
         ("(a", "character 2: missing closing parenthesis"),
-        ("a)", "character 2: unmatched closing parenthesis"),
-        ("(" * 100_000, "parentheses are too deeply nested"),
         ("((a{1000}){1000}){1000}", "compiled pattern would be longer than the limit"),
     ],
 )

@@ -1,5 +1,6 @@
 #include "schema/pattern.h"
 
+#include "json.h"
 #include "unicode.h"
 
 #include <algorithm>
@@ -99,22 +100,14 @@ public:
     }
 
 private:
+    // GBNF of how JSON escapes an ASCII character; empty where it does not
     static std::string json_escape(uint32_t c) {
-        switch (c) {
-            case '"':  return "\"\\\\\\\"\"";
-            case '\\': return "\"\\\\\\\\\"";
-            case '\b': return "\"\\\\b\"";
-            case '\f': return "\"\\\\f\"";
-            case '\n': return "\"\\\\n\"";
-            case '\r': return "\"\\\\r\"";
-            case '\t': return "\"\\\\t\"";
+        const std::string quoted = common_json(std::string(1, (char) c)).dump();
+        std::string result = "\"";
+        for (size_t i = 1; i + 1 < quoted.size(); i++) {
+            result += (quoted[i] == '\\' || quoted[i] == '"' ? "\\" : "") + std::string(1, quoted[i]);
         }
-        if (c >= ' ') {
-            return "";
-        }
-        char text[16];
-        snprintf(text, sizeof(text), "\"\\\\u%04x\"", c);
-        return text;
+        return quoted.size() == 3 ? "" : result + "\"";
     }
 
     std::vector<char_range> ranges;
@@ -159,9 +152,6 @@ public:
             const std::string inner  = sequence();
             alternatives.push_back(before + inner + (take('$') ? "" : " " + any));
         } while (take('|'));
-        if (at('$')) {
-            throw std::invalid_argument("an anchor stands inside");
-        }
         if (pos < text.size()) {
             throw std::invalid_argument("unbalanced parentheses");
         }
@@ -197,7 +187,8 @@ private:
     // up to the end of an alternative, or an anchor there
     std::string sequence() {
         std::string result = "\"\"";
-        while (pos < text.size() && !at('|') && !at(')') && !at('$')) {
+        const auto at_last_anchor = [&] { return depth == 0 && at('$') && (pos + 1 == text.size() || at('|', 1)); };
+        while (pos < text.size() && !at('|') && !at(')') && !at_last_anchor()) {
             const std::string atom = read_atom();
             result += " " + atom + quantifier();
         }
@@ -208,7 +199,7 @@ private:
         char_set set;
         const uint32_t c = next();
         switch (c) {
-            case '^': throw std::invalid_argument("an anchor stands inside");
+            case '^': case '$': throw std::invalid_argument("an anchor stands inside");
             case '(': return group();
             case '*': case '+': case '?': throw std::invalid_argument("nothing to repeat");
             case '[':  set = read_class(); break;
@@ -235,9 +226,6 @@ private:
         do {
             alternatives.push_back(sequence());
         } while (take('|'));
-        if (at('$')) {
-            throw std::invalid_argument("an anchor stands inside");
-        }
         if (!take(')')) {
             throw std::invalid_argument("unbalanced parentheses");
         }

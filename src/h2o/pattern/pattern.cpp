@@ -56,8 +56,8 @@ static match_data make_match_data(const code & pattern) {
 }
 
 // Whether it matches at `from` or later.
-static bool match(
-        const code & pattern, const uint32_t * text, size_t size, size_t from, uint32_t options, const match_data & data) {
+static bool match(const code & pattern, const uint32_t * text, size_t size, size_t from, uint32_t options,
+        const match_data & data) {
     const int result = pcre2_match(pattern.get(), text, size, from, options, data.get(), nullptr);
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
         throw std::runtime_error("a pattern cannot be matched: " + message(result));
@@ -67,7 +67,7 @@ static bool match(
 
 std::vector<size_t> h2o_split(
         std::vector<uint32_t> text, const std::string & pattern, const std::vector<size_t> & sizes) {
-    // \s of PCRE2 still has the Mongolian vowel separator, which is no space since Unicode 6.3
+    // \s of PCRE2 matches the Mongolian vowel separator, which was a space before Unicode 6.3
     std::replace(text.begin(), text.end(), 0x180E, 0x200B);
 
     const code expression = compiled(pattern);
