@@ -400,7 +400,7 @@ def test_embeddings(tmp_path: Path) -> None:
 
 
 def test_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the option (for the environment see below) and from a file; no program sees it among the arguments."""
+    """From the option and from a file; no program sees it among the arguments."""
     monkeypatch.delenv("LLAMA_API_KEY", raising=False)
     (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
     options = [*h2o_set(chunk_size=64), "--n-ctx", "256", "--api-key", "secret1", "--", "--api-key-file", str(file)]
