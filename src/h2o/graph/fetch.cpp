@@ -6,12 +6,20 @@
 
 #include "ggml/attention/attention.h"
 
+#include <exception>
 #include <utility>
 
 // A node whose data `fetch` writes; src: computed before, or NULL
 static ggml_tensor * add_node(h2o_step_graph & g, ggml_type type, int64_t ne0, int64_t ne1, h2o_step_graph::fetch fetch,
         ggml_tensor * src = nullptr) {
-    g.fetches.push_back(std::make_shared<h2o_step_graph::fetch>(std::move(fetch)));
+    g.fetches.push_back(std::make_shared<h2o_step_graph::fetch>(
+            [cold = g.env.store.cold(g.shape.seq), fetch = std::move(fetch)](ggml_tensor * dst, int ith, int nth) {
+        try {
+            fetch(dst, ith, nth);
+        } catch (const std::exception & e) {
+            cold->keep_failure(e.what());
+        }
+    }));
 
     const auto call = [](ggml_tensor * dst, int ith, int nth, void * data) {
         (*(const h2o_step_graph::fetch *) data)(dst, ith, nth);
@@ -49,7 +57,9 @@ ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2
     ggml_tensor * res = add_node(g, rows.t->type, (int64_t) rows.n_embd*rows.n_head, n,
             [cold = g.env.store.cold(g.shape.seq), i_layer = layer.index, part, first, n](
             ggml_tensor * dst, int ith, int nth) {
-        cold->fetch_range(i_layer, part, first, n, (uint8_t *) dst->data, ith, nth);
+        const size_t begin = (size_t) n*ith/nth;
+        const size_t end   = (size_t) n*(ith + 1)/nth;
+        cold->read_range(i_layer, part, first + begin, end - begin, (uint8_t *) dst->data + begin*dst->nb[1]);
     });
     return ggml_view_3d(g.ctx, res, rows.n_embd, n, rows.n_head, res->nb[1], ggml_row_size(rows.t->type, rows.n_embd),
             0);

@@ -98,7 +98,7 @@ bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {
     const auto * layer = kv->state().layer(il);
     if (!layer || chunk_end < 1 || chunk_end > kv->context.store.layout.kv_size ||
-            !kv->sequence.can_build_memory_set(layer->index, chunk_end)) {
+            !layer->can_build_memory_set(kv->context.config, chunk_end)) {
         return false;
     }
 
@@ -140,7 +140,7 @@ static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_part part, float 
     std::vector<float> all(layer->n_head_kv*n_rows*n_embd);
     rows.get(0, n_rows, all.data());
 
-    const auto memory = kv.state().memory(kv.context.config, *layer);
+    const auto memory = kv.state().memory(*layer);
     for (size_t i = 0; i < memory.size(); ++i, dst += n_embd) {
         const size_t h = i/kv.context.config.memory_size();
         if (memory[i] < 0) {

@@ -102,7 +102,7 @@ llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
     const auto &   state   = kv->state();
     const uint64_t n_seq   = context.sequences().size();
     const uint64_t n       = state.n_tokens;
-    const uint32_t start   = state.open_start(config);
+    const uint32_t start   = state.open_start();
     const uint64_t n_kept  = store.layout.is_compact ? config.n_memory(start) + n - start : n;
 
     res.bytes_token   = store.row_bytes(false) + store.row_bytes(true);
@@ -187,12 +187,12 @@ static bool give(const std::vector<T> & values, T * dst) {
 
 bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
     const auto * layer = kv->state().layer(il);
-    return layer && kv->state().is_scored && give(kv->state().scores(kv->context.config, *layer), dst);
+    return layer && kv->state().is_scored && give(kv->state().scores(*layer), dst);
 }
 
 bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * dst) {
     const auto * layer = kv->state().layer(il);
-    return layer && give(kv->state().memory(kv->context.config, *layer), dst);
+    return layer && give(kv->state().memory(*layer), dst);
 }
 
 bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
@@ -203,7 +203,7 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
         return false;
     }
     for (const auto & l : kv->state().layers) { // a stand-alone cache builds each layer's by hand
-        if (!kv->sequence.can_build_memory_set(l.index, n_tokens)) {
+        if (!l.can_build_memory_set(config, n_tokens)) {
             return false;
         }
     }
@@ -228,7 +228,7 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
 
 bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst) {
     const auto * layer  = kv->state().layer(il);
-    const auto   memory = layer ? kv->state().past_memory(kv->context.config, *layer, chunk) : std::vector<int32_t>();
+    const auto   memory = layer ? kv->state().past_memory(*layer, chunk) : std::vector<int32_t>();
     return !memory.empty() && give(memory, dst);
 }
 
@@ -237,7 +237,7 @@ int32_t llama_h2o_kv_extra_keys(const llama_h2o_kv * kv, int32_t il, uint32_t he
     if (!layer || head >= layer->n_head_kv) {
         return -1;
     }
-    const auto keys = kv->state().extra_keys(kv->context.config, *layer, head, tile);
+    const auto keys = kv->state().extra_keys(*layer, head, tile);
     if (keys && dst) {
         give(*keys, dst);
     }
@@ -273,8 +273,8 @@ static std::vector<llama_h2o_points> points_of(const llama_h2o_kv & kv) {
         return { { step, kv.state().n_tokens } };
     }
     std::vector<llama_h2o_points> res;
-    for (const uint32_t pos : kv.sequence.state_points()) {
-        if (pos < kv.state().n_tokens && !kv.context.caches.side.empty() && !kv.sequence.side_of(pos)) {
+    for (const uint32_t pos : kv.state().state_points()) {
+        if (pos < kv.state().n_tokens && !kv.context.caches.side.empty() && !kv.state().side_of(pos)) {
             continue;
         }
         if (res.empty() || res.back().last + 1 != pos) {

@@ -166,15 +166,11 @@ void h2o_context::clear(llama_h2o_kv & kv) {
     kv.profile = {};
 }
 
-void h2o_context::go_back(llama_h2o_kv & kv, uint32_t pos, const std::optional<h2o_checkpoint> & checkpoint,
+void h2o_context::go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint,
         const std::optional<h2o_row_copies> & rows, bool moves_keys) {
-    if (checkpoint) {
-        kv.sequence.restore(*checkpoint);
-    } else {
-        kv.sequence.rewind(pos);
-    }
+    kv.sequence.restore(checkpoint);
     store.go_back(kv.id, kv.state(), rows, moves_keys ? backends : std::vector<ggml_backend_t>());
-    caches.remove_cells(kv.id, pos);
+    caches.remove_cells(kv.id, checkpoint.n_tokens);
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> h2o_context::memory_breakdown() const {
@@ -208,11 +204,11 @@ bool h2o_context::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
 }
 
 bool h2o_context::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
-    return kv.sequence.can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.sequence.side_of(pos));
+    return kv.state().can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.state().side_of(pos));
 }
 
 uint32_t h2o_context::rewind_step(const llama_h2o_kv & kv) const {
-    return config.evict || !caches.side.empty() ? 0 : kv.sequence.rewind_step();
+    return config.evict || !caches.side.empty() ? 0 : kv.state().rewind_step();
 }
 
 uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
@@ -246,15 +242,15 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
             LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, rewind_limit(kv), p0);
             return false;
         }
-        const auto checkpoint = kv.sequence.checkpoint_of(p0);
-        const auto rows       = checkpoint ? store.read_moved(kv.id, *checkpoint) : std::nullopt;
+        const auto checkpoint = kv.state().checkpoint_of(p0);
+        const auto rows       = store.read_moved(kv.id, checkpoint);
 
         if (caches.side.can_rewind(kv.id, p0)) {
             caches.side.rewind(kv.id, p0);
         } else {
-            caches.side.load(kv.id, *kv.sequence.side_of(p0));
+            caches.side.load(kv.id, *kv.state().side_of(p0));
         }
-        go_back(kv, p0, checkpoint, rows, /*moves_keys =*/ true);
+        go_back(kv, checkpoint, rows, /*moves_keys =*/ true);
         return true;
     } catch (const std::exception & e) { // a device or a file that cannot be read
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());

@@ -95,10 +95,10 @@ public:
     uint32_t rewind_limit(const llama_h2o_kv & kv) const;
     uint32_t rewind_step (const llama_h2o_kv & kv) const; // 0 with eviction
 
-    // Restores host state and rows at a position, but not the side caches. checkpoint: needed if later tokens have
-    // changed earlier state. rows: copies of moved rows. moves_keys: rotate their keys again, else they are among rows.
-    void go_back(llama_h2o_kv & kv, uint32_t pos, const std::optional<h2o_checkpoint> & checkpoint,
-            const std::optional<h2o_row_copies> & rows, bool moves_keys);
+    // Restores host state and rows, but not the side caches. rows: copies of moved rows. moves_keys: rotate their keys
+    // again, else they are among rows.
+    void go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint, const std::optional<h2o_row_copies> & rows,
+            bool moves_keys);
 
     const h2o_config    config;
     const llama_model & model;

@@ -12,7 +12,7 @@ h2o_transaction::h2o_transaction(llama_h2o_kv & kv, const std::vector<h2o_step> 
 
     // a generated token that begins no chunk changes nothing, or has a checkpoint of the sequence
     if (first.phase != h2o_step::DECODE || steps.size() > 1 || first.pos % config.chunk_size == 0) {
-        const uint32_t open_start = kv.state().open_start(config);
+        const uint32_t open_start = kv.state().open_start();
 
         // rows move when a chunk is closed
         if (context.store.layout.is_compact && config.chunk_start(start + n_tokens - 1) > open_start) {
@@ -23,7 +23,7 @@ h2o_transaction::h2o_transaction(llama_h2o_kv & kv, const std::vector<h2o_step> 
             kv.sequence.mark();
         }
         // a dense tail changes the scores of any position
-        checkpoint = kv.sequence.record(start, steps.back().phase == h2o_step::TAIL && !config.evict ? 0 : open_start);
+        checkpoint = kv.state().record(start, steps.back().phase == h2o_step::TAIL && !config.evict ? 0 : open_start);
     }
     windows = kv.context.caches.side.keep(kv.id, steps.size() > 1);
 }
@@ -36,11 +36,8 @@ h2o_transaction::~h2o_transaction() {
         for (auto * backend : kv.context.backends) {
             ggml_backend_synchronize(backend);
         }
-        const auto & own = kv.state().checkpoints;
-        if (const auto it = own.find(start); !checkpoint && it != own.end()) {
-            checkpoint = it->second;
-        }
-        kv.context.go_back(kv, start, checkpoint, rows, /*moves_keys =*/ false);
+        kv.context.go_back(kv, checkpoint ? *checkpoint : kv.state().checkpoint_of(start), rows,
+                /*moves_keys =*/ false);
         kv.context.caches.side.go_back(kv.id, start, windows.get());
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
         LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone: %s\n", __func__, e.what());

@@ -1,56 +1,10 @@
-// Checkpoints of a sequence: made, restored and dropped.
+// Checkpoints of a sequence: kept, restored and dropped.
 
 #include "h2o/sequence/sequence.h"
-
-#include "h2o/select/select.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
-
-h2o_checkpoint h2o_sequence::record(uint32_t end, uint32_t first) const {
-    const uint32_t n_scored = end > st.n_tokens ? end : std::min(st.n_scored, end);
-    h2o_checkpoint res = { end, n_scored, first, st.is_scored, st.is_by_hand, {}, nullptr };
-
-    for (const auto & layer : st.layers) {
-        res.layers.push_back(record(layer, end, first));
-    }
-    return res;
-}
-
-h2o_checkpoint::layer h2o_sequence::record(const h2o_layer & layer, uint32_t end, uint32_t first) const {
-    h2o_checkpoint::layer res = { layer.n_built, layer.memory, {}, {} };
-    if (!st.is_scored) {
-        return res;
-    }
-    res.memory_scores.reserve(layer.memory.size());
-    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-        for (size_t i = 0; i < layer.n_memory(); ++i) {
-            res.memory_scores.push_back(layer.memory_score(h, i));
-        }
-    }
-    const auto score = [&](uint32_t pos) { // those of unscored tokens are 0
-        return layer.scores.begin() + (size_t) (std::min(pos, layer.end()) - layer.first)*layer.n_head_kv;
-    };
-    res.scores.assign(score(first), score(end));
-    res.scores.resize((size_t) (end - first)*layer.n_head_kv);
-    return res;
-}
-
-h2o_checkpoint h2o_sequence::record_at(uint32_t pos) const {
-    const auto near = h2o_select_near(config, config.chunk_start(pos));
-
-    h2o_checkpoint res = { pos, pos, pos, false, false, {}, nullptr };
-    for (const auto & layer : st.layers) {
-        h2o_checkpoint::layer r;
-        r.n_built = pos/config.chunk_size;
-        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            r.memory.insert(r.memory.end(), near.begin(), near.end());
-        }
-        res.layers.push_back(std::move(r));
-    }
-    return res;
-}
 
 void h2o_sequence::restore(const h2o_checkpoint & record) {
     for (auto & layer : st.layers) {
@@ -88,7 +42,9 @@ void h2o_sequence::restore(const h2o_checkpoint & record) {
     if (st.n_tokens % config.chunk_size == 0 && st.n_memory_sets()*config.chunk_size < st.n_tokens) {
         st.checkpoints.erase(st.n_tokens); // the chunk that ends here is open again
     }
-    truncate_text();
+    if (st.text) {
+        st.text->truncate(st.n_tokens);
+    }
 }
 
 static void drop_scores(std::map<uint32_t, h2o_checkpoint> & checkpoints) {
@@ -132,71 +88,12 @@ void h2o_sequence::keep_scores(bool keep) {
     }
 }
 
-// With an index of keys the queries of a tile choose together: a part of a tile cannot be removed.
-uint32_t h2o_sequence::rewind_step() const {
-    return st.is_scored || st.is_by_hand ? 0 : config.has_key_index() ? config.tile : 1;
-}
-
-bool h2o_sequence::is_on_grid(uint32_t pos) const {
-    const uint32_t step = rewind_step();
-
-    return step > 0 && pos % config.chunk_size % step == 0 &&
-            (!config.evict || pos >= st.n_memory_sets()*config.chunk_size);
-}
-
-// Tokens from pos on have changed only what can be undone without a checkpoint.
-bool h2o_sequence::is_open(uint32_t pos) const {
-    return pos >= st.n_memory_sets()*config.chunk_size && (pos >= st.n_scored || is_on_grid(pos));
-}
-
-bool h2o_sequence::is_recorded(uint32_t pos) const {
-    // K and V that have moved since come back from a cold store only
-    const bool has_rows = !config.evict || config.has_cold_store() || pos >= st.n_memory_sets()*config.chunk_size;
-
-    return has_rows && st.checkpoints.count(pos) > 0;
-}
-
-bool h2o_sequence::can_rewind(uint32_t pos) const {
-    return is_open(pos) || is_on_grid(pos) || is_recorded(pos);
-}
-
-std::vector<uint32_t> h2o_sequence::state_points() const {
-    std::vector<uint32_t> res;
-    const auto            add = [&](uint32_t pos) {
-        if (is_open(pos) || (is_recorded(pos) && !is_generated(pos))) {
-            res.push_back(pos);
-        }
-    };
-
-    const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
-
-    for (auto it = st.checkpoints.begin(); it != st.checkpoints.lower_bound(n_closed); ++it) {
-        add(it->first);
-    }
-    for (uint32_t pos = std::max(n_closed, 1u); pos <= st.n_tokens; ++pos) {
-        add(pos);
-    }
-    return res;
-}
-
-std::optional<h2o_checkpoint> h2o_sequence::checkpoint_of(uint32_t pos) const {
-    if (is_open(pos)) {
-        return {};
-    }
-    if (is_on_grid(pos)) {
-        return record_at(pos);
-    }
-    const auto it = st.checkpoints.find(pos);
-
-    return it == st.checkpoints.end() ? std::nullopt : std::optional(it->second);
-}
-
 void h2o_sequence::mark() {
-    if (st.n_tokens % config.chunk_size == 0 || rewind_step() > 0) {
+    if (st.n_tokens % config.chunk_size == 0 || st.rewind_step() > 0) {
         return;
     }
     set_generated_start(st.n_tokens);
-    st.checkpoints.insert_or_assign(st.n_tokens, record(st.n_tokens, st.open_start(config)));
+    st.checkpoints.insert_or_assign(st.n_tokens, st.record(st.n_tokens, st.open_start()));
 
     std::vector<uint32_t> marks;
     for (const auto & [pos, checkpoint] : st.checkpoints) {
@@ -209,29 +106,28 @@ void h2o_sequence::mark() {
     }
 }
 
-void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {
-    st.checkpoints.at(st.n_memory_sets()*config.chunk_size).side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
-    forget_sides(call_start);
-}
-
-const std::vector<uint8_t> * h2o_sequence::side_of(uint32_t pos) const {
-    const auto it = st.checkpoints.find(pos);
-
-    return it == st.checkpoints.end() ? nullptr : it->second.side.get();
-}
-
-void h2o_sequence::rewind(uint32_t pos) {
-    for (auto & layer : st.layers) {
-        layer.forget_extra_keys(config.tile_of(pos));
-        if (layer.end() > pos) {
-            layer.set_end(pos);
+// Of boundaries after this position.
+static void forget_sides(std::map<uint32_t, h2o_checkpoint> & checkpoints, uint32_t after) {
+    std::vector<h2o_checkpoint *> kept;
+    for (auto it = checkpoints.upper_bound(after); it != checkpoints.end(); ++it) {
+        if (it->second.side) {
+            kept.push_back(&it->second);
         }
     }
-    st.n_tokens = pos;
-    st.n_scored = std::min(st.n_scored, pos);
-    st.generated_start = std::min(st.generated_start, pos);
-    st.checkpoints.erase(st.checkpoints.upper_bound(pos), st.checkpoints.end());
-    truncate_text();
+    if (kept.empty()) {
+        return;
+    }
+    const size_t n = std::clamp<size_t>(h2o_sequence::MAX_SIDE_BYTES/std::max<size_t>(kept.back()->side->size(), 1), 2,
+            h2o_sequence::MAX_SIDES);
+    for (size_t i = 1; i + n - 1 < kept.size(); ++i) {
+        kept[i]->side.reset();
+    }
+}
+
+void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {
+    auto & boundary = st.checkpoints.at(st.n_memory_sets()*config.chunk_size);
+    boundary.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
+    forget_sides(st.checkpoints, call_start);
 }
 
 // all boundaries but the last, unless they are kept; with eviction also the starts of calls in closed chunks, and where
@@ -241,31 +137,10 @@ void h2o_sequence::forget_checkpoints() {
 
     for (auto it = st.checkpoints.begin(); it != st.checkpoints.end();) {
         const bool is_boundary = it->first % config.chunk_size == 0;
-        const bool is_kept     = (is_boundary || rewind_step() == 0) &&
+        const bool is_kept     = (is_boundary || st.rewind_step() == 0) &&
                 (it->first >= n_closed || (is_boundary ? keep_history : !config.evict));
 
         it = is_kept ? std::next(it) : st.checkpoints.erase(it);
     }
-}
-
-void h2o_sequence::forget_sides(uint32_t after) {
-    std::vector<h2o_checkpoint *> kept;
-    for (auto it = st.checkpoints.upper_bound(after); it != st.checkpoints.end(); ++it) {
-        if (it->second.side) {
-            kept.push_back(&it->second);
-        }
-    }
-    if (kept.empty()) {
-        return;
-    }
-    const size_t n = std::clamp<size_t>(MAX_SIDE_BYTES/std::max<size_t>(kept.back()->side->size(), 1), 2, MAX_SIDES);
-    for (size_t i = 1; i + n - 1 < kept.size(); ++i) {
-        kept[i]->side.reset();
-    }
-}
-
-void h2o_sequence::truncate_text() {
-    if (st.text) {
-        st.text->truncate(st.n_tokens);
-    }
+    forget_sides(st.checkpoints, 0);
 }

@@ -18,6 +18,7 @@ h2o_sequence::h2o_sequence(const h2o_config & config, std::vector<h2o_layer> lay
 
 void h2o_sequence::clear() {
     h2o_sequence_state empty;
+    empty.config    = &config;
     empty.is_scored = wants_scores;
     for (const auto & layer : st.layers) {
         empty.layers.emplace_back(layer.index, layer.il, layer.n_head, layer.n_head_kv);
@@ -30,16 +31,15 @@ void h2o_sequence::clear() {
 
 void h2o_sequence::add_tokens(uint32_t n_tokens, bool generated) {
     st.n_tokens += n_tokens;
-    if (!generated || scores_generated()) {
+    if (!generated || st.scores_generated()) {
         st.n_scored = st.n_tokens;
     }
     set_generated_start(generated ? std::max(st.generated_start, st.n_memory_sets()*config.chunk_size) : st.n_tokens);
 
     forget_checkpoints();
-    forget_sides(0);
-    if (!keep_history && st.text && (config.evict || rewind_step() == 0)) {
+    if (!keep_history && st.text && (config.evict || st.rewind_step() == 0)) {
         const uint32_t first = st.checkpoints.empty() ? st.n_tokens : config.chunk_start(st.checkpoints.begin()->first);
-        st.text->forget(std::min(st.open_start(config), first));
+        st.text->forget(std::min(st.open_start(), first));
     }
 }
 
@@ -56,7 +56,7 @@ std::optional<h2o_selection> h2o_sequence::begin_step(const h2o_step & step, con
     // phase 1 shows chunks to themselves only
     auto res = step.phase == h2o_step::INTRA ? std::nullopt : close_chunk(step.pos);
 
-    if (step.phase == h2o_step::DECODE && scores_generated()) {
+    if (step.phase == h2o_step::DECODE && st.scores_generated()) {
         begin_generated(step.pos, step.pos + step.n_tokens);
     }
     return res;
@@ -80,7 +80,7 @@ void h2o_sequence::add_scores(uint32_t i_layer, const h2o_columns & columns, con
 void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, const float * sums, size_t stride) {
     const uint32_t pos = columns.first + columns.n - 1; // of the token
     if (pos > st.n_tokens) { // a later one of a draft
-        st.checkpoints.at(pos).layers[i_layer] = record(st.layers[i_layer], pos, columns.first);
+        st.checkpoints.at(pos).layers[i_layer] = st.record(st.layers[i_layer], pos, columns.first);
     }
     add_scores(i_layer, columns, sums, stride);
 }
@@ -101,17 +101,17 @@ void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
     }
     for (uint32_t p = pos; p < end; ++p) {
         if (p % config.chunk_size != 0) { // else it is a boundary
-            st.checkpoints.emplace(p, record(p, config.chunk_start(p)));
+            st.checkpoints.emplace(p, st.record(p, config.chunk_start(p)));
         }
     }
     for (auto it = st.checkpoints.begin(); it->first + h2o_config::MAX_GENERATED < end;) {
-        it = is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
+        it = st.is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
     }
 }
 
 void h2o_sequence::set_generated_start(uint32_t pos) {
     for (auto it = st.checkpoints.begin(); it != st.checkpoints.lower_bound(pos);) {
-        it = is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
+        it = st.is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
     }
     st.generated_start = pos;
 }
@@ -139,7 +139,7 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
         other.get();
     }
 
-    h2o_checkpoint r = record(pos, pos);
+    h2o_checkpoint r = st.record(pos, pos);
     r.n_scored = pos;
     st.checkpoints.insert_or_assign(pos, std::move(r));
 
@@ -157,12 +157,6 @@ static void share_scores(std::vector<std::vector<float>> & scores) {
             s[i] = sum/scores.size();
         }
     }
-}
-
-bool h2o_sequence::can_build_memory_set(uint32_t i_layer, uint32_t chunk_end) const {
-    const uint32_t memory_end = st.layers[i_layer].memory_end;
-
-    return memory_end >= config.chunk_start(chunk_end - 1) && memory_end <= chunk_end;
 }
 
 std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t chunk_end) {
@@ -247,6 +241,6 @@ void h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
     auto it = st.checkpoints.find(st.n_tokens);
     if (it != st.checkpoints.end()) {
         it->second.is_by_hand = true;
-        it->second.layers[i_layer] = record(st.n_tokens, st.n_tokens).layers[i_layer];
+        it->second.layers[i_layer] = st.record(st.n_tokens, st.n_tokens).layers[i_layer];
     }
 }

@@ -1,10 +1,12 @@
 #include "h2o/sequence/state.h"
 
+#include "h2o/select/select.h"
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
-std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h2o_layer & layer) const {
+std::vector<float> h2o_sequence_state::scores(const h2o_layer & layer) const {
     const size_t n = layer.n_memory();
 
     std::vector<float> res((size_t) layer.n_head_kv*n_tokens, NAN);
@@ -20,8 +22,8 @@ std::vector<float> h2o_sequence_state::scores(const h2o_config & config, const h
             }
         }
     }
-    if (config.ranks_blocks()) {
-        const float scale = (1.0f - (float) config.ema_alpha)/(layer.n_head/layer.n_head_kv*config.chunk_size);
+    if (config->ranks_blocks()) {
+        const float scale = (1.0f - (float) config->ema_alpha)/(layer.n_head/layer.n_head_kv*config->chunk_size);
         for (float & score : res) {
             score *= scale;
         }
@@ -39,31 +41,30 @@ static std::vector<int32_t> padded(const std::vector<int32_t> & memory, uint32_t
     return res;
 }
 
-std::vector<int32_t> h2o_sequence_state::memory(const h2o_config & config, const h2o_layer & layer) const {
-    return padded(layer.memory, layer.n_head_kv, config.memory_size());
+std::vector<int32_t> h2o_sequence_state::memory(const h2o_layer & layer) const {
+    return padded(layer.memory, layer.n_head_kv, config->memory_size());
 }
 
-std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_config & config, const h2o_layer & layer,
-        uint32_t chunk) const {
-    const auto it = checkpoints.find((chunk + 1)*config.chunk_size);
+std::vector<int32_t> h2o_sequence_state::past_memory(const h2o_layer & layer, uint32_t chunk) const {
+    const auto it = checkpoints.find((chunk + 1)*config->chunk_size);
 
     return it == checkpoints.end() ? std::vector<int32_t>() :
-            padded(it->second.layers[layer.index].memory, layer.n_head_kv, config.memory_size());
+            padded(it->second.layers[layer.index].memory, layer.n_head_kv, config->memory_size());
 }
 
-std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_config & config, const h2o_layer & layer,
-        uint32_t head, uint32_t tile) const {
-    const uint64_t first = config.tile_start(tile);
+std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_layer & layer, uint32_t head,
+        uint32_t tile) const {
+    const uint64_t first = config->tile_start(tile);
     if (first >= n_tokens) {
         return {};
     }
-    const uint32_t start = config.chunk_start(first);
+    const uint32_t start = config->chunk_start(first);
     if (text) {
-        const uint64_t end = std::min({ first + config.tile, (uint64_t) start + config.chunk_size,
+        const uint64_t end = std::min({ first + config->tile, (uint64_t) start + config->chunk_size,
                 (uint64_t) n_tokens });
         return first < text->start() ? std::nullopt : std::optional(text->positions_seen(first, end));
     }
-    if (start <= config.n_memory(start)) {
+    if (start <= config->n_memory(start)) {
         return std::vector<int32_t>(); // they read everything
     }
     const auto it = layer.extra_keys.find(tile);
@@ -75,4 +76,104 @@ std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_con
     const auto   begin = all->begin() + (head*n_tiles + i)*n;
 
     return std::vector<int32_t>(begin, std::find(begin, begin + n, -1));
+}
+
+h2o_checkpoint h2o_sequence_state::record(uint32_t end, uint32_t first) const {
+    h2o_checkpoint res = { end, end > n_tokens ? end : std::min(n_scored, end), first, is_scored, is_by_hand, {},
+            nullptr };
+
+    for (const auto & layer : layers) {
+        res.layers.push_back(record(layer, end, first));
+    }
+    return res;
+}
+
+h2o_checkpoint::layer h2o_sequence_state::record(const h2o_layer & layer, uint32_t end, uint32_t first) const {
+    h2o_checkpoint::layer res = { layer.n_built, layer.memory, {}, {} };
+    if (!is_scored) {
+        return res;
+    }
+    res.memory_scores.reserve(layer.memory.size());
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        for (size_t i = 0; i < layer.n_memory(); ++i) {
+            res.memory_scores.push_back(layer.memory_score(h, i));
+        }
+    }
+    const auto score = [&](uint32_t pos) { // unscored tokens have 0
+        return layer.scores.begin() + (size_t) (std::min(pos, layer.end()) - layer.first)*layer.n_head_kv;
+    };
+    res.scores.assign(score(first), score(end));
+    res.scores.resize((size_t) (end - first)*layer.n_head_kv);
+    return res;
+}
+
+h2o_checkpoint h2o_sequence_state::record_at(uint32_t pos) const {
+    const auto near = h2o_select_near(*config, config->chunk_start(pos));
+
+    h2o_checkpoint res = { pos, pos, pos, false, false, {}, nullptr };
+    for (const auto & layer : layers) {
+        h2o_checkpoint::layer r;
+        r.n_built = pos/config->chunk_size;
+        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+            r.memory.insert(r.memory.end(), near.begin(), near.end());
+        }
+        res.layers.push_back(std::move(r));
+    }
+    return res;
+}
+
+// With an index of keys the queries of a tile choose together: a part of a tile cannot be removed.
+uint32_t h2o_sequence_state::rewind_step() const {
+    return is_scored || is_by_hand ? 0 : config->has_key_index() ? config->tile : 1;
+}
+
+bool h2o_sequence_state::is_on_grid(uint32_t pos) const {
+    const uint32_t step = rewind_step();
+
+    return step > 0 && pos % config->chunk_size % step == 0 &&
+            (!config->evict || pos >= n_memory_sets()*config->chunk_size);
+}
+
+// Tokens from pos on have changed only what can be undone without a checkpoint.
+bool h2o_sequence_state::is_open(uint32_t pos) const {
+    return pos >= n_memory_sets()*config->chunk_size && (pos >= n_scored || is_on_grid(pos));
+}
+
+bool h2o_sequence_state::can_rewind(uint32_t pos) const {
+    // K and V that have moved since come back from a cold store only
+    const bool has_rows = !config->evict || config->has_cold_store() || pos >= n_memory_sets()*config->chunk_size;
+
+    return is_open(pos) || is_on_grid(pos) || (has_rows && checkpoints.count(pos) > 0);
+}
+
+std::vector<uint32_t> h2o_sequence_state::state_points() const {
+    std::vector<uint32_t> res;
+    const auto            add = [&](uint32_t pos) {
+        if (can_rewind(pos) && (pos == n_tokens || !is_generated(pos))) {
+            res.push_back(pos);
+        }
+    };
+
+    const uint32_t n_closed = n_memory_sets()*config->chunk_size;
+
+    for (auto it = checkpoints.begin(); it != checkpoints.lower_bound(n_closed); ++it) {
+        add(it->first);
+    }
+    for (uint32_t pos = std::max(n_closed, 1u); pos <= n_tokens; ++pos) {
+        add(pos);
+    }
+    return res;
+}
+
+h2o_checkpoint h2o_sequence_state::checkpoint_of(uint32_t pos) const {
+    if (const auto it = checkpoints.find(pos); it != checkpoints.end()) {
+        return it->second;
+    }
+    return pos < n_memory_sets()*config->chunk_size ? record_at(pos) : record(pos, open_start());
+}
+
+const std::vector<uint8_t> * h2o_sequence_state::side_of(uint32_t pos) const {
+    const auto it = checkpoints.find(pos);
+
+    return it == checkpoints.end() ? nullptr : it->second.side.get();
 }

@@ -43,6 +43,11 @@ struct h2o_layer {
 
     size_t n_memory() const { return memory.size()/n_head_kv; }
 
+    // The memory set is of the chunk before, or of the beginning of the one that ends at chunk_end: no gap.
+    bool can_build_memory_set(const h2o_config & config, uint32_t chunk_end) const {
+        return memory_end >= config.chunk_start(chunk_end - 1) && memory_end <= chunk_end;
+    }
+
     // no position from `end` on has a score, those before have one
     void set_end(uint32_t end) { scores.resize((size_t) (end - first)*n_head_kv); }
     void grow   (uint32_t end) { set_end(std::max(end, this->end())); }
@@ -62,6 +67,8 @@ struct h2o_layer {
 
 // Everything that is known about one text.
 struct h2o_sequence_state {
+    const h2o_config * config = nullptr;
+
     uint32_t n_tokens = 0;
     uint32_t n_scored = 0; // the tokens before it have changed scores
     uint32_t generated_start = 0; // the last tokens, from here on, were generated
@@ -71,8 +78,8 @@ struct h2o_sequence_state {
 
     std::vector<h2o_layer> layers;
 
-    // By position: boundaries, made when the next chunk begins, and within a chunk starts of a prompt's calls and scored
-    // generated tokens.
+    // By position: boundaries, made when the next chunk begins; within a chunk starts of a prompt's calls, and generated
+    // tokens that are scored.
     std::map<uint32_t, h2o_checkpoint> checkpoints;
 
     std::optional<h2o_lookup> text; // with a lookup budget and retrieval by n-grams
@@ -86,8 +93,8 @@ struct h2o_sequence_state {
     }
 
     // first position of the open chunk; a complete one is open until its memory set is built
-    uint32_t open_start(const h2o_config & config) const {
-        return std::max(n_tokens == 0 ? 0 : config.chunk_start(n_tokens - 1), n_memory_sets()*config.chunk_size);
+    uint32_t open_start() const {
+        return std::max(n_tokens == 0 ? 0 : config->chunk_start(n_tokens - 1), n_memory_sets()*config->chunk_size);
     }
 
     // NULL if the layer has no memory sets
@@ -101,15 +108,49 @@ struct h2o_sequence_state {
     }
 
     // score of every position so far [n_head_kv, n_tokens]; NaN if it is evicted. Only if there are scores
-    std::vector<float> scores(const h2o_config & config, const h2o_layer & layer) const;
+    std::vector<float> scores(const h2o_layer & layer) const;
 
     // positions of the current memory set [n_head_kv, M], ascending, -1 padded
-    std::vector<int32_t> memory(const h2o_config & config, const h2o_layer & layer) const;
+    std::vector<int32_t> memory(const h2o_layer & layer) const;
 
     // the same of the chunk's, an earlier one; empty if it was not kept
-    std::vector<int32_t> past_memory(const h2o_config & config, const h2o_layer & layer, uint32_t chunk) const;
+    std::vector<int32_t> past_memory(const h2o_layer & layer, uint32_t chunk) const;
 
     // The extra keys of a tile's queries, ascending positions; for n-grams its last query's. None if they are not kept.
-    std::optional<std::vector<int32_t>> extra_keys(const h2o_config & config, const h2o_layer & layer, uint32_t head,
-            uint32_t tile) const;
+    std::optional<std::vector<int32_t>> extra_keys(const h2o_layer & layer, uint32_t head, uint32_t tile) const;
+
+    // A checkpoint without the open chunk's tokens from `end` on, but with their scores. first: see h2o_checkpoint
+    h2o_checkpoint        record(uint32_t end, uint32_t first) const;
+    h2o_checkpoint::layer record(const h2o_layer & layer, uint32_t end, uint32_t first) const;
+
+    // Nothing of the past changes later, neither scores nor memory sets: the sequence can be cut at every
+    // `rewind_step` positions of a chunk, with eviction of the open one. 0: it cannot.
+    uint32_t rewind_step() const;
+
+    // pos is on the grid of rewind_step(), or the tokens after it have left no trace, or it has a checkpoint
+    bool can_rewind(uint32_t pos) const;
+
+    // what to restore for that
+    h2o_checkpoint checkpoint_of(uint32_t pos) const;
+
+    // Positions at which a sequence that is restored from this one's state can be cut, ascending.
+    std::vector<uint32_t> state_points() const;
+
+    // The checkpoint here lets a generated token be undone. A state has none of these.
+    bool is_generated(uint32_t pos) const {
+        return scores_generated() && pos > generated_start && pos % config->chunk_size != 0;
+    }
+
+    // generated tokens change scores
+    bool scores_generated() const { return is_scored && config->decode == LLAMA_H2O_DECODE_MEMORY; }
+
+    // a boundary's bytes of other layers, NULL if they were dropped
+    const std::vector<uint8_t> * side_of(uint32_t pos) const;
+
+private:
+    // the checkpoint at a position of the grid of rewind_step()
+    h2o_checkpoint record_at(uint32_t pos) const;
+
+    bool is_on_grid(uint32_t pos) const;
+    bool is_open   (uint32_t pos) const;
 };

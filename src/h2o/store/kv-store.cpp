@@ -238,7 +238,7 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
         return;
     }
 
-    const uint32_t start  = state.open_start(config);
+    const uint32_t start  = state.open_start();
     const size_t   n_rows = layout.n_rows();
 
     std::vector<float> kept(r.n_head*n_rows*r.n_embd);

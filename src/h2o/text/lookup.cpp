@@ -29,7 +29,8 @@ void h2o_lookup::truncate(uint32_t n) {
 }
 
 size_t h2o_lookup::bytes() const {
-    constexpr size_t NODE = sizeof(decltype(grams)::value_type) + 3*sizeof(void *); // with a hash, a link, the heap's own
+    // with a hash, a link and what the heap adds
+    constexpr size_t NODE = sizeof(decltype(grams)::value_type) + 3*sizeof(void *);
 
     size_t res = sizeof(*this) + tokens.capacity()*sizeof(int32_t) + grams.size()*NODE +
             grams.bucket_count()*sizeof(void *);

@@ -129,7 +129,7 @@ private:
 
     std::vector<int32_t> tokens;
 
-    // Of the first n_indexed positions. To remove positions, the others are indexed anew.
+    // The first n_indexed positions are indexed. To remove positions, the others are indexed anew.
     uint32_t n_indexed = 0;
 
     std::unordered_map<gram, positions, gram_hash> grams;

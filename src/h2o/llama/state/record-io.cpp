@@ -145,7 +145,7 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
 void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
     std::vector<const h2o_checkpoint *> kept;
     for (const auto & [pos, checkpoint] : kv.state().checkpoints) {
-        if (!kv.sequence.is_generated(pos)) {
+        if (!kv.state().is_generated(pos)) {
             kept.push_back(&checkpoint);
         }
     }
@@ -186,19 +186,6 @@ std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, co
         res.emplace(pos, std::move(r));
     }
     return res;
-}
-
-void h2o_rows_write(llama_io_write_i & io, const h2o_row_copies & rows) {
-    for (const auto & r : rows.ranges()) {
-        h2o_write_rows(io, r.pos, r.n, r.n_bytes(), [&] { io.write_tensor(r.t, r.offset(), r.n_bytes()); });
-    }
-}
-
-void h2o_rows_read(llama_io_read_i & io, h2o_row_copies & rows) {
-    rows.allocate();
-    for (const auto & r : rows.ranges()) {
-        io.read(r.copy->data, r.n_bytes());
-    }
 }
 
 void h2o_text_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens, bool has_ids) {

@@ -79,23 +79,26 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
     const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
 
-    const uint32_t start    = state.open_start(context.config);
+    const uint32_t start    = state.open_start();
     const uint32_t n_tokens = partial ? std::clamp(kv.state_end, start, state.n_tokens) : state.n_tokens;
 
     if (!partial) {
         const auto header = kv_header(context.store);
         io.write(header.data(), header.size()*sizeof(header[0]));
     }
-    auto record = kv.sequence.record(n_tokens, partial || compact ? start : 0);
+    auto record = kv.state().record(n_tokens, partial || compact ? start : 0);
     if (n_tokens < state.n_tokens && n_tokens >= state.generated_start) { // without what later tokens gave
-        record = kv.sequence.checkpoint_of(n_tokens).value_or(record);
+        record = kv.state().checkpoint_of(n_tokens);
     }
     if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
         record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id, io.is_counting()));
     }
     h2o_checkpoint_write(io, kv, record);
     if (compact && !no_rows) { // they may have moved by the time of a restore
-        h2o_rows_write(io, context.store.kept_rows(kv.id, start, n_tokens));
+        const auto rows = context.store.kept_rows(kv.id, start, n_tokens);
+        for (const auto & r : rows.ranges()) {
+            h2o_write_rows(io, r.pos, r.n, r.n_bytes(), [&] { io.write_tensor(r.t, r.offset(), r.n_bytes()); });
+        }
     }
     if (!partial) {
         h2o_checkpoints_write(io, kv);
@@ -164,7 +167,10 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     std::optional<h2o_row_copies> rows;
     if (store.layout.is_compact && !no_rows) {
         rows = store.kept_rows(kv.id, saved.record.layers[0].n_built*context.config.chunk_size, n_tokens);
-        h2o_rows_read(io, *rows);
+        rows->allocate();
+        for (const auto & r : rows->ranges()) {
+            io.read(r.copy->data, r.n_bytes());
+        }
     }
     if (!partial) {
         saved.checkpoints = h2o_checkpoints_read(io, kv, saved.record);

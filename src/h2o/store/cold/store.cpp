@@ -137,14 +137,9 @@ int32_t h2o_cold_store::row_of(int32_t pos) const {
     return std::lower_bound(positions.begin(), positions.end(), pos, before) - positions.begin();
 }
 
-template <typename F>
-void h2o_cold_store::keep_failure(const F & f) {
-    try {
-        f();
-    } catch (const std::exception & e) {
-        const std::lock_guard<std::mutex> lock(mutex);
-        failure = e.what();
-    }
+void h2o_cold_store::keep_failure(const std::string & what) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    failure = what;
 }
 
 void h2o_cold_store::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded,
@@ -169,32 +164,30 @@ void h2o_cold_store::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_l
         }
     }
 
-    keep_failure([&]() {
-        for (const auto part : { H2O_K, H2O_V }) {
-            const size_t size = row_sizes[layer.index][part];
-            uint8_t *    rows = dst + (part == H2O_K ? source.k : source.v);
-            uint8_t *    kept = keeps_rows ? kept_bytes[layer.index][part].data() : nullptr;
+    for (const auto part : { H2O_K, H2O_V }) {
+        const size_t size = row_sizes[layer.index][part];
+        uint8_t *    rows = dst + (part == H2O_K ? source.k : source.v);
+        uint8_t *    kept = keeps_rows ? kept_bytes[layer.index][part].data() : nullptr;
 
-            std::vector<wanted> missing;
-            for (size_t i = n*ith/nth; i < n*(ith + 1)/nth; ++i) {
-                if (positions[i].is_missing) {
-                    missing.push_back({ positions[i].pos, rows + i*size });
-                } else {
-                    memcpy(rows + i*size, kept + positions[i].slot*size, size);
-                }
-            }
-            const h2o_stopwatch watch;
-            read(layer.index, part, missing);
-            if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !missing.empty()) {
-                codec->count_read(watch.us());
-            }
-            for (size_t i = n*ith/nth; kept && i < n*(ith + 1)/nth; ++i) {
-                if (positions[i].is_missing) {
-                    memcpy(kept + positions[i].slot*size, rows + i*size, size);
-                }
+        std::vector<wanted> missing;
+        for (size_t i = n*ith/nth; i < n*(ith + 1)/nth; ++i) {
+            if (positions[i].is_missing) {
+                missing.push_back({ positions[i].pos, rows + i*size });
+            } else {
+                memcpy(rows + i*size, kept + positions[i].slot*size, size);
             }
         }
-    });
+        const h2o_stopwatch watch;
+        read(layer.index, part, missing);
+        if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !missing.empty()) {
+            codec->count_read(watch.us());
+        }
+        for (size_t i = n*ith/nth; kept && i < n*(ith + 1)/nth; ++i) {
+            if (positions[i].is_missing) {
+                memcpy(kept + positions[i].slot*size, rows + i*size, size);
+            }
+        }
+    }
 
     // row 0 is finite
     if (n == 0 && ith == 0) {
@@ -217,29 +210,17 @@ void h2o_cold_store::fetch_chosen(size_t layer, const int32_t * chosen, size_t n
     if (begin == 0 && end > 0) {
         is_chosen[0] = true; // row 0 of a source is finite
     }
-    keep_failure([&]() {
-        for (const auto part : { H2O_K, H2O_V }) {
-            uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
+    for (const auto part : { H2O_K, H2O_V }) {
+        uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
 
-            std::vector<wanted> wanted;
-            for (int32_t pos = begin; pos < end; ++pos) {
-                if (is_chosen[pos - begin]) {
-                    wanted.push_back({ pos, rows + pos*row_sizes[layer][part] });
-                }
+        std::vector<wanted> wanted;
+        for (int32_t pos = begin; pos < end; ++pos) {
+            if (is_chosen[pos - begin]) {
+                wanted.push_back({ pos, rows + pos*row_sizes[layer][part] });
             }
-            read(layer, part, wanted);
         }
-    });
-}
-
-void h2o_cold_store::fetch_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst, int ith,
-        int nth) {
-    const size_t begin = ith*n/nth;
-    const size_t end   = (ith + 1)*n/nth;
-
-    keep_failure([&]() {
-        read_range(layer, part, first + begin, end - begin, dst + begin*row_sizes[layer][part]);
-    });
+        read(layer, part, wanted);
+    }
 }
 
 void h2o_cold_store::check() {

@@ -61,7 +61,7 @@ public:
     int32_t row_of(int32_t pos) const;
 
     // Writes their rows of a layer to dst, and which of them are in memory sets: a source of ggml_h2o_attn. This and
-    // the next ones do the ith part of the work of nth threads; check() reports errors.
+    // the next one do the ith part of the work of nth threads. They throw std::runtime_error.
     void fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded, uint8_t * dst,
             int ith, int nth);
 
@@ -69,10 +69,10 @@ public:
     void fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & source,
             size_t n, uint8_t * dst, int ith, int nth);
 
-    // read_range()
-    void fetch_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst, int ith, int nth);
+    // a node of a graph could not fetch rows: for check()
+    void keep_failure(const std::string & what);
 
-    // throws std::runtime_error if a row could not be fetched since the last time
+    // throws std::runtime_error if there was a failure since the last time
     void check();
 
     // bytes of all chunks
@@ -95,10 +95,6 @@ private:
     static constexpr size_t MAX_KEPT = 512; // a step with more is a prompt's: it neither uses nor changes the kept rows
 
     void keep_positions();
-
-    // f's exception is kept for check()
-    template <typename F>
-    void keep_failure(const F & f);
 
     // one of the step's positions
     struct step_position {
