@@ -186,7 +186,6 @@ BAD_REQUESTS: list[Request] = [
     ),
     Request("POST", "/completion", TOO_LONG),
     Request("POST", "/v1/messages", packed(_TOOL_CALL)),
-    Request("POST", "/v1/completions", packed({"prompt": ""})),
     Request("POST", "/detokenize", packed({"tokens": [97, 99999]})),
     *(
         Request("POST", f"/slots/{slot}", packed(body))
