@@ -164,7 +164,6 @@ BAD_REQUESTS: list[Request] = [
                 {"prompt": "a", "json_schema": {"type": "string", "pattern": "^(?!a)"}},
             ),
             "/v1/messages": ({"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1},),
-            "/v1/completions": ({"prompt": ""},),
             "/detokenize": ({"tokens": [97, 99999]},),
             "/slots/0?action=restore": ({"filename": "missing"}, {}),
             "/slots/0?action=save": ({"filename": 1},),

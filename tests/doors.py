@@ -19,7 +19,6 @@ Fields = dict[str, Any]
 
 ASKED: Fields = {"max_tokens": 3, "temperature": 0}
 MESSAGES: Fields = {"messages": [user("Hi")]}
-COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class Refused(str):
@@ -36,15 +35,20 @@ def ask_llama(llm: Llama, fields: Fields, stream: bool = False) -> Fields | Refu
         return Refused(error)
 
 
-def ask_server(server: Server, fields: Fields, stream: bool = False) -> Fields | Refused:
-    """What a server answers."""
+def ask_server(server: Server, fields: Fields, stream: bool = False) -> Fields | Refused | None:
+    """What a server answers. None: it answers at least one token."""
+    if fields.get("max_tokens") == 0:
+        return None
     asked = {**ASKED, **fields, **({"stream": True, "stream_options": {"include_usage": True}} if stream else {})}
     path = "/v1/chat/completions" if "messages" in asked else "/v1/completions"
     status, answer = server.request("POST", path, asked)
     if status != 200:
         assert status == 400, answer
         return Refused(answer["error"]["message"])
-    return told_by_chunks(events(answer)) if stream else told(answer)
+    found = told_by_chunks(events(answer)) if stream else told(answer)
+    if found["reason"] == "stop":
+        del found["n_generated"]  # it counts the token that ended the text, too
+    return found
 
 
 def ask_command(model: Path, fields: Fields) -> Fields | Refused | None:
@@ -68,7 +72,7 @@ def ask_command(model: Path, fields: Fields) -> Fields | Refused | None:
     found = re.search(r"^prompt ([\d,]+) tokens?, .*generated ([\d,]+) tokens?", result.stderr, re.MULTILINE)
     assert found is not None
     n_prompt, n_generated = (int(n.replace(",", "")) for n in found.groups())
-    return {"text": result.stdout.removesuffix("\n"), "counts": [n_prompt, n_generated, n_prompt + n_generated]}
+    return {"text": result.stdout.removesuffix("\n"), "n_prompt": n_prompt, "n_generated": n_generated}
 
 
 def told(answer: Any) -> Fields:
@@ -85,7 +89,8 @@ def told(answer: Any) -> Fields:
         "message": message,
         "reason": choice["finish_reason"],
         "tokens": [(token["token"], token["bytes"]) for token in tokens],
-        "counts": [answer["usage"][name] for name in COUNTS],
+        "n_prompt": answer["usage"]["prompt_tokens"],
+        "n_generated": answer["usage"]["completion_tokens"],
     }
 
 
@@ -266,10 +271,7 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
     *(({"stop": given}, "stop", r"\[Llama.create_chat_completion\] stop must be") for given in ("", [""], [None], 5)),
     *(({"seed": given}, "seed", "seed") for given in (True, 2**40)),
     ({"presence_penalty": "a"}, "presence_penalty", "presence_penalty"),
-    *(
-        ({"logit_bias": given}, "logit_bias", "logit_bias")
-        for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})
-    ),
+    *(({"logit_bias": given}, None, "logit_bias") for given in ({"99999": 1}, {str(2**32 + 97): 1}, {"97": "a"})),
     ({"logit_bias": [1]}, None, "logit_bias must be a mapping"),
     ({"logit_bias": {"x": 1.0}}, None, "token id must be an integer"),
     *(({"logit_bias": {1: given}}, None, "must be a finite number") for given in (math.nan, math.inf)),

@@ -13,8 +13,6 @@ from chats import write_model_of_calls
 from compare import case
 from doors import (
     ANSWERED,
-    ASKED,
-    COUNTS,
     MESSAGES,
     PICKY,
     REFUSED,
@@ -23,7 +21,6 @@ from doors import (
     ask_command,
     ask_llama,
     ask_server,
-    events,
 )
 from h2o_llama import Llama, demo_model_path
 from servers import Server, ServerOf
@@ -93,20 +90,3 @@ def test_all_refuse_the_same(doors: tuple[str, list[Door]], capfd: pytest.Captur
                     n_refused += 1
     assert n_refused > 5
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.slow
-def test_usage_counts_the_tokens_of_all_choices(server: Server) -> None:
-    for path, asked, n_prompt in (
-        ("/v1/chat/completions", {**ASKED, **MESSAGES}, server.chat(MESSAGES["messages"])["usage"]["prompt_tokens"]),
-        ("/v1/completions", {"prompt": "Hi", "max_tokens": 3}, 2),
-        ("/v1/completions", {"prompt": ["Hi", "you"], "max_tokens": 3}, 5),
-    ):
-        n_prompts = len(asked["prompt"]) if isinstance(asked.get("prompt"), list) else 1
-        expected = [n_prompt, 6 * n_prompts, n_prompt + 6 * n_prompts]
-        answer = server.post(path, {**asked, "n": 2})
-        assert len(answer["choices"]) == 2 * n_prompts
-        assert [answer["usage"][name] for name in COUNTS] == expected
-        options = {"stream": True, "stream_options": {"include_usage": True}}
-        found = events(server.post(path, {**asked, "n": 2, **options}))
-        assert [found[-1]["usage"][name] for name in COUNTS] == expected

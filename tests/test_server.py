@@ -392,7 +392,7 @@ def test_embeddings(tmp_path: Path) -> None:
             ("/embedding", {"content": TEXT[:513]}),
         ):
             status, answer = server.request("POST", path, body)
-            assert (status, "at most 512 tokens" in answer["error"]["message"]) == (400, True), answer
+            assert (status, "too large to process" in answer["error"]["message"]) == (400, True), answer
         for path, body in (("/v1/chat/completions", {"messages": [user("a")]}), ("/completion", {"prompt": "a"})):
             status, answer = server.request("POST", path, body)
             assert (status, answer["error"]["type"]) == (501, "not_supported_error"), answer

@@ -30,9 +30,6 @@ static bool is_this_machine(const std::string & name) {
 
 static std::vector<std::string> allowed_origins(const common_params & params) {
     std::vector<std::string> res;
-    if (params.cors_origins == "*" && !params.cors_origins_explicit) { // upstream's default
-        return res;
-    }
     for (auto origin : string_split<std::string>(lower(params.cors_origins), ',')) {
         origin = string_strip(origin);
         if (!origin.empty() && origin.back() == '/') {
@@ -100,8 +97,14 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
         return refuse(response, "pages of " + origin.substr(0, 100) +
             " may not use this server: start it with `--cors-origins` to let them");
     }
-    const bool is_any = params.cors_origins == "*" && !params.cors_credentials;
-    response.set_header("Access-Control-Allow-Origin", is_any ? "*" : request.get_header_value("Origin"));
-    response.set_header("Vary", "Origin");
     return true;
+}
+
+void server_h2o_set_origin(
+        const common_params & params, const httplib::Request & request, httplib::Response & response) {
+    const auto origin = request.get_header_value("Origin");
+    if (!origin.empty() && is_allowed_origin(params, lower(origin))) {
+        response.set_header("Access-Control-Allow-Origin", origin);
+        response.set_header("Vary", "Origin");
+    }
 }

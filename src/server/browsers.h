@@ -14,5 +14,9 @@ struct Response;
 // owner has pointed here, and whose pages the browser takes for the server's own (DNS rebinding).
 bool server_h2o_admits(const common_params & params, const httplib::Request & request, httplib::Response & response);
 
+// Lets a page of one of these origins read the answer.
+void server_h2o_set_origin(
+        const common_params & params, const httplib::Request & request, httplib::Response & response);
+
 // Whether only this machine's programs can reach the server.
 bool server_h2o_is_local(const common_params & params);

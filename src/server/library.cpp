@@ -5,7 +5,6 @@
 #include "log.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -25,24 +24,14 @@ std::optional<std::string> server_h2o_library_key(
     if (keys.empty()) {
         return server_h2o_is_local(params) ? std::optional<std::string>("") : std::nullopt;
     }
-    const auto header = [&](std::string_view name) -> std::string {
-        const auto is_same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
-        for (const auto & [key, value] : headers) {
-            if (std::equal(key.begin(), key.end(), name.begin(), name.end(), is_same)) {
-                return value;
-            }
-        }
-        return "";
-    };
-    std::string key = header("Authorization");
-    if (key.empty()) {
-        key = header("X-Api-Key");
-    }
     static const std::string prefix = "Bearer ";
-    if (key.compare(0, prefix.size(), prefix) == 0) {
-        key = key.substr(prefix.size());
+    for (const auto & [name, value] : headers) { // one of them was asked for
+        const auto key = value.compare(0, prefix.size(), prefix) == 0 ? value.substr(prefix.size()) : value;
+        if (std::find(keys.begin(), keys.end(), key) != keys.end()) {
+            return key;
+        }
     }
-    return std::find(keys.begin(), keys.end(), key) != keys.end() ? std::optional(key) : std::nullopt;
+    return std::nullopt;
 }
 
 static std::string_view bytes_of(const llama_tokens & tokens) {
@@ -129,14 +118,14 @@ void server_h2o_library::leave(llama_seq_id id) {
     left.remove_if(is_done);
 }
 
-bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept,
+bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past,
         int32_t n_ctx, bool is_alone) try {
-    if ((int32_t) prompt.size() < n_kept + n_new) {
+    if ((int32_t) prompt.size() < n_past + n_new) {
         return true;
     }
     auto it = asked.find(id);
     if (it == asked.end()) {
-        const common_json about = { { "key", key }, { "n_least", n_kept + n_new }, { "n_ctx", n_ctx } };
+        const common_json about = { { "key", key }, { "n_least", n_past + n_new }, { "n_ctx", n_ctx } };
 
         const auto ask = [about, prompt] {
             return server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);

@@ -38,11 +38,10 @@ public:
     // models are not kept.
     void init(const common_params & params, bool has_draft_model);
 
-    // Asks for a slot, before it reads its prompt, for the text that begins most like it, if that has more than it can
-    // keep of its own. False until the answer has come: other slots continue meanwhile. is_alone: there are none, so it
-    // waits for a moment.
+    // Asks for a slot, before it reads its prompt, for the text that has more of its beginning than the slot. False
+    // until the answer has come: other slots continue meanwhile. is_alone: there are none, so it waits for a moment.
     template <typename Slot>
-    bool is_ready(llama_context * ctx, const Slot & slot, bool is_alone) {
+    bool is_ready(const Slot & slot, bool is_alone) {
         if (!is_for(slot)) {
             return true;
         }
@@ -52,9 +51,8 @@ public:
             return true;
         }
         const int32_t n_past = slot.prompt.tokens.get_common_prefix(prompt);
-        const int32_t n_kept = server_h2o_n_kept(ctx, slot, n_past);
 
-        return is_ready(slot.id, *slot.task->h2o_library_key, tokens, n_kept, slot.n_ctx, is_alone);
+        return is_ready(slot.id, *slot.task->h2o.library_key, tokens, n_past, slot.n_ctx, is_alone);
     }
 
     // Gives the slot that text, if there is one.
@@ -81,7 +79,7 @@ public:
         }
         const auto tokens = slot.prompt.tokens.get_text_tokens();
         if (tokens.size() == slot.prompt.tokens.size()) {
-            give(ctx, slot.id, *slot.task->h2o_library_key, tokens);
+            give(ctx, slot.id, *slot.task->h2o.library_key, tokens);
         }
     }
 
@@ -102,7 +100,7 @@ private:
     template <typename Slot>
     bool is_for(const Slot & slot) const {
         const auto & task = *slot.task;
-        return is_on() && task.h2o_library_key && task.need_sampling() && task.params.cache_prompt &&
+        return is_on() && task.h2o.library_key && task.need_sampling() && task.params.cache_prompt &&
             is_of_this_model(slot.prompt.lora);
     }
 
@@ -113,7 +111,7 @@ private:
         answer      found;
     };
 
-    bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_kept, int32_t n_ctx,
+    bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past, int32_t n_ctx,
         bool is_alone);
 
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.

@@ -1,5 +1,7 @@
 #include "server/requests.h"
 
+#include "chat/nulls.h"
+
 #include "mtmd.h"
 
 #include <algorithm>
@@ -59,42 +61,41 @@ int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * 
     return mtmd_tokenize_from_parts(ctx, output, pointers.data(), pointers.size(), true);
 }
 
-std::vector<std::string> server_h2o_stops(const common_json & value) {
-    std::vector<std::string> stops;
-    const auto add = [&](const common_json & stop) {
-        if (!stop.is_string() || stop.get<std::string>().empty()) {
+void server_h2o_read_chat(common_json & body) {
+    h2o_chat_remove_nulls(body);
+
+    const auto field = [&](const char * name) { return body.value(name, common_json()); };
+    const auto check = [&](const char * name, const char * expected, bool is_good) {
+        if (!is_good) {
             throw std::invalid_argument(
-                "'stop' must be a string or a list of strings, none of them empty, but got " + value.dump_safe());
+                std::string("'") + name + "' must be " + expected + ", but got " + field(name).dump_safe());
         }
-        stops.push_back(stop.get<std::string>());
     };
-    if (value.is_array()) {
-        for (const auto & stop : value) {
-            add(stop);
-        }
-    } else {
-        add(value);
-    }
-    return stops;
-}
+    const auto is_text = [](const common_json & value) { return value.is_string() && value != ""; };
 
-int server_h2o_n_probs(const common_json & request) {
-    const auto field = [&](const char * name) { return request.contains(name) ? request.at(name) : common_json(); };
-    const common_json logprobs = field("logprobs");
-    const common_json top      = field("top_logprobs");
+    const auto stop = field("stop"), kwargs = field("chat_template_kwargs"), format = field("response_format"),
+               logprobs = field("logprobs"), top = field("top_logprobs");
 
-    if (!logprobs.is_null() && !logprobs.is_boolean()) {
-        throw std::invalid_argument("'logprobs' must be true or false, but got " + logprobs.dump_safe());
+    check("messages", "a list of messages, not empty", // they may be large: no copy
+        body.contains("messages") && body.at("messages").is_array() && !body.at("messages").empty());
+    check("stop", "a string or a list of strings, none of them empty",
+        stop.is_null() || is_text(stop) || (stop.is_array() && std::all_of(stop.begin(), stop.end(), is_text)));
+    check("chat_template_kwargs", "an object", kwargs.is_null() || kwargs.is_object());
+
+    const auto type = format.value("type", common_json()), wrapped = format.value("json_schema", common_json());
+    check("response_format", "{\"type\": \"text\"}, {\"type\": \"json_object\", \"schema\": {...}} or "
+        "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {...}}}",
+        format.is_null() || type == "text" ||
+        (type == "json_object" && format.value("schema", common_json::object()).is_object()) ||
+        (type == "json_schema" && wrapped.value("schema", common_json()).is_object()));
+
+    check("logprobs", "true or false", logprobs.is_null() || logprobs.is_boolean());
+    const bool has_logprobs = logprobs.is_boolean() && logprobs.get<bool>();
+    check("top_logprobs", "an integer from 0 to 20, with \"logprobs\": true", top.is_null() ||
+        (has_logprobs && top.is_number_integer() && top.get<int64_t>() >= 0 && top.get<int64_t>() <= 20));
+    if (has_logprobs) {
+        body["n_probs"] = top.is_null() ? 1 : std::max(1, top.get<int>());
     }
-    if (logprobs.is_null() || !logprobs.get<bool>()) {
-        if (!top.is_null()) {
-            throw std::invalid_argument("'top_logprobs' needs \"logprobs\": true");
-        }
-        return 0;
-    }
-    const bool is_whole = top.is_number() && top.get<double>() == std::floor(top.get<double>());
-    if (!top.is_null() && !(is_whole && top.get<double>() >= 0 && top.get<double>() <= 20)) {
-        throw std::invalid_argument("'top_logprobs' must be an integer from 0 to 20, but got " + top.dump_safe());
-    }
-    return top.is_null() ? 1 : std::max(1, top.get<int>());
+    body.erase("logprobs");
+    body.erase("top_logprobs");
 }

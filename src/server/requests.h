@@ -44,34 +44,6 @@ T server_h2o_number(const common_json & value) {
     return value.get<T>();
 }
 
-// The strings at which a text ends: one or a list, none of them empty.
-std::vector<std::string> server_h2o_stops(const common_json & value);
-
-// How many of the most probable tokens a chat's log-probabilities name, at least one; 0: there are none.
-int server_h2o_n_probs(const common_json & request);
-
-// Counts the tokens of all choices of a request, and the tokens of each prompt once.
-class server_h2o_usage {
-public:
-    // n_choices of each prompt, one after the other
-    explicit server_h2o_usage(int n_choices) : n_choices(n_choices) {}
-
-    // Adds a result, which then tells the sum. A token that only ends the text is not counted: is_end.
-    template <typename Result>
-    void add(Result & result, bool is_end) {
-        n_decoded += result.n_decoded - is_end;
-        if (result.index % n_choices == 0) {
-            n_prompt += result.n_prompt_tokens;
-            n_cached += result.n_prompt_tokens_cache;
-        }
-        result.n_decoded             = n_decoded;
-        result.n_prompt_tokens       = n_prompt;
-        result.n_prompt_tokens_cache = n_cached;
-    }
-
-private:
-    int n_choices;
-    int n_decoded = 0;
-    int n_prompt  = 0;
-    int n_cached  = 0;
-};
+// The body of a chat's request. Fields that are null are removed, and log-probabilities become "n_probs", the number of
+// the most probable tokens that they name.
+void server_h2o_read_chat(common_json & body);

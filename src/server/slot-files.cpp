@@ -1,7 +1,6 @@
 #include "server/slots.h"
 
 #include "h2o/llama/adapter.h"
-#include "h2o/llama/state/file.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -144,43 +143,11 @@ size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id
     return 0;
 }
 
-void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id,
-        const std::function<void(const llama_tokens &, size_t)> & take) {
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) {
-        throw std::runtime_error("there is no such file");
-    }
-    auto * memory = llama_get_memory(ctx);
-
-    std::vector<uint8_t> before;
-    if (llama_memory_seq_pos_max(memory, id) >= 0) {
-        before.resize(llama_state_seq_get_size(ctx, id));
-        if (before.empty() || llama_state_seq_get_data(ctx, before.data(), before.size(), id) != before.size()) {
-            throw std::runtime_error("what the slot holds cannot be kept meanwhile");
-        }
-    }
-    try {
-        llama_tokens tokens;
-        const size_t n_bytes = h2o_load_seq_file(ctx, path, id, tokens);
-        take(tokens, n_bytes);
-    } catch (...) {
-        if (before.empty() || llama_state_seq_set_data(ctx, before.data(), before.size(), id) != before.size()) {
-            llama_memory_seq_rm(memory, id, -1, -1);
-        }
-        throw;
-    }
-}
-
-server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes) {
+static void read_adapters(reader & file, server_h2o_adapters & adapters) {
     for (auto & adapter : adapters) {
         adapter.scale = 0.0f;
     }
-
-    reader file(path, n_bytes);
-    if (!file.begins(ADAPTERS)) {
-        return adapters;
-    }
-    for (uint64_t n = file.number(); n > 0; --n) {
+    for (uint64_t n = file.begins(ADAPTERS) ? file.number() : 0; n > 0; --n) {
         const uint64_t hash = file.number();
 
         double scale;
@@ -194,23 +161,16 @@ server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const
         }
         found->scale = scale;
     }
-    return adapters;
 }
 
-std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(
-        const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes) {
-    reader file(path, n_bytes);
-
-    if (file.at_end() || !server_h2o_enabled(ctx)) { // H2O was off when it was saved, or is now
-        return {};
-    }
+static std::list<common_prompt_checkpoint> read_checkpoints(reader & file, uint64_t n_tokens) {
     if (!file.begins(CHECKPOINTS)) {
         throw std::runtime_error("the slot's state in this file is not followed by checkpoints");
     }
     std::list<common_prompt_checkpoint> res;
     for (uint64_t n = file.number(), last = 1; n > 0; --n) {
         const uint64_t n_checkpoint = file.number();
-        if (n_checkpoint < last || n_checkpoint > (uint64_t) n_tokens) {
+        if (n_checkpoint < last || n_checkpoint > n_tokens) {
             throw std::runtime_error("a checkpoint in this file is of " + std::to_string(n_checkpoint) +
                 " tokens, expected " + std::to_string(last) + " to " + std::to_string(n_tokens));
         }
@@ -223,4 +183,14 @@ std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(
         last       = n_checkpoint;
     }
     return res;
+}
+
+void server_h2o_load_slot(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes,
+        server_h2o_adapters & adapters, std::list<common_prompt_checkpoint> & checkpoints) {
+    reader file(path, n_bytes);
+
+    read_adapters(file, adapters);
+    if (!file.at_end() && server_h2o_enabled(ctx)) { // H2O was on when it was saved, and is now
+        checkpoints = read_checkpoints(file, n_tokens);
+    }
 }

@@ -85,12 +85,12 @@ int32_t server_h2o_n_predict(const llama_context * ctx, int32_t n_predict) {
     return n_predict == -1 && is_endless(ctx) ? llama_model_n_ctx_train(llama_get_model(ctx)) : n_predict;
 }
 
-int32_t server_h2o_slot_id(const std::string & value, int32_t n_slots) {
+int32_t server_h2o_number_below(const std::string & value, int32_t limit) {
     const bool is_number =
         !value.empty() && value.size() < 10 && value.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_number || std::stoi(value) >= n_slots) {
+    if (!is_number || std::stoi(value) >= limit) {
         throw std::invalid_argument(
-            "there is no slot " + value.substr(0, 20) + ": this server has 0 to " + std::to_string(n_slots - 1));
+            "expected a number from 0 to " + std::to_string(limit - 1) + ", got '" + value.substr(0, 20) + "'");
     }
     return std::stoi(value);
 }
@@ -160,14 +160,6 @@ static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_promp
         n_tokens(kv) == checkpoint.n_tokens;
 }
 
-// n_past, or the nearest position before it to which the cache can rewind
-static int32_t nearest(const llama_h2o_kv * kv, const server_h2o_is_inside & is_inside, int32_t n_past) {
-    while (!llama_h2o_kv_can_rewind(kv, n_past) || is_inside(n_past)) {
-        n_past--;
-    }
-    return n_past;
-}
-
 // rewinds to n_past or the nearest possible position before it, and removes the checkpoints after that
 static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
         const server_h2o_is_inside & is_inside, int32_t n_past) {
@@ -176,7 +168,10 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
     // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
     n_past = std::min(n_past, n_tokens(kv));
 
-    const int32_t n_kept = nearest(kv, is_inside, n_past);
+    int32_t n_kept = n_past;
+    while (!llama_h2o_kv_can_rewind(kv, n_kept) || is_inside(n_kept)) {
+        n_kept--;
+    }
 
     checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_past; });
 
@@ -217,29 +212,6 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
     for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
         if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {
             rows(checkpoint) = {};
-        }
-    }
-    return res;
-}
-
-int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id,
-        const std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past,
-        int32_t n_prompt, int32_t n_tokens) {
-    const auto * kv    = llama_get_h2o_kv_seq(ctx, id);
-    const auto * model = llama_get_model(ctx);
-
-    const bool is_any =
-        llama_model_n_swa(model) == 0 && !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
-
-    n_past = std::min(n_past, n_prompt - 1);
-
-    int32_t res = is_any || n_past == n_tokens ? n_past : 0;
-    if (kv) {
-        res = nearest(kv, is_inside, std::min(n_past, ::n_tokens(kv)));
-    }
-    for (const auto & checkpoint : checkpoints) {
-        if (checkpoint.n_tokens <= n_past) {
-            res = std::max<int32_t>(res, checkpoint.n_tokens);
         }
     }
     return res;
@@ -288,16 +260,6 @@ void server_h2o_counts::add_timings(common_json & timings) const {
     }
 }
 
-int32_t server_h2o_request::number(const std::string & name, const std::string & value) {
-    if (value.empty()) {
-        return -1;
-    }
-    if (value.size() > 9 || value.find_first_not_of("0123456789") != std::string::npos) {
-        throw std::invalid_argument(name + " must be a number from 0 on, got '" + value.substr(0, 20) + "'");
-    }
-    return std::stoi(value);
-}
-
 // [n_head_kv, n] as a list of lists: padding is left out, NaN is null
 template <typename T>
 static common_json heads_to_json(const std::vector<T> & values, size_t n) {
@@ -337,7 +299,7 @@ static common_json extra_keys_to_json(const llama_h2o_kv * kv, int32_t il, const
     return nullptr;
 }
 
-static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
+static void add_layer(common_json & res, const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
     const size_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il);
 
     std::vector<int32_t> memory(n_head_kv*info.memory_size);
@@ -346,22 +308,19 @@ static common_json layer_to_json(const llama_h2o_kv * kv, int32_t il, const llam
             ": 'layers' of GET /slots/{id}/h2o names them");
     }
 
-    common_json res = {
-        { "layer",      il },
-        { "memory_set", heads_to_json(memory, info.memory_size) },
-        { "extra_keys", extra_keys_to_json(kv, il, info) },
-        { "scores",     nullptr },
-    };
+    res["layer"]      = il;
+    res["memory_set"] = heads_to_json(memory, info.memory_size);
+    res["extra_keys"] = extra_keys_to_json(kv, il, info);
+    res["scores"]     = nullptr;
     if (info.has_scores) {
         std::vector<float> scores(n_head_kv*info.n_tokens);
         llama_h2o_kv_scores(kv, il, scores.data());
         res["scores"] = heads_to_json(scores, info.n_tokens);
     }
-    return res;
 }
 
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request) {
-    const auto [id, layer] = request;
+    const auto id = request.slot, layer = request.layer;
 
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!server_h2o_enabled(ctx)) {
@@ -407,10 +366,7 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
         } },
     };
     if (layer >= 0) {
-        const auto found = layer_to_json(kv, layer, info);
-        for (const auto * key : { "layer", "memory_set", "extra_keys", "scores" }) {
-            res[key] = found.at(key);
-        }
+        add_layer(res, kv, layer, info);
     }
     return res;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,11 +49,6 @@ using server_h2o_is_inside = std::function<bool(int32_t)>;
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
         const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
 
-// How many tokens that would leave, or upstream's own way without H2O, of a sequence of n_tokens.
-int32_t server_h2o_n_kept(const llama_context * ctx, llama_seq_id id,
-        const std::list<common_prompt_checkpoint> & checkpoints, const server_h2o_is_inside & is_inside, int32_t n_past,
-        int32_t n_prompt, int32_t n_tokens);
-
 template <typename Slot>
 server_h2o_is_inside server_h2o_is_inside_of(const Slot & slot) {
     return [&tokens = slot.prompt.tokens](int32_t n) {
@@ -65,14 +61,6 @@ template <typename Slot>
 int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
     return server_h2o_rewind(
         ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
-}
-
-template <typename Slot>
-int32_t server_h2o_n_kept(const llama_context * ctx, const Slot & slot, int32_t n_past) {
-    const auto & prompt = slot.prompt;
-
-    return server_h2o_n_kept(ctx, slot.id, prompt.checkpoints, server_h2o_is_inside_of(slot), n_past,
-        slot.task->n_tokens(), prompt.n_tokens());
 }
 
 // To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it
@@ -90,23 +78,28 @@ size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id
         const server_h2o_adapters & adapters, const std::list<common_prompt_checkpoint> & checkpoints,
         const llama_token * tokens, size_t n_tokens);
 
-// Reads such a file into a sequence. Then calls `take` with the tokens and the number of bytes read so far; `take`
-// reads the rest. If the file is missing, of another kind, damaged or of another model, or if `take` throws, the
-// sequence stays as it was, and a std::exception says why. If what it held cannot be put back, the sequence is empty.
-void server_h2o_load_slot(llama_context * ctx, const std::string & path, llama_seq_id id,
-        const std::function<void(const llama_tokens &, size_t)> & take);
+// Reads adapters and checkpoints of such a file from byte n_bytes on, the end of its state of n_tokens tokens; n_bytes
+// becomes the end of the checkpoints. `adapters` are the server's; they get the scales that the state was computed with. Throws
+// std::runtime_error if the file is damaged, or the server lacks one of the adapters.
+void server_h2o_load_slot(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes,
+        server_h2o_adapters & adapters, std::list<common_prompt_checkpoint> & checkpoints);
 
-// The number of a slot in a request. Throws std::invalid_argument if there is none.
-int32_t server_h2o_slot_id(const std::string & value, int32_t n_slots);
+// The same of a slot's prompt.
+template <typename Prompt>
+size_t server_h2o_save_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const Prompt & prompt,
+        const llama_token * tokens, size_t n_tokens) {
+    return server_h2o_save_slot(ctx, path.c_str(), id, prompt.lora, prompt.checkpoints, tokens, n_tokens);
+}
 
-// The server's adapters with the scales that such a file was computed with, 0 where it was computed without. They are
-// at byte n_bytes, which becomes the end of what was read. Throws std::runtime_error if the file is damaged, or the
-// server lacks one of them.
-server_h2o_adapters server_h2o_load_adapters(server_h2o_adapters adapters, const std::string & path, size_t & n_bytes);
+template <typename Prompt>
+void server_h2o_load_slot(const llama_context * ctx, const std::string & path, const common_params & params,
+        size_t & n_bytes, Prompt & prompt) {
+    prompt.lora = params.lora_adapters;
+    server_h2o_load_slot(ctx, path, prompt.n_tokens(), n_bytes, prompt.lora, prompt.checkpoints);
+}
 
-// The checkpoints after that, likewise. The text has n_tokens tokens. Throws std::runtime_error if the file is damaged.
-std::list<common_prompt_checkpoint> server_h2o_load_checkpoints(
-        const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes);
+// The number in a part of a path. Throws std::invalid_argument unless it is one from 0 on and below the limit.
+int32_t server_h2o_number_below(const std::string & value, int32_t limit);
 
 // Whether a checkpoint at token `pos` of a prompt is worth its memory: where a user's message begins, and near the end
 // of a prompt without messages, which may be sent again. Always true without H2O: upstream decides.
@@ -196,25 +189,25 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
     }
 }
 
-// A request GET /slots/{id}/h2o.
+// A request, GET /slots/{id}/h2o or another one.
 struct server_h2o_request {
     int32_t slot  = -1; // < 0: it is another request
     int32_t layer = -1; // < 0: no memory sets, extra keys and scores
+
+    std::optional<std::string> library_key; // of another request; none: the library has no part in it
 
     bool is_asked() const { return slot >= 0; }
 
     // throws std::invalid_argument if one of them is no number from 0 on
     template <typename Request>
     void read(const Request & request) {
-        slot = number("the slot", request.get_param("h2o_slot"));
-        if (is_asked()) {
-            layer = number("layer", request.get_param("layer"));
-        }
+        const auto number = [&](const char * name) {
+            const std::string value = request.get_param(name);
+            return value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
+        };
+        slot  = number("h2o_slot");
+        layer = is_asked() ? number("layer") : -1;
     }
-
-private:
-    // -1 if it is not given
-    static int32_t number(const std::string & name, const std::string & value);
 };
 
 // The answer. Throws std::invalid_argument if H2O is off, or the slot or the layer does not exist.

@@ -2,6 +2,7 @@
 
 #include "bindings/chat/grammar.h"
 #include "bindings/llama-call.h"
+#include "chat/nulls.h"
 #include "chat/pieces.h"
 
 #include "chat.h"
@@ -286,8 +287,17 @@ public:
         const std::map<std::string, std::string> & kwargs) const {
         common_chat_templates_inputs inputs;
         // their errors quote messages and tools
-        run("messages", [&] { inputs.messages = common_chat_msgs_parse_oaicompat(common_json::parse(messages)); }, 300);
-        run("tools",    [&] { inputs.tools = common_chat_tools_parse_oaicompat(common_json::parse(tools)); }, 300);
+        common_json request;
+        run("messages", [&] {
+            request["messages"] = common_json::parse(messages);
+            h2o_chat_remove_nulls(request);
+            inputs.messages = common_chat_msgs_parse_oaicompat(request.at("messages"));
+        }, 300);
+        run("tools", [&] {
+            request["tools"] = common_json::parse(tools);
+            h2o_chat_remove_nulls(request);
+            inputs.tools = common_chat_tools_parse_oaicompat(request.value("tools", common_json()));
+        }, 300);
         inputs.tool_choice           = common_chat_tool_choice_parse_oaicompat(tool_choice);
         inputs.parallel_tool_calls   = parallel_tool_calls;
         inputs.json_schema           = json_schema;
