@@ -112,7 +112,7 @@ def told_by_chunks(chunks: Iterable[Any]) -> Fields:
             reason = choice["finish_reason"] or reason
     assert roles == ["assistant"] * ("delta" in choice)
     whole = {"message": {"content": text, "tool_calls": [*calls.values()]}, "logprobs": {"content": tokens}}
-    usage = chunk.get("usage") or dict.fromkeys(COUNTS)
+    usage = chunk.get("usage") or dict.fromkeys(("prompt_tokens", "completion_tokens"))
     found = told({"choices": [whole | {"finish_reason": reason}], "usage": usage})
     return {name: found[name] for name in (found if "usage" in chunk else ("text", "calls", "reason"))}
 
