@@ -2,7 +2,7 @@
 
 #include "h2o/config/options.h"
 #include "h2o/config/refusal.h"
-#include "h2o/graph/step-graph.h"
+#include "h2o/graph/build.h"
 #include "h2o/llama/side/contexts.h"
 
 #include "llama-context.h"
@@ -10,8 +10,12 @@
 #include "llama-impl.h"
 #include "llama-model.h"
 
+#include "ggml-cpp.h"
+
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
     if (!params.h2o) {
@@ -101,28 +105,70 @@ h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, cons
     this->ubatch.pos = pos.data();
 }
 
+// of one layer's attention
+static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, const h2o_kv_layer & layer) {
+    constexpr size_t N_MAX = 1 << 14;
+
+    ggml_init_params params = { N_MAX*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_MAX, false), nullptr,
+            true };
+    ggml_context_ptr ctx { ggml_init(params) };
+
+    const auto & state  = memory.sequence(0)->state();
+    const auto   shape  = h2o_shape_of(memory.env, state, 0, step, step.pos + step.n_tokens, /*alone =*/ false);
+    const auto   inputs = h2o_make_inputs(ctx.get(), memory.env, state, step, shape);
+
+    h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape,
+            inputs, {}, {}, {}, {} };
+
+    // as many as with everything that a model can ask for
+    ggml_tensor * q     = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);
+    ggml_tensor * sinks = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, layer.n_head);
+    ggml_build_forward_expand(g.gf, h2o_build_attention(g, { layer, true, sinks, 1.0f, 1.0f }, q));
+
+    return ggml_graph_n_nodes(g.gf);
+}
+
 uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     const auto * h2o = dynamic_cast<const h2o_context *>(memory);
     if (!h2o) {
         return 0;
     }
 
-    const auto &   config = h2o->config;
-    const auto &   kinds  = h2o->env.kinds;
-    const uint32_t S      = config.chunk_size;
-    const uint32_t n_seq  = h2o->sequences().size();
+    const auto &   config      = h2o->config;
+    const uint32_t S           = config.chunk_size;
+    const uint32_t n_positions = h2o->store.layout.n_positions();
+    const uint32_t n_seq       = h2o->sequences().size();
+
+    // late in a text, with most keys; a tail reads at most as many ranges of a cold store as after 32 chunks
+    const uint32_t pos      = config.chunk_start(n_positions - 1);
+    const uint32_t n        = std::min(S, n_positions - pos);
+    const uint32_t n_memory = config.n_memory(pos);
+    const uint32_t tail_pos = std::min(pos, 32*S);
 
     // Graphs are reserved for a whole ubatch, in which tokens of several sequences share a graph. Phase 1 may begin
     // within a chunk.
-    const uint32_t n_chunks = config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE ?
-            (h2o->n_batch + n_seq + S - 1)/S + 1 : (n_ubatch + n_seq + S - 1)/S;
+    const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
+    const uint32_t n_intra  = (std::min(h2o->n_batch, n_positions) + n_seq + S - 1)/S + 1;
 
-    // A layer's nodes at most, for a generated token and for a chunk. Counted: 18 and 40 fused, 150 and 416 composed,
-    // and 779 in a dense tail that reads 32 ranges of a cold store.
-    const bool     is_fused = std::count(kinds.begin(), kinds.end(), H2O_ATTENTION_FUSED) == (int64_t) kinds.size();
-    const uint32_t n_token  = is_fused ? 32 : 192;
-    const uint32_t n_chunk  = is_fused ? 64 : 512;
+    std::vector<std::pair<h2o_step, uint32_t>> steps = {
+        { { h2o_step::DECODE, pos, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false }, n_seq },
+    };
+    if (!config.evict || config.has_cold_store()) {
+        steps.push_back({ { h2o_step::TAIL, tail_pos, std::min(S, n_positions - tail_pos), 0, 0, false }, 1 });
+    }
+    if (config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
+        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, n_intra });
+        steps.push_back({ { h2o_step::INTER, pos, std::min(n, h2o->n_batch), 0, n_memory, false }, n_chunks });
+    } else {
+        steps.push_back({ { h2o_step::SINGLE_PASS, pos, n, 0, n_memory, false }, n_chunks });
+    }
 
-    return std::max({ n_token*n_seq, n_chunk*n_chunks, config.has_cold_store() ? 1024u : 0 })*
-            (uint32_t) h2o->store.layers().size();
+    uint32_t res = 0;
+    for (const auto & [step, n_times] : steps) {
+        for (const auto & layer : h2o->store.layers()) {
+            // with a view of the queries, and what joins the results
+            res = std::max(res, n_times*(count_nodes(*h2o, step, layer) + 2));
+        }
+    }
+    return res*h2o->store.layers().size();
 }
