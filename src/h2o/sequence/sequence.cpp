@@ -104,7 +104,8 @@ void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
             st.checkpoints.emplace(p, st.record(p, config.chunk_start(p)));
         }
     }
-    for (auto it = st.checkpoints.begin(); it->first + h2o_config::MAX_GENERATED < end;) {
+    auto it = st.checkpoints.begin();
+    while (it != st.checkpoints.end() && it->first + h2o_config::MAX_GENERATED < end) {
         it = st.is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
     }
 }
