@@ -308,7 +308,7 @@ static void test_forged_size(llama_model * model) {
         require(n_built == 5, "the state has another format: this test is to be changed");
         n_built += shift;
         memcpy(layer, &n_built, sizeof(n_built));
-        layer += 4 + n_head_kv*(8*M + 4*7) + 4;
+        layer += 4 + n_head_kv*(8*M + 4*7);
     }
 
     rusage before, after;
