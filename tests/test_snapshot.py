@@ -191,7 +191,7 @@ def test_what_changes_a_model_is_known(what: str, tiny_model: Path, tmp_path: Pa
 # --- damage
 
 
-# Fields of the header, with the right checksum: tools/fuzz_snapshots.py
+# Fields of the header, with the right checksum: tests/test_snapshot_fuzz.py
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda data: b"", "is not a snapshot of h2o-llama: it is empty"),
     "text": (lambda data: b"What is this?", "is not a snapshot of h2o-llama: it begins with b'What is '"),
