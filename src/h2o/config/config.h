@@ -14,7 +14,7 @@ struct h2o_config : llama_h2o_params {
     // throws std::invalid_argument, naming the parameter
     explicit h2o_config(const llama_h2o_params & params);
 
-    // The last MAX_GENERATED/2 scored generated tokens can be undone singly, and all of a call of up to MAX_GENERATED.
+    // The last MAX_GENERATED scored generated tokens can be undone singly, and all of a call of up to as many.
     static constexpr uint32_t MAX_GENERATED = 16;
 
     bool enabled() const { return memory_size() > 0; }
