@@ -8,8 +8,8 @@
 CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
 and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp commit to use
 instead, H2O_LLAMA_CODECS a folder with the distributions that have zstd and PCRE2. The new folder is built beside the
-old one and renamed into place, so it is whole or not there. A llama.cpp under git (`tools/patches.py edit`) belongs to
-whoever edits it and is left alone.
+old one and renamed into place, so it is whole or missing. A llama.cpp under git (`tools/patches.py edit`) stays as its
+editor left it.
 """
 
 from __future__ import annotations

@@ -21,36 +21,36 @@ bool h2o_is_left_recursive(const llama_grammar_rules & rules, size_t rule, std::
     };
     begin(rule);
     while (!path.empty()) {
-        reading & now = path.back();
-        const llama_grammar_element & element = rules[now.rule][now.element];
+        reading & current = path.back();
+        const llama_grammar_element & element = rules[current.rule][current.element];
         if (is_end(element)) {
-            can_be_empty[now.rule] = can_be_empty[now.rule] || now.only_empty;
-            now.only_empty = true;
+            can_be_empty[current.rule] = can_be_empty[current.rule] || current.only_empty;
+            current.only_empty = true;
             if (element.type == LLAMA_GRETYPE_END) {
-                if (now.repeats_itself && !can_be_empty[now.rule]) {
+                if (current.repeats_itself && !can_be_empty[current.rule]) {
                     return true;
                 }
-                in_progress[now.rule] = false;
+                in_progress[current.rule] = false;
                 path.pop_back();
                 continue;
             }
         } else if (element.type != LLAMA_GRETYPE_RULE_REF) {
-            now.only_empty = false;
-        } else if (now.only_empty) {
+            current.only_empty = false;
+        } else if (current.only_empty) {
             const size_t next = element.value;
             if (!visited[next]) {
                 begin(next); // and reads this element again
                 continue;
             }
             if (in_progress[next]) {
-                if (next != now.rule || !is_end(rules[now.rule][now.element + 1])) {
+                if (next != current.rule || !is_end(rules[current.rule][current.element + 1])) {
                     return true;
                 }
-                now.repeats_itself = true;
+                current.repeats_itself = true;
             }
-            now.only_empty = !in_progress[next] && can_be_empty[next];
+            current.only_empty = !in_progress[next] && can_be_empty[next];
         }
-        now.element++;
+        current.element++;
     }
     return false;
 }

@@ -6,12 +6,13 @@
 #include "pcre2.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
-#include <unordered_map>
 
 static constexpr size_t MAX_COMPILED = 1 << 20; // bytes
+static constexpr size_t MAX_CODES    = 64;
 
 using code       = std::shared_ptr<pcre2_code>;
 using match_data = std::shared_ptr<pcre2_match_data>;
@@ -39,16 +40,16 @@ static code compile(const std::string & pattern, uint32_t options) {
     return result;
 }
 
-// Every pattern of a pre-tokenizer is compiled once. They come from the source, so there are few.
-static code compiled(const std::string & pattern) {
+// A pattern is compiled once for all pieces of a text, and once for all tokens of an answer.
+static code compiled(const std::string & pattern, uint32_t options) {
     static std::mutex mutex;
-    static std::unordered_map<std::string, code> codes;
+    static std::map<std::pair<std::string, uint32_t>, code> codes;
     const std::lock_guard<std::mutex> lock(mutex);
-    code & result = codes[pattern];
-    if (!result) {
-        result = compile(pattern, PCRE2_UCP);
+    if (codes.size() >= MAX_CODES) {
+        codes.clear();
     }
-    return result;
+    code & result = codes[{ pattern, options }];
+    return result = result ? result : compile(pattern, options);
 }
 
 static match_data make_match_data(const code & pattern) {
@@ -70,11 +71,10 @@ std::vector<size_t> h2o_split(
     // \s of PCRE2 matches the Mongolian vowel separator, which was a space before Unicode 6.3
     std::replace(text.begin(), text.end(), 0x180E, 0x200B);
 
-    const code expression = compiled(pattern);
+    const code expression = compiled(pattern, PCRE2_UCP);
     const match_data data = make_match_data(expression);
     const size_t * const place = pcre2_get_ovector_pointer(data.get());
     std::vector<size_t> result;
-    result.reserve(sizes.size());
     const uint32_t * piece = text.data();
     for (const size_t size : sizes) {
         size_t cut = 0;
@@ -97,9 +97,9 @@ std::vector<size_t> h2o_split(
 
 size_t h2o_find(const std::string & pattern, const std::string & text) {
     const uint32_t ecmascript = PCRE2_ALT_BSUX | PCRE2_ALLOW_EMPTY_CLASS | PCRE2_MATCH_UNSET_BACKREF;
-    compile(pattern, ecmascript); // if it is wrong, the message has its own text
+    compiled(pattern, ecmascript); // if it is wrong, the message has its own text
     // PCRE2 limits the steps from one place of the text: this one has only the first, and begins to match at \K
-    const code anchored = compile("(?s:.*?)\\K(?:" + pattern + ")", ecmascript | PCRE2_ANCHORED);
+    const code anchored = compiled("(?s:.*?)\\K(?:" + pattern + ")", ecmascript | PCRE2_ANCHORED);
     const std::vector<uint32_t> cpts = unicode_cpts_from_utf8(text);
     const match_data data = make_match_data(anchored);
     if (!match(anchored, cpts.data(), cpts.size(), 0, 0, data)) {
