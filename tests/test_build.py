@@ -149,6 +149,9 @@ def test_they_are_in_wheel_and_source_distribution(tmp_path: Path, monkeypatch: 
     for name in ("LICENSE", NOTICES):
         assert (info / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
     with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
-        names = {member.name.partition("/")[2] for member in archive}
+        sizes = {member.name.partition("/")[2]: member.size for member in archive}
+    names = sizes.keys()
     assert {"LICENSE", NOTICES, "src/h2o/llama-h2o.h", "vendor/fetch.py"} <= names
     assert not [name for name in names if name.startswith(FETCHED)]
+    large = [name for name, size in sizes.items() if size > 300_000]
+    assert large == ["python/h2o_llama/data/demo-qwen3-2m-f16.gguf"]
