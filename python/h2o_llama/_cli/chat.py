@@ -20,7 +20,7 @@ from h2o_llama._cli.options import NONE, Changes
 from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_text, said
 from h2o_llama._internal.terminal import echo, write
 from h2o_llama.chat._template import ABOUT_A_DOCUMENT
-from h2o_llama.inspect._report import memory_history, memory_report
+from h2o_llama.inspect._report import memory_report
 
 _ROOM = 8192
 """Tokens of the chat after the document, at most the model's trained length."""
@@ -79,7 +79,6 @@ def chat(
             n_threads=threads,
             n_threads_batch=threads_batch,
             h2o=h2o,
-            keep_history=h2o is not None and not evicts,
             library=has_library(library),
         )
     if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
@@ -196,6 +195,5 @@ class _Chat:
         if self._llm.h2o is None or not tokens:
             echo("H2O is off." if self._llm.h2o is None else "Nothing has been read yet.", err=True)
             return
-        history = None if self._llm.h2o.evict else memory_history(self._llm)
-        report = memory_report(self._llm, tokens, "the chat", history)
+        report = memory_report(self._llm, tokens, "the chat")
         print_report(Console(), report, report.select(), self._llm.kv.chunk_size)

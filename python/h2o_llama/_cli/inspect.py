@@ -23,7 +23,6 @@ from h2o_llama.inspect._report import (
     HeadMemory,
     MemoryReport,
     Piece,
-    memory_history,
     memory_report,
     shades,
     top_texts,
@@ -61,11 +60,11 @@ def inspect(
     text = read_prompt(file, prompt)
     with open_model(model, gpu_layers, changes=changes) as weights:
         tokens = tokenize(weights, text)
-        llm = Llama(weights, n_ctx=len(tokens), n_threads=threads, h2o=h2o, keep_history=True)
+        llm = Llama(weights, n_ctx=len(tokens), n_threads=threads, h2o=h2o)
     title = file.name if file and str(file) != "-" else "the text"
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
-        report = memory_report(llm, tokens, title, memory_history(llm))
+        report = memory_report(llm, tokens, title)
         description = llm.desc
 
     console = Console()
