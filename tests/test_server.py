@@ -400,18 +400,46 @@ def test_embeddings(tmp_path: Path) -> None:
     np.testing.assert_allclose([item["embedding"] for item in found], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the option and from a file; no program sees it among the arguments."""
+@pytest.mark.parametrize("h2o", [[], ["--h2o", "off"]])
+def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither two API keys, which no program sees among the arguments, nor two values of cache_salt with one key."""
     monkeypatch.delenv("LLAMA_API_KEY", raising=False)
     (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
-    options = [*h2o_set(chunk_size=64), "--n-ctx", "256", "--api-key", "secret1", "--", "--api-key-file", str(file)]
-    with serving(tmp_path / "log", "demo", *options) as server:
+    sizes = [*h2o_set(chunk_size=S), "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *h2o]
+    options = ["--api-key", "secret1", "--slot-save-path", tmp_path, "--", "--api-key-file", file]
+    owners = [
+        ({"Authorization": "Bearer secret1"}, ""),
+        ({"X-Api-Key": "secret2"}, ""),
+        ({"Authorization": "Bearer secret1"}, "x"),
+        ({"X-Api-Key": "secret1"}, "y"),
+    ]
+    with serving(tmp_path / "log", "demo", *sizes, *options) as server:
         if sys.platform == "linux":
             assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
-        for path in ("/slots", "/slots/0/h2o"):
-            assert server.request("GET", path)[0] == 401
-            for key in ("secret1", "secret2"):
-                assert server.request("GET", path, headers={"Authorization": f"Bearer {key}"})[0] == 200
+        assert server.request("GET", "/slots")[0] == 401
+
+        def ask(i: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+            headers, salt = owners[i]
+            path += f"{'&' if '?' in path else '?'}cache_salt={salt}"
+            return server.request(method, path, body, headers=headers)
+
+        def n_cached(i: int, prompt: str, **options: Any) -> int:
+            body = {"prompt": prompt, "n_predict": 1, "cache_salt": owners[i][1], **options}
+            n: int = server.request("POST", "/completion", body, headers=owners[i][0])[1]["timings"]["cache_n"]
+            return n
+
+        for a, b in pairwise((0, 1, 2, 3, 0)):
+            n_cached(a, DOCUMENT, id_slot=0)
+            for i, status in ((b, 404), (a, 200)):
+                assert [slot["id"] for slot in ask(i, "GET", "/slots")[1]].count(0) == (i == a)
+                assert h2o or ask(i, "GET", "/slots/0/h2o")[0] == status
+                assert ask(i, "POST", "/slots/0?action=save", {"filename": str(a)})[0] == status
+            assert ask(b, "POST", "/slots/1?action=restore", {"filename": str(a)})[0] == 400
+            assert ask(b, "POST", "/slots/0?action=erase")[0] == 404
+            assert n_cached(b, DOCUMENT + "b", id_slot=1) == 0  # slot 0 has it
+            assert n_cached(b, OTHER, id_slot=0) == 0
+            assert n_cached(b, DOCUMENT + "c", id_slot=0) >= len(DOCUMENT) // S * S  # its own, from the cache in RAM
+            assert ask(a, "POST", "/slots/0?action=restore", {"filename": str(a)})[0] == 200
     assert_wrong_usage(invoke("serve", "--api-key", ", "), "--api-key")
 
 

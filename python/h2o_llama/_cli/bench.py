@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from h2o_llama._bench import DENSE, NOTE, Bench, Mode, tables
+from h2o_llama._bench import DENSE, NOTE, Bench, Mode, tables, verdict
 from h2o_llama._cli import sweeps
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import model_file, progress_bars, read_text
@@ -63,7 +64,7 @@ def bench(
     )
     try:
         with progress_bars(auto_refresh=False) as update:
-            measured.run(update)
+            measured.run(update, lambda line: None if sys.stderr.isatty() else terminal.echo(line, err=True))
     finally:  # figures before Ctrl-C or an error count too
         if rows := measured.rows():
             facts = measured.facts(machine)
@@ -72,7 +73,7 @@ def bench(
                 terminal.write(content)
             else:
                 console = Console()
-                console.print(terminal.plain(facts), *tables(rows), NOTE, sep="\n\n")
+                console.print(terminal.plain(facts), *tables(rows), NOTE, terminal.plain(verdict(rows)), sep="\n\n")
                 if json_file is not None:
                     json_file.write_text(content, encoding="utf-8")
                     terminal.echo(f"Written: {json_file}")
