@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from chats import THINKERS, upstream_template
 from command_line import h2o_set
+from gguf_mutation import STRING, mutated, pack_string
+from h2o_llama import demo_model_path
 from h2o_llama.documents import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, ServerOf, serving
@@ -31,7 +35,7 @@ const original = window.fetch;
 window.maxTokens = 8;
 window.asked = [];
 window.fetch = (path, options) => {
-    const chosen = {max_tokens: window.maxTokens, temperature: 0};
+    const chosen = {max_tokens: window.maxTokens, temperature: 0, grammar: window.grammar};
     const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), ...chosen} : null;
     if (body) window.asked.push(body.messages);
     return original(path, body ? {...options, body: JSON.stringify(body)} : options);
@@ -173,6 +177,28 @@ def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path)
     element(page, "look").click()
     wait(page, lambda: text_of(page, "kept-text").startswith("The server has read another text since."))
     assert not element(page, "tokens").is_displayed()
+
+
+def test_thoughts_are_folded(browser: Any, server_of: ServerOf, tmp_path: Path) -> None:
+    """An answer that is cut off says so, and is kept where there is nothing but thoughts."""
+    model = mutated(
+        demo_model_path(),
+        tmp_path / "model.gguf",
+        lambda file: file.set("tokenizer.chat_template", STRING, pack_string(upstream_template("Qwen3").encode())),
+    )
+    page = open_page(browser, server_of(model, *OPTIONS))
+    texts: dict[str, tuple[int, str]] = {
+        THINKERS["Qwen3"].format("Hm, hm.", "Four."): (99, "Four."),
+        THINKERS["Qwen3"].format("Hm, hm.", "Four. " * 9): (8, "Four. Fo … (cut off)"),
+        "<think>\nHm, hm.": (8, ""),
+    }
+    for n, (text, (max_tokens, answer)) in enumerate(texts.items(), 1):
+        page.execute_script(f"window.grammar = 'root ::= ' + {json.dumps(json.dumps(text))}; maxTokens = {max_tokens}")
+        get_answers(page, "2 + 2?", n)
+        assert said(page) == answer
+        thoughts = "return document.querySelector('.turn:last-child .thoughts > div').textContent.trim()"
+        assert page.execute_script(thoughts) == "Hm, hm."
+        assert texts_of(page, ".turn:last-child .thoughts")[0].strip() == ("Thoughts" if answer else "Thinking")
 
 
 def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> None:

@@ -416,18 +416,30 @@ class Model:
         ...     print(len(a), len(b), shared_prefix(a, b))
         54 55 19
         """
-        owner = f"{self._owner}.chat_tokens"
+        owner, is_parsed = f"{self._owner}.chat_tokens", check.flag(self._owner, "parse_special", parse_special)
+        is_begun = check.flag(owner, "add_generation_prompt", add_generation_prompt)
+        return self._chat_prompt(owner, messages, tools, is_begun, is_parsed, chat_template_kwargs)[1]
+
+    def _chat_prompt(
+        self,
+        owner: str,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        add_generation_prompt: bool,
+        parse_special: bool,
+        kwargs: Mapping[str, Any] | None,
+    ) -> tuple[_core.ChatPrompt, Prompt]:
+        """What the answer needs, and the token ids."""
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
         prompt = self._template.apply(
             owner,
             images.messages,
             check_tools(owner, tools),
-            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
-            kwargs=chat_template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            kwargs=kwargs,
             marker=images.marker,
         )
-        is_parsed = check.flag(owner, "parse_special", parse_special)
-        return images.insert_all(prompt.ids_with_names if is_parsed else prompt.ids)
+        return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
 
 
 def _check_template(owner: str, source: str | None) -> str | None:

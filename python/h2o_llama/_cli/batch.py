@@ -39,7 +39,7 @@ def batch(
     Each answer is added to --out at once. An interrupted run continues when it is started again. A document that
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
-    settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0)
+    settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0, o.thinking)
     asked = read_questions(questions)
     others = [path for path in (questions, out) if path.exists()]
     files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from h2o_llama import H2OConfig
+from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import PRESETS, named_config, option_names, uses_gpu
@@ -67,6 +68,14 @@ class Options:
     max_tokens: Annotated[int, _option("Maximum number of tokens of an answer.", "--max-tokens", "-n", min=0)] = (
         MAX_TOKENS
     )
+    think: Annotated[
+        str | None,
+        _option(
+            "Whether the model thinks first, or the most tokens of that.",
+            metavar="off|on|N",
+            show_default=f"as its template has it, up to {MAX_THOUGHTS:,}",
+        ),
+    ] = None
     n_ctx: Annotated[int, _option("Tokens of the context; 0: as many as are needed.", min=0)] = 0
     temp: Annotated[float, _option("Temperature; 0: the most probable token.", min=0)] = 0.8
     seed: Annotated[int | None, _option("Seed of the sampling; random by default.", min=0)] = None
@@ -137,6 +146,15 @@ class Options:
                 return "auto"
             chosen = {"chunk_size": default_config(self).chunk_size, **chosen}
         return H2OConfig.from_dict({"preset": "balanced" if self.h2o == "auto" else self.h2o, **chosen})
+
+    @property
+    def thinking(self) -> bool | int | None:
+        """What --think says, as `create_chat_completion` takes it."""
+        if self.think is None or self.think in ("off", "on"):
+            return None if self.think is None else self.think == "on"
+        if not self.think.isdecimal():
+            raise typer.BadParameter(f"{self.think!r} is not off, on or a number of tokens.", param_hint="--think")
+        return int(self.think)
 
     @property
     def changes(self) -> dict[str, Any]:

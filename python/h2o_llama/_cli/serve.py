@@ -17,6 +17,7 @@ from h2o_llama._cli.prompt import has_library, open_model
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo
+from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.config import uses_gpu
 from h2o_llama.library import default_folder
 from h2o_llama.library._librarian import start_librarian
@@ -163,7 +164,7 @@ def serve(
     if check.choice("serve", "matmul_kernels", o.matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
         arguments += ["--h2o-products", o.matmul_kernels]
     arguments += [] if o.mmproj is None else ["--mmproj", o.mmproj]
-    arguments += ["--path", _PAGE]
+    arguments += ["--path", _PAGE, "--reasoning-budget", MAX_THOUGHTS]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if embeddings:  # a text is read in one step
         n_step = min(n_ctx, _LONGEST_EMBEDDED)

@@ -48,6 +48,12 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+def write_thoughts(text: str) -> None:
+    """Write to standard error, dimmed on a terminal."""
+    sys.stderr.write(f"\x1b[2m{printable(text)}\x1b[0m" if sys.stderr.isatty() else text)
+    sys.stderr.flush()
+
+
 def warn(message: str) -> None:
     """An H2OWarning about the line that has called this package."""
     level, frame = 1, sys._getframe()

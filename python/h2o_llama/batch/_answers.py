@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
+from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import H2OConfig, named_config
 from h2o_llama.sampling import Sampling
@@ -176,11 +177,13 @@ class BatchSettings:
     h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
         As in `Llama`. A model that H2O cannot work with needs None, dense attention.
     max_tokens : int, default 512
-        The most tokens of an answer.
+        The most tokens of an answer, thoughts apart.
     temperature : float, default 0.0
         0 always takes the most probable token.
     seed : int, default 0
         With a temperature. Documents, and questions that are asked together, are drawn by seeds made from this one.
+    think : bool, int or None, default None
+        As in `Llama.create_chat_completion`.
 
     Raises
     ------
@@ -192,10 +195,12 @@ class BatchSettings:
     max_tokens: int = MAX_TOKENS
     temperature: float = 0.0
     seed: int = 0
+    think: bool | int | None = None
 
     def __post_init__(self) -> None:
         check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
         check.integer(_OWNER, "seed", self.seed, 0)
+        check_think(_OWNER, self.think, None)
         Sampling(temperature=self.temperature)
         config = named_config(_OWNER, self.h2o)
         if not (config is None or isinstance(config, H2OConfig)):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress
 from h2o_llama.sequence._prompt import Tokens
@@ -130,6 +131,7 @@ def generate_by(
     stopping_criteria: Stopping,
     max_tokens: int | None = None,
     history: NDArray[np.int32] | None = None,
+    thoughts: Thoughts | None = None,
 ) -> Generator[int, None, None]:
     """`generate` of `max_tokens` at most, with the sampling in one piece. Penalties count the tokens of `history`."""
     owner = f"{state.owner}.generate"
@@ -140,6 +142,7 @@ def generate_by(
         sampling = replace(sampling, seed=state.engine.seed)
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
     sampler = sampling.make_sampler(state.engine.core)
+    sampler.thoughts = thoughts
     sampler.accept(prompt.tokens if history is None else history)
 
     def tokens_after_it() -> Generator[int, None, None]:

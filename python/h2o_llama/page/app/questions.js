@@ -26,25 +26,28 @@ async function answer(question, signal) {
     await keep(own);
     own.slot = await freeSlot(own.slot);
     const body = {
-      messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 1024,
+      messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 512,
     };
     for await (const event of streamOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
       if (event.error) throw new Error(event.error.message);
       const progress = event.prompt_progress;
       if (progress) reading(progress);
       timings = event.timings ?? timings;
-      const text = event.choices?.[0]?.delta?.content;
-      if (!text) continue;
+      const { delta, finish_reason } = event.choices?.[0] ?? {};
+      const { content = "", reasoning_content: thoughts = "" } = delta ?? {};
+      if (turn && finish_reason === "length") turn.isCutOff = true;
+      if (!content && !thoughts) continue;
       if (!turn) {
-        turn = { role: "assistant", content: "", isStopped: true };
+        turn = { role: "assistant", content: "", thoughts: "", isStopped: true };
         own.turns.push({ role: "user", content: question }, turn);
         own.draft = "";
         $("reading").hidden = true;
         place = show("", "Answer");
       }
-      turn.content += text;
+      turn.content += content ?? ""; // null beside a tool's call
+      turn.thoughts += thoughts ?? "";
       cancelAnimationFrame(frame); // one layout for all tokens of a frame
-      frame = requestAnimationFrame(() => follow(() => { place.textContent = turn.content; }));
+      frame = requestAnimationFrame(() => follow(() => write(place, turn)));
       keepTurns(own);
     }
     if (turn) delete turn.isStopped;
@@ -83,6 +86,18 @@ function show(text, speaker) {
   return content;
 }
 
+// An answer, and before it what the model thought, folded.
+function write(place, { content, thoughts }) {
+  place.textContent = content;
+  if (!thoughts) return;
+  const before = place.previousElementSibling;
+  const folded = before.tagName === "DETAILS"
+    ? before : element("details", { className: "thoughts" }, element("summary"), element("div"));
+  if (folded !== before) place.before(folded);
+  folded.firstChild.textContent = content ? "Thoughts" : "Thinking";
+  folded.lastChild.textContent = thoughts;
+}
+
 const scroll = () => $("turns").scrollIntoView({ block: "end" });
 
 // Scrolls with the change of an answer, unless the user has scrolled up.
@@ -93,7 +108,8 @@ function follow(change) {
 }
 
 function finish(place, turn) {
-  place.textContent = turn.content + (turn.isStopped ? " … (stopped)" : "");
+  const end = turn.isStopped ? " … (stopped)" : turn.isCutOff ? " … (cut off)" : "";
+  write(place, { ...turn, content: turn.content + end });
   if (turn.facts) place.parentElement.append(element("div", { className: "faint" }, turn.facts));
 }
 
