@@ -23,7 +23,7 @@ def _list() -> None:
     texts = shelf.texts()
     for text in texts:
         echo(f"{text.id[:8]}  {text.name}")
-        echo(f"          {counted(text.n_tokens, 'token')} of {text.model}")
+        echo(f"          {counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner))
         sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
         echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
     n = counted(len(texts), "text")
@@ -44,7 +44,7 @@ def remove(
         _ask(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
     else:
-        texts = {text.path.name: text.contents for text in (shelf._named("remove", name) for name in names or ())}
+        texts = {text.id: text.contents for text in (shelf._named("remove", name) for name in names or ())}
         for name, text in texts.items():
             _ask(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
         n = shelf.remove(*texts)

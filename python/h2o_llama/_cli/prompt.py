@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama import H2OConfig, H2OError, Llama, Model, demo_model_path
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.terminal import counted, echo
@@ -96,7 +96,7 @@ def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-li
         if is_wanted and not folder.exists():
             echo(f"Texts are kept in {folder} once read: see `h2o-llama library`, {off}.", err=True)
         return is_wanted and Library(folder).limit_bytes > 0
-    except OSError as error:
+    except (OSError, H2OError) as error:
         echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
         return False
 
