@@ -368,11 +368,11 @@ class Llama(Sequence):
 
     def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **self._threads, **options)
+        return self.model.embed(input, **{**self._threads, **options})
 
     def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, **self._threads, **options)
+        return self.model.create_embedding(input, **{**self._threads, **options})
 
     @property
     def _threads(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from h2o_llama.chat._generation import (
 )
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
@@ -87,7 +87,7 @@ def create_completion(
     stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
     echo: bool | None = False,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     dense_tail: int | None = None,
     draft: int = 0,
     reuse: bool = True,
@@ -221,6 +221,6 @@ class _Run:
             "id": self.id,
             "object": "text_completion",
             "created": self.generation.created,
-            "model": model.model_path,
+            "model": model._name,
             "choices": [{"text": piece.text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
         }
