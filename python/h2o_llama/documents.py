@@ -145,7 +145,7 @@ def _text_of_pdf(content: bytes, name: str) -> str:
 
 
 class _Html(HTMLParser):
-    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "head"))
+    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "title"))
     _INLINE = frozenset(
         [
             *("a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "dfn", "em", "i", "kbd", "mark", "q", "s"),
@@ -155,29 +155,35 @@ class _Html(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: list[str] = []
+        self.parts = [""]
         self._n_hidden = self._n_pre = 0
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self._n_hidden += tag in self._HIDDEN
         self._n_pre += tag == "pre"
         if tag not in self._INLINE:
-            self.parts.append("\t" if tag in ("td", "th") else "\n")
+            self._add("\t" if tag in ("td", "th") else "\n")
 
     def handle_endtag(self, tag: str) -> None:
         self._n_hidden -= tag in self._HIDDEN and self._n_hidden > 0
         self._n_pre -= tag == "pre" and self._n_pre > 0
         if tag not in self._INLINE | {"td", "th"}:
-            self.parts.append("\n")
+            self._add("\n")
 
     def handle_data(self, data: str) -> None:
-        if not self._n_hidden:
-            self.parts.append(data if self._n_pre else re.sub(r"\s+", " ", data))
+        if self._n_pre and not self._n_hidden:
+            self.parts.append(data)
+        elif not self._n_hidden:
+            self._add(re.sub(r"\s+", " ", data))
+
+    def _add(self, text: str) -> None:
+        """A line does not begin with white space."""
+        text = text.lstrip(" \t") if self.parts[-1].endswith("\n") else text
+        self.parts += [text] if text else []
 
 
 def _text_of_html(source: str) -> str:
     parser = _Html()
     parser.feed(source)
     parser.close()
-    lines = "".join(parser.parts).splitlines()
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip().strip(" ") for line in lines)).strip()
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+\n", "\n", "".join(parser.parts))).strip()

@@ -18,7 +18,7 @@ from h2o_llama._internal.terminal import progress_bar, warn
 from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, needs_marks, split_at_marks
 from h2o_llama.library._texts import name_of
-from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_calls
+from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
 from h2o_llama.sequence._prompt import Prompt, Tokens, make_prompt, n_kept
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -241,7 +241,11 @@ class State:
         if self.engine.library is not None and context.n_tokens == 0:
             prompt = prompt[self._take_or_keep(context, prompt.ids) :]
         if len(prompt) > 0:
-            self.eval(context, prompt, False, progress, dense_tail, False)
+            try:
+                self.eval(context, prompt, False, progress, dense_tail, False)
+            except BaseException:  # what was read of it is kept
+                self.give(context)
+                raise
 
     def eval(
         self,
@@ -257,8 +261,10 @@ class State:
         self.set_logits(None)
         params, n = self.engine.params, len(prompt)
         calls = split_calls(params, prompt)
-        if self.engine.library and not decode and needs_marks(context):
-            calls = split_at_marks(calls)
+        if self.engine.library and not decode:
+            calls = split_at_chunks(params, calls, context.n_tokens)  # one that is interrupted loses a chunk at most
+            if needs_marks(context):
+                calls = split_at_marks(calls)
         for start, stop in calls:
 
             def report(n_done: int, n_before: int = start) -> None:
