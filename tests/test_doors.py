@@ -126,7 +126,7 @@ UNREADABLE: dict[str, tuple[bytes, str]] = {
     "scan.pdf": (pdf([""]), "has no text, only images"),
     "cut.pdf": (pdf(["a"])[:40], "is damaged"),
 }
-"""Files without a text, and what is said of each."""
+"""Files without a text, and the reason in the error."""
 
 
 @pytest.mark.parametrize("name", READ)

@@ -42,13 +42,13 @@ SUFFIXES = frozenset(
 def read_document(source: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
     """The text of a file, as all commands read it.
 
-    Text of any kind (Markdown, CSV, JSON, source code) stays as it is; of HTML its tags go. A PDF is the text of its
+    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
     pages, each after a line "[page N]". Lines end with "\\n".
 
     Parameters
     ----------
     source : str, os.PathLike or bytes
-        The path of a file, or what is in one: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
+        The path of a file, or its bytes: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
     name : str, optional
         What errors call it; by default its path.
 
@@ -89,7 +89,7 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
 def document_messages(text: str, question: str | None = None) -> list[dict[str, str]]:
     """A chat about a document, in the form that all commands use.
 
-    Whoever asks in this form, through OpenAI's interface as well, continues what another one has read.
+    Programs that ask in this form, through OpenAI's interface as well, share what they have read.
 
     Parameters
     ----------
