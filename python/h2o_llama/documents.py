@@ -177,8 +177,8 @@ class _Html(HTMLParser):
             self._add(re.sub(r"\s+", " ", data))
 
     def _add(self, text: str) -> None:
-        """A line does not begin with white space."""
-        text = text.lstrip(" \t") if self.parts[-1].endswith("\n") else text
+        """Between blocks there is one line end, and no line begins with white space: as page/app/html.js has it."""
+        text = text.lstrip() if self.parts[-1].endswith("\n") else text
         self.parts += [text] if text else []
 
 
@@ -186,4 +186,4 @@ def _text_of_html(source: str) -> str:
     parser = _Html()
     parser.feed(source)
     parser.close()
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+\n", "\n", "".join(parser.parts))).strip()
+    return re.sub(r"[ \t]+\n", "\n", "".join(parser.parts)).strip()
