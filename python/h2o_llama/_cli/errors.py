@@ -51,7 +51,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command named on the command line."""
-        signal.signal(signal.SIGTERM, _end)  # as after Ctrl-C: what was read is kept
+        signal.signal(signal.SIGTERM, _end)  # ends like Ctrl-C: with the chunks read so far in the library
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -108,7 +108,7 @@ _SHARED = get_type_hints(Options, include_extras=True)
 def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Callable[..., None]:
     """What typer calls: with --verbose, --debug and --help-all, and words for values.
 
-    With `names` the command's first argument is an `Options`, of which it has these. `defaults` are other ones.
+    With `names` the command's first argument is an `Options` with these options. `defaults` replace the table's.
     """
     own = [*inspect.signature(command, eval_str=True).parameters.values()][bool(names) :]
     given = {field.name: field.default for field in fields(Options) if field.name in names} | defaults

@@ -243,7 +243,7 @@ class State:
         if len(prompt) > 0:
             try:
                 self.eval(context, prompt, False, progress, dense_tail, False)
-            except BaseException:  # what was read of it is kept
+            except BaseException:  # its first chunks are kept
                 self.give(context)
                 raise
 
