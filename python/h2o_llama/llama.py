@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -160,6 +161,10 @@ class Llama(Sequence):
     260 5
     """
 
+    @understands(
+        *("embedding", "logits_all", "offload_kqv", "vocab_only", "chat_handler", "draft_model"),
+        *("chat_format", "flash_attn", "type_k", "type_v"),
+    )
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -338,6 +343,15 @@ class Llama(Sequence):
             return Sequence(self._state.engine)
 
     generate_many = many.generate_many
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of llama-cpp-python."""
+            if name in ATTRIBUTES:
+                return getattr(self, ATTRIBUTES[name])
+            advice = f": {ADVICE[name]}" if name in ADVICE else ""
+            raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
 
     @property
     def library(self) -> Library | None:

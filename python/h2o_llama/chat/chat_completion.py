@@ -12,6 +12,7 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama.chat._generation import (
     MAX_TOKENS,
     ChatLogprobs,
@@ -228,6 +229,7 @@ def create_chat_completion(
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
+@understands("max_tokens", "functions", "function_call", "tfs_z")
 def create_chat_completion(
     sequence: HasState,
     messages: collections.abc.Sequence[Message],

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, overload
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama.chat._generation import (
     MAX_TOKENS,
     CompletionLogprobs,
@@ -79,6 +80,7 @@ def create_completion(
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
+@understands("max_tokens", "suffix", "tfs_z")
 def create_completion(
     sequence: HasState,
     prompt: str | bytes | Tokens,

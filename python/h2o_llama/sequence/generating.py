@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import Tokens
@@ -64,6 +65,7 @@ DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
 
+@understands("temp", "tfs_z")
 def generate(
     sequence: HasState,
     tokens: Tokens,
