@@ -110,7 +110,7 @@ def test_wrong_usage_exits_with_2() -> None:
         ([*prompted, "--rope-scale", "4", "--rope-freq-scale", "1"], "say the same"),
         ([*prompted, "--rope-scale", "0"], "must be above 0"),
         (["run", "demo", "--h2o", "turbo"], "--h2o: 'turbo' is not one of auto, fast, balanced, faithful, off."),
-        ([*prompted, "--h2o", "off", "--evict"], "there is no H2O to set: leave out --evict"),
+        ([*prompted, "--h2o", "off", "--evict"], "--h2o off excludes --evict"),
         (["eval", "demo", "--h2o", "turbo"], "--h2o: 'turbo' is not one of auto, fast, balanced, faithful."),
     ]:
         with case(arguments=arguments):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import signal
 import traceback
 from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -50,6 +51,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command named on the command line."""
+        signal.signal(signal.SIGTERM, _end)  # ends like Ctrl-C: with the chunks read so far in the library
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -59,6 +61,10 @@ class Commands(TyperGroup):
                 echo("".join(traceback.format_exception(error)).rstrip(), err=True)
             echo(f"h2o-llama: {describe(error)}", err=True)
             raise typer.Exit(1) from error
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _set_debug(context: typer.Context, is_on: bool) -> None:
@@ -102,7 +108,7 @@ _SHARED = get_type_hints(Options, include_extras=True)
 def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Callable[..., None]:
     """What typer calls: with --verbose, --debug and --help-all, and words for values.
 
-    With `names` the command's first argument is an `Options`, of which it has these. `defaults` are other ones.
+    With `names` the command's first argument is an `Options` with these options. `defaults` replace the table's.
     """
     own = [*inspect.signature(command, eval_str=True).parameters.values()][bool(names) :]
     given = {field.name: field.default for field in fields(Options) if field.name in names} | defaults
