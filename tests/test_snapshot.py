@@ -212,7 +212,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 def claiming(data: bytes, n_bytes: int) -> bytes:
-    """A state of so many bytes, says the header."""
+    """With a header that says that the state has n_bytes."""
     n = int.from_bytes(data[12:16], "little")
     header = re.sub(rb'("state": {"bytes": )\d+', rb"\g<1>%d" % n_bytes, data[20 : 20 + n])
     return data[:12] + struct.pack("<II", len(header), zlib.crc32(header)) + header + data[20 + n :]

@@ -138,7 +138,7 @@ common_chat_msg server_h2o_parse(const std::string & text, bool is_partial, cons
         const common_chat_msg & so_far, size_t & n_parsed) {
     try {
         const auto message = common_chat_parse(text, is_partial, params);
-        common_chat_msg_diff::compute_diffs(so_far, message); // throws if it takes back what was said
+        common_chat_msg_diff::compute_diffs(so_far, message); // throws if it takes back a part of so_far
         n_parsed = text.size();
         return message;
     } catch (const std::runtime_error &) {

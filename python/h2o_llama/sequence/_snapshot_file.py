@@ -42,7 +42,7 @@ _LEVEL = 1
 _MAX_HEADER = 1 << 20
 _MOST_SMALL = 64 << 20
 _MOST_RATIO = 50
-"""What a file can become: so many bytes, or so many times its size. K and V shrink by a fifth."""
+"""A file may decompress to this many bytes, or to this many times its own size. K and V shrink by a fifth."""
 
 
 class Section(NamedTuple):

@@ -44,7 +44,7 @@ bool h2o_is_left_recursive(const llama_grammar_rules & rules, size_t rule, std::
                 }
                 if (current.n_places > MAX_PLACES) {
                     LLAMA_LOG_ERROR("unsupported grammar: a text can begin at %zu places in its rule %zu, of at most "
-                        "%zu. Have fewer alternatives, or write what they begin with once\n",
+                        "%zu. Have fewer alternatives, or put their common beginning before them\n",
                         current.n_places, current.rule, MAX_PLACES);
                     return true;
                 }
