@@ -72,6 +72,7 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         assert len(warned) == 1
         assert warned[0].filename == __file__
         assert llm.h2o is None
+        assert llm.model._matmul_kernels == "upstream"  # also the layout of the weights
         llm.eval([1, 2, 3])
     with pytest.raises(UnsupportedModelError, match="H2O does not work with this model"):
         Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8))
