@@ -15,11 +15,11 @@ from typer.testing import Result
 import h2o_llama
 from command_line import h2o_set, invoke, succeeded
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama._bench import DENSE, Bench, Mode, Sample
+from h2o_llama._bench import DENSE, Bench, Mode, Sample, verdict
 from h2o_llama._internal import apart
 
 SMALL = [*h2o_set(chunk_size=64, local_window=16, heavy_budget=16, lookup_budget=8), "--threads", "1"]
-NAMES = ["llama.cpp", "dense, our kernels", "single_pass distant A4 L16 H16 B8 index"]
+NAMES = ["llama.cpp", "dense, our kernels", "balanced local_window=16 heavy_budget=16 lookup_budget=8"]
 SPARSE = Mode("sparse", H2OConfig(local_window=16, heavy_budget=16))
 SAMPLE = Sample(1.0, None, 1.0, 7, 1000, 321)
 
@@ -57,6 +57,11 @@ def test_speeds_are_of_medians_of_the_faster_variant_and_over_llama_cpp() -> Non
     assert "Doubtful" not in bench.facts(machine)
     bench.samples[bench.cases[0]].append(replace(SAMPLE, cpu_share=0.5))
     assert "other processes left as little as 50%" in bench.facts(machine)
+    said = verdict(rows)
+    assert "(sparse) reads faster than llama.cpp: 4.0 times at 100 tokens, 2.0 times at 200 tokens. It gen" in said
+    assert "--h2o off" not in said
+    slow = [{**row, "prefill_over_dense": 0.5} if row["n_tokens"] == 100 else row for row in rows]
+    assert "Up to 100 tokens --h2o off is faster" in verdict(slow)
 
 
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
@@ -95,7 +100,7 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     options = ["--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "-r", "1", *h2o_set(decode="full")]
     result = succeeded(run("demo", *SMALL, *options, "--json", out))
-    assert result.stderr == ""
+    assert len(result.stderr.splitlines()) == 10  # a line for each sample
     rows = json.loads(out.read_text())["rows"]
     assert [(row["n_tokens"], row["mode"]) for row in rows] == [(n, name) for n in (64, 130) for name in NAMES]
     assert [len(row["samples"]) for row in rows] == 2 * [2, 2, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,15 +16,13 @@ from h2o_llama._cli.inspect import highlighted
 from h2o_llama.inspect._report import (
     SHADES,
     HeadMemory,
-    MemoryHistory,
     MemoryReport,
-    memory_history,
     memory_report,
     render_html,
     shades,
     split_pieces,
 )
-from inputs import random_tokens, repetitive_tokens
+from inputs import repetitive_tokens
 from llamas import open_llama
 
 VOID_TAGS = {"meta", "br", "link", "img", "input", "hr"}
@@ -121,24 +118,6 @@ def random_report(seed: int) -> MemoryReport:
 # --- data of a model, and by hand
 
 
-@pytest.mark.parametrize("sinks", [0, 3])
-def test_history_holds_the_heavy_hitters_of_every_set(tiny_model: Path, sinks: int) -> None:
-    config = SMALL.but(chunk_size=32, local_window=8, heavy_budget=12, sink_tokens=sinks)
-    with open_llama(tiny_model, config) as llm:
-        llm.eval(random_tokens(4 * 32 + 5))
-        history, recorded = memory_history(llm), llm.kv.history
-        last = {(layer, head): llm.kv.heavy_hitters(layer, head) for layer in llm.kv.layers for head in range(2)}
-    assert len(history.heavy) == 4
-    assert history.heads == tuple(last)
-    for c, layers in enumerate(recorded):
-        end = 32 * (c + 1)
-        for row, (layer, head) in enumerate(history.heads):
-            want = [p for p in layers[layer][head].tolist() if sinks <= p < end - 8]
-            assert history.heavy[c, row][history.heavy[c, row] >= 0].tolist() == want
-    for (layer, head), heavy in last.items():
-        np.testing.assert_array_equal(history.heavy[-1, history.heads.index((layer, head))], heavy)
-
-
 @pytest.mark.parametrize("retrieval", ["index", "ngrams"])
 def test_without_heavy_hitters_extra_keys_are_shown(tiny_model: Path, retrieval: Any) -> None:
     """The last chunk has tiles 16 to 18."""
@@ -159,31 +138,10 @@ def test_without_heavy_hitters_extra_keys_are_shown(tiny_model: Path, retrieval:
 # --- the page and the terminal
 
 
-def with_history(report: MemoryReport, n_sets: int = 4) -> MemoryReport:
-    """The report with a history that ends with its memory set."""
-    heads = tuple((h.layer, h.head) for h in report.heads)
-    heavy = np.full((n_sets, len(heads), max(len(h.positions) for h in report.heads)), -1, np.int32)
-    rng = np.random.default_rng(0)
-    for c in range(n_sets):
-        for row, h in enumerate(report.heads):
-            end = (c + 1) * report.chunk_size - len(report.local)
-            kept = h.positions if c == n_sets - 1 else rng.choice(end, min(end, len(h.positions)), replace=False)
-            heavy[c, row, : len(kept)] = np.sort(kept)
-    return replace(report, history=MemoryHistory(heads, heavy, report.chunk_size, len(report.local), len(report.sinks)))
-
-
-def cells_of(html: str) -> list[tuple[int, int, int, int]]:
-    """(column, start, stop, shade) of the membership picture."""
-    found = re.findall(r'<rect class="s(\d)" x="(\d+)" y="(\d+)" width="1" height="(\d+)"/>', html)
-    return [(int(x), int(y), int(y) + int(height), int(shade)) for shade, x, y, height in found]
-
-
 HOSTILE = b"a\n\n<script>alert(1)</script>&amp;\"'`{{ 7*7 }}</div></span></mark><!-- \x00\x1b[31m\r\n end"
 REPORTS = {
     **{f"random {seed}": random_report(seed) for seed in range(3)},
-    "history": with_history(random_report(3)),
-    "one set": with_history(report_of([b"x"] * 40, {(0, 0): [1, 2]}), 1),
-    "no heavy hitters": with_history(report_of([b"x"] * 40, {(0, 0): []})),
+    "no heavy hitters": report_of([b"x"] * 40, {(0, 0): []}),
     "one chunk": report_of(byte_tokens(b"short"), {(0, 0): []}),
     "spaces": report_of(byte_tokens(b"  two spaces\n\n\ttab\nlast line without end"), {(0, 0): [0, 13, 14, 15]}),
     "hostile": report_of(byte_tokens(HOSTILE), {(0, 0): list(range(0, 60, 3)), (0, 1): [5, 6, 7]}),
@@ -211,24 +169,9 @@ def test_a_page_shows_its_report_and_nothing_else(name: str) -> None:
     assert not [word for word in ("url(", "@import", "http") if word in outside]
     assert not [c for c in html if ord(c) < 32 and c != "\n" and c not in text]
     assert ("fits into one chunk" in html) == (report.memory_end == 0)
-    assert ("membership" in page.ids) == (report.history is not None and bool(kept))
-    if not report.history or not kept:
-        return
-    data, history = json.loads(page.scripts[0]), report.history
-    for head, shown in zip(report.heads, data["heads"], strict=True):
-        row = history.heads.index((head.layer, head.head))
-        since = [int(np.argmax((history.heavy[:, row] == p).any(axis=1))) for p in shown["positions"]]
-        assert (shown["since"], sorted(shown["positions"])) == (since, sorted(head.positions.tolist()))
-        assert shown["scores"] == head.scores.tolist()
-    ends = [report.chunk_size * (c + 1) for c in range(len(history.heavy))]
-    edges, cells = data["membership"]["edges"], cells_of(html)
-    assert [(x, start) for x, start, _, _ in cells] == [
-        (c, a) for c, end in enumerate(ends) for a in edges[:-1] if a < end
-    ]
-    for x, start, stop, shade in cells:
-        assert bool(shade) == bool(((history.heavy[x] >= start) & (history.heavy[x] < stop)).any())
-    n_kept = (history.heavy >= 0).sum(axis=(0, 2)).tolist()
-    assert [sum(map(sum, head)) for head in data["membership"]["counts"]] == n_kept
+    if report.memory_end:
+        for head, shown in zip(report.heads, json.loads(page.scripts[0])["heads"], strict=True):
+            assert (shown["positions"], shown["scores"]) == (head.positions.tolist(), head.scores.tolist())
 
 
 def test_a_character_of_several_tokens_is_one_mark() -> None:

@@ -57,7 +57,8 @@ def start(tmp_path_factory: pytest.TempPathFactory, server_of: ServerOf, slots: 
 
     def get(options: Sequence[str], further: Sequence[str] = (), template: str = CHATML) -> Server:
         (file := folder / str(len(template))).write_text(template)
-        sizes = [*h2o_set(chunk_size=S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
+        chunks = [] if "off" in options else h2o_set(chunk_size=S)
+        sizes = [*chunks, "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
         more = ["--slot-save-path", slots, "--", "--metrics", "--chat-template-file", file]
         return server_of("demo", *sizes, *options, *more, *further)
 
@@ -399,18 +400,46 @@ def test_embeddings(tmp_path: Path) -> None:
     np.testing.assert_allclose([item["embedding"] for item in found], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_api_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the option and from a file; no program sees it among the arguments."""
+@pytest.mark.parametrize("h2o", [[], ["--h2o", "off"]])
+def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither two API keys, which no program sees among the arguments, nor two values of cache_salt with one key."""
     monkeypatch.delenv("LLAMA_API_KEY", raising=False)
     (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
-    options = [*h2o_set(chunk_size=64), "--n-ctx", "256", "--api-key", "secret1", "--", "--api-key-file", str(file)]
-    with serving(tmp_path / "log", "demo", *options) as server:
+    sizes = [*h2o_set(chunk_size=S), "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *h2o]
+    options = ["--api-key", "secret1", "--slot-save-path", tmp_path, "--", "--api-key-file", file]
+    owners = [
+        ({"Authorization": "Bearer secret1"}, ""),
+        ({"X-Api-Key": "secret2"}, ""),
+        ({"Authorization": "Bearer secret1"}, "x"),
+        ({"X-Api-Key": "secret1"}, "y"),
+    ]
+    with serving(tmp_path / "log", "demo", *sizes, *options) as server:
         if sys.platform == "linux":
             assert b"secret" not in Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
-        for path in ("/slots", "/slots/0/h2o"):
-            assert server.request("GET", path)[0] == 401
-            for key in ("secret1", "secret2"):
-                assert server.request("GET", path, headers={"Authorization": f"Bearer {key}"})[0] == 200
+        assert server.request("GET", "/slots")[0] == 401
+
+        def ask(i: int, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+            headers, salt = owners[i]
+            path += f"{'&' if '?' in path else '?'}cache_salt={salt}"
+            return server.request(method, path, body, headers=headers)
+
+        def n_cached(i: int, prompt: str, **options: Any) -> int:
+            body = {"prompt": prompt, "n_predict": 1, "cache_salt": owners[i][1], **options}
+            n: int = server.request("POST", "/completion", body, headers=owners[i][0])[1]["timings"]["cache_n"]
+            return n
+
+        for a, b in pairwise((0, 1, 2, 3, 0)):
+            n_cached(a, DOCUMENT, id_slot=0)
+            for i, status in ((b, 404), (a, 200)):
+                assert [slot["id"] for slot in ask(i, "GET", "/slots")[1]].count(0) == (i == a)
+                assert h2o or ask(i, "GET", "/slots/0/h2o")[0] == status
+                assert ask(i, "POST", "/slots/0?action=save", {"filename": str(a)})[0] == status
+            assert ask(b, "POST", "/slots/1?action=restore", {"filename": str(a)})[0] == 400
+            assert ask(b, "POST", "/slots/0?action=erase")[0] == 404
+            assert n_cached(b, DOCUMENT + "b", id_slot=1) == 0  # slot 0 has it
+            assert n_cached(b, OTHER, id_slot=0) == 0
+            assert n_cached(b, DOCUMENT + "c", id_slot=0) >= len(DOCUMENT) // S * S  # its own, from the cache in RAM
+            assert ask(a, "POST", "/slots/0?action=restore", {"filename": str(a)})[0] == 200
     assert_wrong_usage(invoke("serve", "--api-key", ", "), "--api-key")
 
 
@@ -512,6 +541,18 @@ def test_a_slot_with_other_room_than_was_asked_for_says_so(
     assert result.exit_code == 0
     assert said in result.stderr if said else not result.stderr
     assert len(started) == 1
+
+
+def test_the_index_is_left_out_only_where_a_device_has_none(started: list[list[str]]) -> None:
+    """This build has no GPU: layers that are to be on one are on the CPU, and those of --rpc have all operators."""
+    for options in (["--gpu-layers", "-1"], ["--rpc", "localhost:50052"]):
+        assert invoke("serve", "demo", *options).exit_code == 0
+    assert [option(arguments, "--h2o-retrieval") for arguments in started] == ["index", "index"]
+
+
+def test_a_model_that_h2o_refuses_is_served_densely(started: list[list[str]], unsupported_memory_model: Path) -> None:
+    assert "attention is dense" in invoke("serve", unsupported_memory_model).stderr
+    assert "--h2o-retrieval" not in started[0]
 
 
 def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -> None:

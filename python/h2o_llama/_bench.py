@@ -17,7 +17,7 @@ from rich.table import Table
 from h2o_llama._internal import check
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama._internal.terminal import plain
+from h2o_llama._internal.terminal import counted, plain
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.eval._subject import default_text
@@ -177,11 +177,12 @@ class Bench:
             for case in {case.mode: case for case in self.cases if case.mode.matmul_kernels != "upstream"}.values():
                 case.open(weights).close()  # of each mode the longest: what cannot be is refused now
 
-    def run(self, progress: Progress | None = None) -> None:
+    def run(self, progress: Progress | None = None, report: Callable[[str], object] = lambda line: None) -> None:
         """Measure everything: every sample in a process of its own, so that its peak memory is that of one mode.
 
         The modes of a length take turns: a slow minute hits all of them. `progress` is called as
-        progress(name, n_done, n), with a name for each length, and never while something is measured.
+        progress(name, n_done, n), with a name for each length, and never while something is measured. `report` gets a
+        line for each sample.
         """
         for n_tokens in dict.fromkeys(case.n_tokens for case in self.cases):
             cases = [case for case in self.cases if case.n_tokens == n_tokens]
@@ -193,6 +194,8 @@ class Bench:
                     name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
                     tokens = self._tokens[: case.n_used]
                     found.append(call_apart(name, case.sample, self.model_path, tokens, self._changes))
+                    speed = n_tokens / found[-1].prefill_s
+                    report(f"{n_tokens:,} tokens, {case.mode.name}: {speed:,.0f} tokens/s")
 
     def rows(self) -> list[Row]:
         """A row for each length and name of a mode that has samples; speeds are of medians, in tokens per second.
@@ -219,11 +222,13 @@ class Bench:
 
     def facts(self, machine: Mapping[str, Any]) -> str:
         """The machine, the model and the settings, in a sentence or two."""
-        threads = f"{self.n_threads} thread{'s' if self.n_threads > 1 else ''}"
+        threads = counted(self.n_threads, "thread")
+        most = max((len(samples) for samples in self.samples.values()), default=1)
+        runs = "Single runs" if most < 2 else f"Medians of {most} runs, of one where a prompt took {ONCE_ABOVE:.0f} s"
         gpu = f", {self.n_gpu_layers} layers on the GPU" if self.n_gpu_layers else ""
         text = (
             f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), K "
-            f"and V in F16, chunks of {self.chunk_size:,} tokens. Medians of up to {self.repetitions}."
+            f"and V in F16, chunks of {self.chunk_size:,} tokens. {runs}."
         )
         least = min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
         if least < 0.9 and self.n_gpu_layers == 0:
@@ -250,6 +255,24 @@ NOTE = (
     "Peak memory is that of a process with nothing else, including the weights that were read. K and V are as "
     "allocated; H2O's are its index, scores and memory sets."
 )
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """How many times as fast as llama.cpp the first setting of H2O is, and where it is not worth it."""
+    dense = {mode.name for mode in DENSE}
+    name = next((row["mode"] for row in rows if row["mode"] not in dense), None)
+    found = [row for row in rows if row["mode"] == name and row["prefill_over_dense"] is not None]
+    if not found:
+        return "Without dense attention there is nothing to compare with: leave --dense-max out."
+    times = ", ".join(f"{row['prefill_over_dense']:.1f} times at {row['n_tokens']:,} tokens" for row in found)
+    said = f"On this machine H2O ({name}) reads faster than llama.cpp: {times}."
+    slower = [row["n_tokens"] for row in found if row["prefill_over_dense"] < 1]
+    if len(slower) == len(found):
+        said = f"On this machine H2O ({name}) reads more slowly than llama.cpp ({times}): --h2o off is faster."
+    elif slower:
+        said += f" Up to {max(slower):,} tokens --h2o off is faster."
+    generation = [row["generation_over_dense"] for row in found if row["generation_over_dense"] is not None]
+    return said + (f" It generates {generation[-1]:.1f} times as fast." if generation else "")
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:

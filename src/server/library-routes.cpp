@@ -24,12 +24,13 @@ server_http_context::handler_t server_h2o_library_route(const common_params & pa
     return [&params, what](const server_http_req & request) {
         auto & librarian = server_h2o_librarian::get();
 
-        const auto key = server_h2o_library_key(params, request.headers);
-        if (!librarian.was_there() || !key) {
+        if (!librarian.was_there() || !server_h2o_may_have_library(params)) {
             return failed("this server has no library: start it with `h2o-llama serve`, without --library off; where "
                 "others can reach it, with --api-key", ERROR_TYPE_NOT_SUPPORTED);
         }
-        auto answer = librarian.ask(what, { { "key", *key }, { "id", request.get_param("id") } }, {}, N_SECONDS);
+        const auto key = server_h2o_owner(params, request);
+
+        auto answer = librarian.ask(what, { { "key", key }, { "id", request.get_param("id") } }, {}, N_SECONDS);
         if (!answer) {
             return failed("the library does not answer: start the server again", ERROR_TYPE_UNAVAILABLE);
         }

@@ -18,20 +18,8 @@ static constexpr int N_SECONDS_WRITE = 300;
 // how long the server's loop waits for the librarian at a time, if it has nothing else to do
 static constexpr auto A_MOMENT = std::chrono::milliseconds(10);
 
-std::optional<std::string> server_h2o_library_key(
-        const common_params & params, const std::map<std::string, std::string> & headers) {
-    const auto & keys = params.api_keys;
-    if (keys.empty()) {
-        return server_h2o_is_local(params) ? std::optional<std::string>("") : std::nullopt;
-    }
-    static const std::string prefix = "Bearer ";
-    for (const auto & [name, value] : headers) { // one of them was asked for
-        const auto key = value.compare(0, prefix.size(), prefix) == 0 ? value.substr(prefix.size()) : value;
-        if (std::find(keys.begin(), keys.end(), key) != keys.end()) {
-            return key;
-        }
-    }
-    return std::nullopt;
+bool server_h2o_may_have_library(const common_params & params) {
+    return !params.api_keys.empty() || server_h2o_is_local(params);
 }
 
 static std::string_view bytes_of(const llama_tokens & tokens) {
@@ -57,7 +45,7 @@ void server_h2o_library::init(const common_params & params, bool has_draft_model
     if (!server_h2o_librarian::get().is_there() || writer.joinable()) {
         return;
     }
-    if (params.api_keys.empty() && !server_h2o_is_local(params)) {
+    if (!server_h2o_may_have_library(params)) {
         LOG_WRN("the library is off: others can reach this server, and it asks for no API key\n");
         return;
     }

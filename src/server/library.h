@@ -22,10 +22,9 @@
 // The library in llama-server's slots. The librarian keeps texts, which outlive the server: a slot takes the beginning
 // of its prompt from there and gives its text when an answer is done. Without a librarian nothing here does anything.
 
-// Whose library it is: the API key of a request, empty if the server asks for none. None if a key is asked for and not
-// there. Without a key it is the user's own, and only for programs of this machine.
-std::optional<std::string> server_h2o_library_key(
-        const common_params & params, const std::map<std::string, std::string> & headers);
+// Each owner has a library (server/requests.h). Without API keys it is the user's own, and only for programs of this
+// machine.
+bool server_h2o_may_have_library(const common_params & params);
 
 class server_h2o_library {
 public:
@@ -52,7 +51,7 @@ public:
         }
         const int32_t n_past = slot.prompt.tokens.get_common_prefix(prompt);
 
-        return is_ready(slot.id, *slot.task->h2o.library_key, tokens, n_past, slot.n_ctx, is_alone);
+        return is_ready(slot.id, slot.task->tokens.h2o_owner, tokens, n_past, slot.n_ctx, is_alone);
     }
 
     // Gives the slot that text, if there is one.
@@ -68,6 +67,7 @@ public:
         }
         slot.prompt.checkpoints.clear();
         slot.prompt.tokens = { *text, slot.prompt.tokens.has_mtmd };
+        slot.prompt.tokens.h2o_owner = slot.task->tokens.h2o_owner;
     }
 
     // Keeps what a slot holds, if there is enough that is new.
@@ -79,7 +79,7 @@ public:
         }
         const auto tokens = slot.prompt.tokens.get_text_tokens();
         if (tokens.size() == slot.prompt.tokens.size()) {
-            give(ctx, slot.id, *slot.task->h2o.library_key, tokens);
+            give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
         }
     }
 
@@ -100,7 +100,7 @@ private:
     template <typename Slot>
     bool is_for(const Slot & slot) const {
         const auto & task = *slot.task;
-        return is_on() && task.h2o.library_key && task.need_sampling() && task.params.cache_prompt &&
+        return is_on() && task.need_sampling() && task.params.cache_prompt &&
             is_of_this_model(slot.prompt.lora);
     }
 

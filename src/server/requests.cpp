@@ -2,11 +2,43 @@
 
 #include "chat/nulls.h"
 
+#include "hash/hash.h"
 #include "mtmd.h"
 
 #include <algorithm>
+#include <filesystem>
 
 static const char * PIECES = "h2o_pieces";
+
+// The middleware has admitted the request: one of its headers is a key.
+static std::string key_of(const common_params & params, const std::map<std::string, std::string> & headers) {
+    static const std::string prefix = "Bearer ";
+    for (const auto & [name, value] : headers) {
+        const auto key = value.compare(0, prefix.size(), prefix) == 0 ? value.substr(prefix.size()) : value;
+        if (std::find(params.api_keys.begin(), params.api_keys.end(), key) != params.api_keys.end()) {
+            return key;
+        }
+    }
+    return "";
+}
+
+std::string server_h2o_owner(
+        const common_params & params, const std::map<std::string, std::string> & headers, const common_json & salt) {
+    if (!salt.is_string() && !salt.is_null()) {
+        throw std::invalid_argument("'cache_salt' must be a string, but got " + salt.dump_safe());
+    }
+    const auto key = key_of(params, headers);
+    return salt.is_null() || salt == "" ? key : key + "\n" + salt.get<std::string>(); // a header is one line
+}
+
+std::string server_h2o_slot_path(const common_params & params, const std::string & owner) {
+    if (owner.empty()) {
+        return params.slot_save_path;
+    }
+    const auto path = params.slot_save_path + hash_sha256_hex(owner.data(), owner.size()) + "/";
+    std::filesystem::create_directory(path);
+    return path;
+}
 
 common_json server_h2o_pieces_to_json(const std::vector<h2o_chat_piece> & pieces) {
     common_json result = common_json::array();

@@ -1,10 +1,12 @@
 #pragma once
 
 #include "chat/pieces.h"
+#include "common.h"
 #include "json.h"
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -16,6 +18,20 @@ struct mtmd_input_chunks;
 
 // Where llama-server reads OpenAI's requests as the Python interface does. All of these throw std::invalid_argument,
 // which is 400.
+
+// Whose text a request's is: its API key, if the server asks for one, and its "cache_salt", if it has one, in a line of
+// its own. What one owner's requests have left in slots, caches and files does not exist for another's.
+std::string server_h2o_owner(
+        const common_params & params, const std::map<std::string, std::string> & headers, const common_json & salt);
+
+template <typename Request>
+std::string server_h2o_owner(
+        const common_params & params, const Request & request, const common_json & body = common_json::object()) {
+    return server_h2o_owner(params, request.headers, body.value("cache_salt", common_json(request.get_param("cache_salt"))));
+}
+
+// The folder of an owner's slot files, with a / at its end. It is made.
+std::string server_h2o_slot_path(const common_params & params, const std::string & owner);
 
 // The pieces of a chat's prompt, between the two functions that make and tokenize it.
 common_json server_h2o_pieces_to_json(const std::vector<h2o_chat_piece> & pieces);

@@ -4,11 +4,11 @@
 #include "json.h"
 #include "llama-h2o.h"
 #include "llama.h"
+#include "server/requests.h"
 
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,8 +93,9 @@ size_t server_h2o_save_slot(llama_context * ctx, const std::string & path, llama
 
 template <typename Prompt>
 void server_h2o_load_slot(const llama_context * ctx, const std::string & path, const common_params & params,
-        size_t & n_bytes, Prompt & prompt) {
-    prompt.lora = params.lora_adapters;
+        size_t & n_bytes, Prompt & prompt, const std::string & owner) {
+    prompt.tokens.h2o_owner = owner;
+    prompt.lora             = params.lora_adapters;
     server_h2o_load_slot(ctx, path, prompt.n_tokens(), n_bytes, prompt.lora, prompt.checkpoints);
 }
 
@@ -189,26 +190,56 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
     }
 }
 
-// A request, GET /slots/{id}/h2o or another one.
+// A request about slots, GET /slots/{id}/h2o or another one.
 struct server_h2o_request {
     int32_t slot  = -1; // < 0: it is another request
     int32_t layer = -1; // < 0: no memory sets, extra keys and scores
 
-    std::optional<std::string> library_key; // of another request; none: the library has no part in it
+    std::string owner;
+    int32_t     slot_of_owner = -1; // it is about this slot's text, < 0: about none
 
     bool is_asked() const { return slot >= 0; }
 
+    template <typename Request>
+    void read_owner(const common_params & params, const Request & request, int32_t slot_of_owner = -1) {
+        owner               = server_h2o_owner(params, request);
+        this->slot_of_owner = slot_of_owner;
+    }
+
     // throws std::invalid_argument if one of them is no number from 0 on
     template <typename Request>
-    void read(const Request & request) {
+    void read(const common_params & params, const Request & request) {
         const auto number = [&](const char * name) {
             const std::string value = request.get_param(name);
             return value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
         };
         slot  = number("h2o_slot");
         layer = is_asked() ? number("layer") : -1;
+        read_owner(params, request, slot);
     }
 };
+
+// Gives an idle slot to an owner. Another's text is cleared.
+template <typename Slot>
+void server_h2o_own(Slot & slot, const std::string & owner) {
+    if (slot.prompt.tokens.h2o_owner != owner) {
+        slot.prompt_clear();
+        slot.prompt.tokens.h2o_owner = owner;
+    }
+}
+
+// Whether a slot, or the slot that a request is about, is the owner's, or nobody's yet.
+template <typename Slot>
+bool server_h2o_sees(const Slot & slot, const std::string & owner) {
+    return slot.prompt.tokens.h2o_owner.empty() || slot.prompt.tokens.h2o_owner == owner;
+}
+
+template <typename Slot>
+bool server_h2o_sees(const std::vector<Slot> & slots, const server_h2o_request & request) {
+    const int32_t id = request.slot_of_owner;
+
+    return id < 0 || id >= (int32_t) slots.size() || server_h2o_sees(slots[id], request.owner);
+}
 
 // The answer. Throws std::invalid_argument if H2O is off, or the slot or the layer does not exist.
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request);

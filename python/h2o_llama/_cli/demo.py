@@ -19,7 +19,7 @@ from h2o_llama._demo.document import Document, Needle, build_document
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo, plain
-from h2o_llama.inspect._report import MemoryReport, memory_history, memory_report, visible, write_html
+from h2o_llama.inspect._report import MemoryReport, memory_report, visible, write_html
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
@@ -51,7 +51,7 @@ def ask(
     said: dict[str, list[bytes]] = {}
     for name, h2o, dense_tail in ((DENSE, None, 0), (SPARSE, H2O, 0), (TAIL, H2O, DENSE_TAIL)):
         n_ctx = len(document.text) + _ROOM
-        with Llama(model, n_ctx=n_ctx, n_threads=n_threads, h2o=h2o, keep_history=name == SPARSE) as llm:
+        with Llama(model, n_ctx=n_ctx, n_threads=n_threads, h2o=h2o) as llm:
             for i, needle in enumerate(document.needles):
                 if progress is not None:
                     progress(f"questions: {name}", i, len(document.needles))
@@ -59,7 +59,7 @@ def ask(
                 llm.reset()
                 llm.eval(tokens, dense_tail=dense_tail)
                 if name == SPARSE:
-                    report = memory_report(llm, tokens, "the demo's document", memory_history(llm))
+                    report = memory_report(llm, tokens, "the demo's document")
                 answer = llm.detokenize(list(islice(llm.generate([], temperature=0), _VALUE_DIGITS)))
                 said.setdefault(name, []).append(answer)
     return Answers(report, said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 from typing_extensions import Self
 
@@ -36,33 +36,21 @@ class Setting:
 
     @classmethod
     def of(cls, h2o: H2OConfig) -> Self:
-        """With a name that tells schedule, choice and budgets, such as "single_pass distant A4 L128 H128".
+        """With the name that a command line takes: the preset, then options that differ from it.
 
-        Where H2O chooses nothing, `h2o` gets the default scorer, and the default retrieval where nothing is looked up,
-        so that equal measurements are equal settings.
+        Such as "balanced decode=memory". The size of chunks, the same for all, is left out. Where H2O chooses nothing,
+        `h2o` gets the default scorer, and the default retrieval where nothing is looked up, so that equal measurements
+        are equal settings.
         """
         if h2o.lookup_budget == 0:
             h2o = replace(h2o, retrieval=_DEFAULTS.retrieval)
         if h2o.heavy_budget == 0:
             h2o = replace(h2o, scorer=H2OConfig.scorer)
-        choice = "window" if h2o.heavy_budget == 0 else h2o.scorer
-        sizes = (h2o.sink_tokens, h2o.local_window, h2o.heavy_budget or 0, h2o.lookup_budget)
-        budgets = tuple(zip("ALHB", sizes, strict=True))
-        others = [] if h2o.keep_ratio is None else [f"keep{h2o.keep_ratio:.4g}"]
-        if h2o.ranks_blocks and (h2o.block_tokens, h2o.ema_alpha) != (_DEFAULTS.block_tokens, _DEFAULTS.ema_alpha):
-            others.append(f"blocks{h2o.block_tokens} ema{h2o.ema_alpha:g}")
-        others += ["shared heads"] if h2o.shared_heads else []
-        others += ["index"] if h2o.has_key_index else []
-        if h2o.lookup_budget > 0 and not h2o.has_key_index and h2o.tile != H2OConfig.tile:
-            others.append(f"T{h2o.tile}")
-        if layers := cast(tuple[int, ...], h2o.dense_layers):
-            others.append("dense" + ",".join(map(str, layers)))
-        if h2o.evict:
-            others.append("evict" if h2o.cold_store is None else "evict to a cold store")
-        elif h2o.decode != _DEFAULTS.decode:
-            others.append(f"decode {h2o.decode}")
-        words = [h2o.schedule, choice, *(f"{letter}{n}" for letter, n in budgets if n > 0), *others]
-        return cls(" ".join(words), h2o)
+        plain = H2OConfig(preset=h2o.preset, chunk_size=h2o.chunk_size, evict=h2o.evict, cold_store=h2o.cold_store)
+        expected = plain.as_text()
+        changed = [f"{name}={text}" for name, text in h2o.as_text().items() if text != expected.get(name)]
+        kept = [] if not h2o.evict else ["evict" if h2o.cold_store is None else "evict to a cold store"]
+        return cls(" ".join([h2o.preset, *kept, *changed]), h2o)
 
 
 DENSE = Setting("dense", None)
@@ -122,4 +110,5 @@ def window(setting: Setting, chunk_size: int) -> Setting:
     size = h2o.memory_size + h2o.lookup_budget
     sinks = min(_WINDOW_SINKS, size - 1)
     local = min(size - sinks, chunk_size)
-    return Setting.of(replace(h2o, sink_tokens=sinks, local_window=local, heavy_budget=0, lookup_budget=0))
+    same = Setting.of(replace(h2o, sink_tokens=sinks, local_window=local, heavy_budget=0, lookup_budget=0))
+    return Setting(f"window of {sinks + local:,}", same.h2o)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from rich.table import Table
 
-from h2o_llama._internal.terminal import plain
+from h2o_llama._internal.terminal import counted, plain
 from h2o_llama.eval._ruler_task import ruler_mean
 from h2o_llama.eval._subject import Row
 
@@ -18,9 +18,8 @@ _OVER = {"full": "all K/V", "memory": "memory set"}
 _NOTES = {
     "perplexity": "The second half of every window is scored. Loss is the mean negative log-probability of a token in "
     "nats, so +0.01 is 1 % of perplexity. KL is the divergence from dense attention's distribution in nats, same top "
-    "the share of tokens for which both find the same one most probable; ± is the standard error between windows. In "
-    "the first chunk H2O is dense attention, and only rounding differs. Tokens/s are for reading, all logits "
-    "computed.",
+    "the share of tokens for which both find the same one most probable; ± is the standard error between windows. "
+    "Tokens/s are for reading, all logits computed.",
     "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
     "generated tokens do, or its chunk's memory set.",
     "ruler": "Percent of the answers that were said, as RULER scores them (arXiv:2404.06654); ± is the standard error "
@@ -61,13 +60,10 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
         f"{first['chunk_size']:,}, {_of(first)}"
     )
     table = _table(*_LOSS_COLUMNS, "tokens/s")
-    first_chunk = _table("loss over dense, first chunk", "KL, first chunk")
     table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 3, f"{first['tokens_per_s_dense']:,.0f}")
     for row in rows:
         table.add_row(plain(row["setting"]), *_losses(row), f"{row['tokens_per_s']:,.0f}")
-        first_chunk.add_row(plain(row["setting"]), *_loss_and_kl(row["first_chunk"]))
     yield table
-    yield first_chunk
 
     buckets = first["buckets"]
     yield "Loss over dense by position"
@@ -76,12 +72,34 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
     for row in rows:
         by_position.add_row(plain(row["setting"]), *(_nats(np.log(b["ppl"] / b["ppl_dense"])) for b in row["buckets"]))
     yield by_position
+    chunk = first["first_chunk"]
+    yield (
+        f"{_verdict(first)} In the first chunk, where H2O is dense attention, rounding makes up a loss of "
+        f"{_nats(chunk['nats_added'])} and a KL of {chunk['kld']:.4f}.\n"
+    )
+
+
+_LITTLE, _MUCH = 0.01, 0.02
+"""Losses, in nats per token, up to which a setting is good enough, and from which it is not."""
+
+
+def _verdict(row: Row) -> str:
+    """What the loss of the first setting means, and what to change."""
+    loss, error = row["over_windows"]["nats_added"], row["over_windows"]["nats_added_se"]
+    name = row["setting"]
+    if loss < _LITTLE:
+        size = "no perplexity that can be seen" if loss <= (error or 0.001) else f"{100 * loss:.1f} % of perplexity"
+        return f"On this text {name!r} loses {size}: keep it."
+    advice = "use --h2o off" if "faithful" in name else "try --h2o faithful, which reads more"
+    if loss < _MUCH:
+        advice = f"good enough for most uses; if not, {advice}"
+    return f"On this text {name!r} loses {100 * loss:.1f} % of perplexity: {advice}."
 
 
 def _continuation(rows: list[Row]) -> Iterator[Table | str]:
     first = rows[0]
     yield (
-        f"{first['length']:,} tokens after {first['windows']} prompts of {first['prompt_tokens']:,} from "
+        f"{first['length']:,} tokens after {counted(first['windows'], 'prompt')} of {first['prompt_tokens']:,} from "
         f"{first['text']}, {_of(first)}"
     )
     table = _table("reading", *_LOSS_COLUMNS)
@@ -118,7 +136,7 @@ def _nats(value: float) -> str:
 def _ruler(rows: list[Row]) -> Iterator[Table | str]:
     first = rows[0]
     tail = f"dense tail {first['dense_tail']}" if first["dense_tail"] else "no dense tail"
-    yield f"RULER, {first['n_tokens']:,} tokens, {first['samples']} prompts each, {tail}, {_of(first)}"
+    yield f"RULER, {first['n_tokens']:,} tokens, {counted(first['samples'], 'prompt')} each, {tail}, {_of(first)}"
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     found = {(row["setting"], row["kind"]): row for row in rows}
