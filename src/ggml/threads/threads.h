@@ -6,30 +6,26 @@
 extern "C" {
 #endif
 
-struct ggml_threadpool;
-
-// A pool with at least n_threads that computes nothing, made if there is none; to be given back after the graph.
+// A pool of at least n_threads that computes nothing, made if there is none, and given back with the number that it has.
 struct ggml_threadpool * h2o_take_threadpool(int n_threads);
-void h2o_give_threadpool(struct ggml_threadpool * pool);
+void h2o_give_threadpool(struct ggml_threadpool * pool, int n_threads);
 
-// Where the threads of a pool wait. They spin for some microseconds, then they sleep: at once while other programs want
-// their CPUs. OMP_WAIT_POLICY, where the user has set it, says that they never do (active), or always (passive).
-struct h2o_meeting;
-struct h2o_meeting * h2o_meeting_new(int spin_us);
-void h2o_meeting_free(struct h2o_meeting * meeting);
+// Threads that wait spin for some microseconds, then they sleep: at once while other programs want their CPUs.
+// OMP_WAIT_POLICY, where the user has set it, says that they never sleep (active), or always (passive).
+struct h2o_waiting;
+struct h2o_waiting * h2o_waiting_new(int spin_us);
+void h2o_waiting_free(struct h2o_waiting * waiting);
 
-// Returns when n_threads have called it.
-void h2o_meet(struct h2o_meeting * meeting, int n_threads);
+// Until an atomic int is no longer `old`. The thread that changes it then calls h2o_wake.
+void h2o_wait(struct h2o_waiting * waiting, const void * value, int old);
+void h2o_wake(struct h2o_waiting * waiting);
 
-// For loops that wait. False: it is time to sleep. `spin` starts as zeros.
-struct h2o_spin {
-    long long start; // microseconds, once there is a reason to ask for the time
-    int       n;
-};
-int h2o_spins(struct h2o_meeting * meeting, struct h2o_spin * spin);
+// A turn of a loop that waits. False: it is time to sleep. `spin` starts as zeros.
+struct h2o_spin { long long start; int n; };
+int h2o_spins(struct h2o_waiting * waiting, struct h2o_spin * spin);
 
 // Each thread calls it after a graph: was it preempted?
-void h2o_meeting_observe(struct h2o_meeting * meeting);
+void h2o_observe(struct h2o_waiting * waiting);
 
 #ifdef __cplusplus
 }
