@@ -268,7 +268,7 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
     ({"messages": [user("both")]}, SENTENCE, SENTENCE),
     *(({"temperature": given}, "temperature", "temperature") for given in (True, "1", 1e300)),
     *(({"max_tokens": given}, "max_tokens", "max_tokens") for given in (True, 1.5, 2**32 + 2, 1e30, -2)),
-    ({"max_tokens": -1}, None, "max_tokens must be an integer of at least 0"),
+    ({"max_tokens": -2}, None, "max_tokens must be an integer of at least 0"),
     *(({"stop": given}, "stop", r"\[Llama.create_chat_completion\] stop must be") for given in ("", [""], [None], 5)),
     *(({"seed": given}, "seed", "seed") for given in (True, 2**40)),
     ({"presence_penalty": "a"}, "presence_penalty", "presence_penalty"),

@@ -233,6 +233,8 @@ class ContextParams:
 
 
 Progress = Callable[[int, int], object]
+ProgressOption = Progress | bool | None
+"""What calls take as `progress`: True is a bar on standard error."""
 
 
 def split_calls(params: ContextParams, prompt: Prompt) -> list[tuple[int, int]]:
