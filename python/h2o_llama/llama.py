@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -160,6 +161,10 @@ class Llama(Sequence):
     260 5
     """
 
+    @understands(
+        *("embedding", "logits_all", "offload_kqv", "vocab_only", "chat_handler", "draft_model"),
+        *("chat_format", "flash_attn", "type_k", "type_v"),
+    )
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -347,6 +352,15 @@ class Llama(Sequence):
 
     generate_many = many.generate_many
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of llama-cpp-python."""
+            if name in ATTRIBUTES:
+                return getattr(self, ATTRIBUTES[name])
+            advice = f": {ADVICE[name]}" if name in ADVICE else ""
+            raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
+
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
@@ -376,11 +390,11 @@ class Llama(Sequence):
 
     def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **self._threads, **options)
+        return self.model.embed(input, **{**self._threads, **options})
 
     def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, **self._threads, **options)
+        return self.model.create_embedding(input, **{**self._threads, **options})
 
     @property
     def _threads(self) -> dict[str, Any]:
