@@ -243,21 +243,26 @@ class Llama(Sequence):
             if n_gpu_layers != shared.n_gpu_layers:
                 expected = f"that of the shared weights ({shared.n_gpu_layers}), or left out"
                 raise check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
+
+        def open_model(h2o: H2OConfig | None) -> Model:
             opened = shared
-        else:
-            opened = Model(
-                shared,
-                n_gpu_layers=n_gpu_layers,
-                rpc_servers=rpc_servers,
-                matmul_kernels=resolved_matmul_kernels(params.h2o, matmul_kernels),
-                verbose=verbose,
-                **vars(loading),
-            )
-        model = opened._share(chat_template, options)
-        if allowed_image_folder is not None:
-            model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
-        if mmproj is not None:
-            model._open_projector(mmproj, n_threads or available_cpus(), verbose)
+            if not isinstance(opened, Model):
+                opened = Model(
+                    opened,
+                    n_gpu_layers=n_gpu_layers,
+                    rpc_servers=rpc_servers,
+                    matmul_kernels=resolved_matmul_kernels(h2o, matmul_kernels),
+                    verbose=verbose,
+                    **vars(loading),
+                )
+            model = opened._share(chat_template, options)
+            if allowed_image_folder is not None:
+                model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
+            if mmproj is not None:
+                model._open_projector(mmproj, n_threads or available_cpus(), verbose)
+            return model
+
+        model = open_model(params.h2o)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         is_short = (int(params.n_ctx) or model.n_ctx_train) <= DENSE_ON_A_GPU
@@ -273,6 +278,9 @@ class Llama(Sequence):
             if h2o != "auto":
                 raise
             params = replace(params, h2o=None, keep_history=False, profile=False)
+            if not isinstance(shared, Model) and matmul_kernels == "auto":
+                model.close()
+                model = open_model(None)  # upstream's kernels read weights in a layout of their own
             engine = _open_engine(model, params, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to silence this warning")
         super().__init__(engine, _OWNER)
