@@ -67,8 +67,8 @@ class Llama(Sequence):
     n_batch : int, optional
         The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; by default 4,096.
     n_ubatch : int, optional
-        The most tokens computed at once; with H2O at most a chunk. It changes no result. By default 1,024, with H2O a
-        whole chunk.
+        The most tokens computed at once; with H2O at most a chunk. From `H2OConfig.tile` on it changes no result. By
+        default 1,024, with H2O a whole chunk.
     n_threads : int, optional
         Threads to compute with; by default one for each CPU this process may use.
     n_gpu_layers : int, optional

@@ -256,7 +256,7 @@ class State:
         out = np.empty((len(prompt) if all_logits else 1, self.engine.core.n_vocab), dtype=np.float32)
         self.set_logits(None)
         params, n = self.engine.params, len(prompt)
-        calls = split_calls(params, prompt)
+        calls = split_calls(params, prompt, context.n_tokens)
         if self.engine.library and not decode and needs_marks(context):
             calls = split_at_marks(calls)
         for start, stop in calls:
