@@ -42,7 +42,13 @@ def batch(
     settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0)
     asked = read_questions(questions)
     others = [path for path in (questions, out) if path.exists()]
-    files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}
+    no_text: dict[str, Path] = {}
+    found = find_documents(documents, no_text)
+    files, left_out = (
+        {name: file for name, file in some.items() if not any(map(file.samefile, others))} for some in (found, no_text)
+    )
+    if left_out:
+        echo(f"left out, neither text nor HTML nor PDF by their suffixes: {', '.join(left_out)}", err=True)
     path = check_model_file("batch", model_file(o.model)).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
     with AnswersFile(out, fingerprint_of(path, **o.changes), settings.to_json()) as answers:

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 from h2o_llama import _core
@@ -232,6 +233,8 @@ class ContextParams:
 
 
 Progress = Callable[[int, int], object]
+ProgressOption = Progress | bool | None
+"""What calls take as `progress`: True is a bar on standard error."""
 
 
 def split_calls(params: ContextParams, prompt: Prompt, n_before: int) -> list[tuple[int, int]]:
@@ -253,6 +256,15 @@ def split_calls(params: ContextParams, prompt: Prompt, n_before: int) -> list[tu
             calls.append((first, stop))
             first = stop
     return calls
+
+
+def split_at_chunks(params: ContextParams, calls: list[tuple[int, int]], n_before: int) -> list[tuple[int, int]]:
+    """The calls of a prompt after n_before tokens, cut where chunks end, as they are computed."""
+    if params.h2o is None or params.h2o.schedule != "single_pass":
+        return calls
+    size, n = params.h2o.chunk_size, calls[-1][1]
+    edges = {0, *(stop for _, stop in calls), *range(size - n_before % size, n, size)}
+    return list(pairwise(sorted(edges)))
 
 
 class Engine:
