@@ -40,9 +40,10 @@ def _rope(help: str, *names: str) -> Any:
 class Options:
     """Every option that more than one command has, in the order of --help. A command names those that it takes."""
 
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")] = (
-        "demo"
-    )
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists."),
+    ] = "demo"
     file: Annotated[
         Path | None,
         _option("A text, PDF or HTML file, or a name that `pull` lists; - is standard input.", "--file", "-f"),
