@@ -61,7 +61,7 @@ class Llama(Sequence):
     ----------
     model_path : str, os.PathLike, Model or Llama
         A GGUF file; "ORG/REPO:TYPE", "ORG/REPO" or an address of the Hugging Face Hub; a name that `h2o-llama pull`
-        lists, or "demo". What is not here is downloaded. Or an open `Model` or `Llama`, to share its weights: either
+        lists, or "demo"; missing files are downloaded. Or an open `Model` or `Llama`, to share its weights: either
         may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for, or as many of these as fit into

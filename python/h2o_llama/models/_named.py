@@ -1,4 +1,4 @@
-"""Models and texts with short names: where they come from, and where those of the package index are kept."""
+"""Models and texts with short names: where they come from, and where the files of the package index are kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Packaged:
 class NamedModel:
     """A repository of the hub, a type of weights in it, and the second source.
 
-    The package's weights become those of type `quantized`, if there is one.
+    The weights of the package are converted to type `quantized`, if it is set.
     """
 
     repository: str
