@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -164,6 +165,10 @@ class Llama(Sequence):
     260 5
     """
 
+    @understands(
+        *("embedding", "logits_all", "offload_kqv", "vocab_only", "chat_handler", "draft_model"),
+        *("chat_format", "flash_attn", "type_k", "type_v"),
+    )
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -242,21 +247,26 @@ class Llama(Sequence):
             if n_gpu_layers != shared.n_gpu_layers:
                 expected = f"that of the shared weights ({shared.n_gpu_layers}), or left out"
                 raise check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
+
+        def open_model(h2o: H2OConfig | None) -> Model:
             opened = shared
-        else:
-            opened = Model(
-                shared,
-                n_gpu_layers=n_gpu_layers,
-                rpc_servers=rpc_servers,
-                matmul_kernels=resolved_matmul_kernels(params.h2o, matmul_kernels),
-                verbose=verbose,
-                **vars(loading),
-            )
-        model = opened._share(chat_template, options)
-        if allowed_image_folder is not None:
-            model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
-        if mmproj is not None:
-            model._open_projector(mmproj, n_threads or available_cpus(), verbose)
+            if not isinstance(opened, Model):
+                opened = Model(
+                    opened,
+                    n_gpu_layers=n_gpu_layers,
+                    rpc_servers=rpc_servers,
+                    matmul_kernels=resolved_matmul_kernels(h2o, matmul_kernels),
+                    verbose=verbose,
+                    **vars(loading),
+                )
+            model = opened._share(chat_template, options)
+            if allowed_image_folder is not None:
+                model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
+            if mmproj is not None:
+                model._open_projector(mmproj, n_threads or available_cpus(), verbose)
+            return model
+
+        model = open_model(params.h2o)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         is_short = (int(params.n_ctx) or model.n_ctx_train) <= DENSE_ON_A_GPU
@@ -272,6 +282,9 @@ class Llama(Sequence):
             if h2o != "auto":
                 raise
             params = replace(params, h2o=None, keep_history=False, profile=False)
+            if not isinstance(shared, Model) and matmul_kernels == "auto":
+                model.close()
+                model = open_model(None)  # upstream's kernels read weights in a layout of their own
             engine = _open_engine(model, params, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to silence this warning")
         super().__init__(engine, _OWNER)
@@ -341,6 +354,15 @@ class Llama(Sequence):
 
     generate_many = many.generate_many
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of llama-cpp-python."""
+            if name in ATTRIBUTES:
+                return getattr(self, ATTRIBUTES[name])
+            advice = f": {ADVICE[name]}" if name in ADVICE else ""
+            raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
+
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
@@ -370,11 +392,11 @@ class Llama(Sequence):
 
     def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **self._threads, **options)
+        return self.model.embed(input, **{**self._threads, **options})
 
     def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, **self._threads, **options)
+        return self.model.create_embedding(input, **{**self._threads, **options})
 
     @property
     def _threads(self) -> dict[str, Any]:

@@ -196,6 +196,11 @@ class Model:
         """Where the model's file is."""
         return self._path
 
+    @property
+    def _name(self) -> str:
+        """The file's name without its ending, which answers have as `model`."""
+        return os.path.basename(self._path).removesuffix(".gguf")
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of a part of the file's bytes and of everything that changes results.

@@ -48,7 +48,7 @@ def batch(
         {name: file for name, file in some.items() if not any(map(file.samefile, others))} for some in (found, no_text)
     )
     if left_out:
-        echo(f"left out, as they are no text, HTML or PDF by their names: {', '.join(left_out)}", err=True)
+        echo(f"left out, neither text nor HTML nor PDF by their suffixes: {', '.join(left_out)}", err=True)
     path = check_model_file("batch", o.model).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
     with AnswersFile(out, fingerprint_of(path, **o.changes), settings.to_json()) as answers:

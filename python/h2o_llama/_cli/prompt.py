@@ -26,7 +26,7 @@ from h2o_llama.sequence._engine import resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 
 _PAUSE = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress without a terminal."""
 
 
 def open_model(o: Options, kernels: str | None = None) -> Model:
@@ -62,7 +62,7 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
 
 
 def check_length(o: Options, weights: Model, n_tokens: int, name: str) -> None:
-    """Raise ValueError if the model cannot read so many tokens, and say what helps."""
+    """Raise ValueError, with remedies, if the model cannot read n_tokens."""
     h2o, n_most = o.attention, weights.n_ctx_train
     if n_tokens < n_most or (isinstance(h2o, H2OConfig) and h2o.has_bounded_memory):
         return

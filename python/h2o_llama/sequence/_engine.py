@@ -233,6 +233,8 @@ class ContextParams:
 
 
 Progress = Callable[[int, int], object]
+ProgressOption = Progress | bool | None
+"""What calls take as `progress`: True is a bar on standard error."""
 
 
 def split_calls(params: ContextParams, prompt: Prompt) -> list[tuple[int, int]]:
@@ -253,7 +255,7 @@ def split_calls(params: ContextParams, prompt: Prompt) -> list[tuple[int, int]]:
 
 
 def split_at_chunks(params: ContextParams, calls: list[tuple[int, int]], n_before: int) -> list[tuple[int, int]]:
-    """The calls of a prompt after n_before tokens, cut where chunks end: they are computed one by one anyway."""
+    """The calls of a prompt after n_before tokens, cut where chunks end, as they are computed."""
     if params.h2o is None or params.h2o.schedule != "single_pass":
         return calls
     size, n = params.h2o.chunk_size, calls[-1][1]
