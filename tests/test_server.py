@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,7 +197,8 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
 def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
     """Send a request for which nobody waits when the connection is closed."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "X-Conversation-Id": "x"}
+    connection.request("POST", "/completion", json.dumps(body), headers)
     return connection
 
 
@@ -215,8 +217,9 @@ def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
             assert time.monotonic() < deadline, name
             time.sleep(0.02)
 
-    first = leave(endless, for_ever)
+    first = leave(endless, for_ever | {"stream": True})
     wait_for("requests_processing", 1)
+    assert endless.request("GET", "/v1/stream?conv_id=x")[0] == 404  # nobody else reads the answer
     second = leave(endless, for_ever)
     wait_for("requests_deferred", 1)
     second.close()
@@ -224,6 +227,18 @@ def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
     assert n("requests_processing") == 1
     first.close()
     endless.wait_until_idle()
+
+
+def test_a_connection_stays_open_after_a_stream(endless: Server) -> None:
+    """Unless the server says that it will not: then a client connects again by itself."""
+    connection = HTTPConnection("127.0.0.1", endless.port, timeout=60)
+    for i in range(160):
+        body = json.dumps({"prompt": "a", "n_predict": 1, "stream": i % 2 == 0})
+        connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        response.read()
+    connection.close()
 
 
 def last_extra_keys(llm: Llama, layer: int) -> list[list[int]] | None:
@@ -490,7 +505,8 @@ def pages(port: int) -> Iterator[tuple[dict[str, str], Sequence[str]]]:
     # its own pages, by any name of this machine; behind a proxy that changes `Host` the browser says so
     for name in ("localhost", "LocalHost:1", f"127.0.0.1:{port}", "[::1]:8080"):
         yield {"Host": name, "Origin": f"http://{name}"}, ALL
-    yield {"Host": "localhost"}, ALL
+    for name in ("localhost", socket.gethostname(), "192.168.1.2:80", "[fe80::1]"):
+        yield {"Host": name}, ALL
     yield {"Origin": "https://chat.example", "Sec-Fetch-Site": "same-origin"}, ALL
     # a browser takes the pages of a name that was pointed here for the server's own (DNS rebinding)
     for name in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example"):
