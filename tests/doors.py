@@ -220,6 +220,7 @@ BAD_GRAMMARS: list[tuple[Any, str | None, str]] = [
     ("root ::= root", "", "left recursion"),
     ('root ::= "x" a\na ::= b\nb ::= a', "", "left recursion"),
     ("root ::= " + "(" * 300 + '"a"' + ")" * 300, "", "more than 200 open parentheses"),
+    ("root ::= a? a\na ::= " + " | ".join(f'"{i}"' for i in range(600)), "", "can begin at 1200 places"),
     ('root ::= "' + "a" * 300_000 + '"', None, "smaller than 256 KiB"),
     ('root ::= "a\0"', "", "must not hold a zero byte"),
     ('root ::= "\ud800"', "", "text that UTF-8 can hold"),

@@ -1,10 +1,12 @@
 #pragma once
 
+#include "chat.h"
 #include "chat/pieces.h"
 #include "common.h"
 #include "json.h"
 
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -63,3 +65,11 @@ T server_h2o_number(const common_json & value) {
 // The body of a chat's request. Fields that are null are removed, and log-probabilities become "n_probs", the number of
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
+
+// The message that an answer's text is. What cannot be parsed is content: the text after the n_parsed bytes that `so_far`
+// was parsed of; of an answer that is not complete, nothing.
+common_chat_msg server_h2o_parse(const std::string & text, bool is_partial, const common_chat_parser_params & params,
+        const common_chat_msg & so_far, size_t & n_parsed);
+
+// Whether an exception is about memory, files or threads, and not about what a client has sent.
+bool server_h2o_is_ours(const std::exception & error);
