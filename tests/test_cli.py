@@ -62,7 +62,7 @@ COMMANDS = [
 
 def test_help_lists_every_command() -> None:
     text = succeeded(invoke("--help", columns=80)).stdout
-    assert re.findall(r"^  ([a-z-]+)  ", text.split("Commands:")[1], re.MULTILINE) == [*COMMANDS, "library"]
+    assert re.findall(r"^  ([a-z-]+)  ", text.split("Commands:")[1], re.MULTILINE) == [*COMMANDS, "library", "models"]
     assert "..." not in text.split("Commands:")[1]
 
 

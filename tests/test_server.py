@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPConnection
 from itertools import pairwise
@@ -158,6 +159,24 @@ def test_saved_slots_outlive_a_server_that_is_killed(start: Start, slots: Path, 
     second = another.chat(told, id_slot=0)
     assert second["choices"] == expected["choices"]
     assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
+
+
+@pytest.mark.parametrize("options", [[], ["--h2o", "off"]])
+def test_an_answer_does_not_depend_on_another_slot(start: Start, options: list[str]) -> None:
+    server = start(options)
+
+    def ask() -> Any:
+        answer = server.complete(OTHER, id_slot=0, cache_prompt=False, n_probs=1)
+        return np.array([[token["id"], token["logprob"]] for token in answer["completion_probabilities"]])
+
+    alone = ask()
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(server.complete, DOCUMENT, 1000, id_slot=1, ignore_eos=True)
+        while not server.get("/slots")[1].get("next_token", [{"n_decoded": 0}])[0]["n_decoded"]:
+            time.sleep(0.01)
+        busy = ask()
+        assert not other.done()
+    np.testing.assert_allclose(busy, alone, atol=1e-3)  # generated tokens of two slots share a step, which rounds
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
-from h2o_llama.models._files import Loading, Lora, Override, download_model
+from h2o_llama.models._files import Loading, Lora, Override
+from h2o_llama.models._find import HubFile, find_on_hub
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
@@ -60,16 +61,17 @@ class Llama(Sequence):
     Parameters
     ----------
     model_path : str, os.PathLike, Model or Llama
-        A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Model` or `Llama`, to share
-        its weights: either may be closed before the other.
+        A GGUF file; "ORG/REPO:TYPE", "ORG/REPO" or an address of the Hugging Face Hub; a name that `h2o-llama pull`
+        lists, or "demo"; missing files are downloaded. Or an open `Model` or `Llama`, to share its weights: either
+        may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for, or as many of these as fit into
         memory, and no limit with `H2OConfig.evict`.
     n_batch : int, optional
         The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; by default 4,096.
     n_ubatch : int, optional
-        The most tokens computed at once; with H2O at most a chunk. It changes no result. By default 1,024, with H2O a
-        whole chunk.
+        The most tokens computed at once; with H2O at most a chunk. From `H2OConfig.tile` on it changes no result. By
+        default 1,024, with H2O a whole chunk.
     n_threads : int, optional
         Threads to compute with; by default one for each CPU this process may use.
     n_gpu_layers : int, optional
@@ -134,7 +136,9 @@ class Llama(Sequence):
     Raises
     ------
     FileNotFoundError
-        If the file does not exist.
+        If the file does not exist, here or on the hub.
+    PermissionError, ConnectionError
+        If the hub does not give the file to you, or does not answer.
     ValueError
         If an argument is bad.
     DamagedFileError
@@ -289,22 +293,20 @@ class Llama(Sequence):
     def from_pretrained(
         cls,
         repo_id: str,
-        filename: str = "*Q8_0.gguf",
+        filename: str | None = None,
         *,
         revision: str | None = None,
         token: str | bool | None = None,
         **kwargs: Any,
     ) -> Llama:
-        """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
-
-        Where the hub cannot be reached, an earlier download is used.
+        """`Llama(f"{repo_id}:{filename}", **kwargs)`, with a revision and a token.
 
         Parameters
         ----------
         repo_id : str
             Such as "Qwen/Qwen3-0.6B-GGUF".
-        filename : str, default "*Q8_0.gguf"
-            Name of a file in it, or a pattern that only one file matches. Of a model in parts, name the first.
+        filename : str, optional
+            A file in it, a pattern that only one matches, in any case, or a type of weights. By default as in `Llama`.
         revision : str, optional
             A branch, tag or commit; by default the main branch.
         token : str or bool, optional
@@ -314,12 +316,12 @@ class Llama(Sequence):
 
         Raises
         ------
-        ImportError
-            If huggingface_hub is not installed.
         ValueError
-            If no file or several files match; the message lists them.
+            If several files match; the message lists them.
+        FileNotFoundError, PermissionError, ConnectionError
+            As `Llama`.
         """
-        return cls(download_model(repo_id, filename, revision, token), **kwargs)
+        return cls(find_on_hub(HubFile(repo_id, filename, revision), token), **kwargs)
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using it then raises ValueError."""

@@ -32,7 +32,7 @@ def _x(help: str, *names: str, **options: Any) -> Any:
     return typer.Option(*names, help=help, hidden=True, **options)
 
 
-_MODEL = typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")
+_MODEL = typer.Argument(metavar="MODEL", help="A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists.")
 _FILE = "A text, PDF or HTML file, or a name that `pull` lists; - is standard input."
 _H2O = f"How much a token attends to: auto, {', '.join(PRESETS)}; or off."
 _TAIL = f"{DENSE_TAIL}, and all of the question about a file"

@@ -180,12 +180,12 @@ def serve(
         n_step = min(n_ctx, _LONGEST_EMBEDDED)
         arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step]
     if h2o is not None:
-        # One chunk at a time: others' tokens come, and requests are cancelled, in between.
+        # One chunk at a time, and a token of each other slot: requests are cancelled in between.
         arguments += [
             "--ubatch-size",
             h2o.chunk_size,
             "--batch-size",
-            h2o.chunk_size,
+            h2o.chunk_size + parallel,
             "--no-kv-unified",
             *upstream_options(h2o),
         ]

@@ -260,7 +260,7 @@ class State:
         out = np.empty((len(prompt) if all_logits else 1, self.engine.core.n_vocab), dtype=np.float32)
         self.set_logits(None)
         params, n = self.engine.params, len(prompt)
-        calls = split_calls(params, prompt)
+        calls = split_calls(params, prompt, context.n_tokens)
         if self.engine.library and not decode:
             calls = split_at_chunks(params, calls, context.n_tokens)  # one that is interrupted loses a chunk at most
             if needs_marks(context):
