@@ -18,6 +18,7 @@ from doors import (
     ANSWERED,
     MESSAGES,
     PICKY,
+    READ,
     REFUSED,
     Fields,
     Refused,
@@ -101,21 +102,6 @@ def test_all_refuse_the_same(doors: tuple[str, list[Door]], capfd: pytest.Captur
 
 # --- documents
 
-PAGES = ["one\ntwo", "", "three"]
-READ: dict[str, tuple[bytes, str]] = {
-    "bom.txt": (b"\xef\xbb\xbfa\r\nb\rc", "a\nb\nc"),
-    "wide.txt": ("ä\r\nb".encode("utf-16"), "ä\nb"),
-    "big-endian.csv": (b"\xfe\xff" + "ä,b".encode("utf-16-be"), "ä,b"),
-    "a.json": (b'{"a": "<p>"}', '{"a": "<p>"}'),
-    "a.html": (
-        b"<!DOCTYPE html><head><title>x</title></head><style>y</style><h1>A  &amp;\nB</h1><p>c<b>d</b></p>"
-        b"<pre>e\n  f</pre><table><tr><td>1<td>2</table><script>z</script>",
-        "A & B\n\ncd\n\ne\n  f\n\n1\t2",
-    ),
-    "a.pdf": (pdf(PAGES), "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n"),
-}
-"""Files, and the texts in them."""
-
 UNREADABLE: dict[str, tuple[bytes, str]] = {
     "empty.txt": (b" \n", "is empty"),
     "nul.txt": (b"a\0b", "is binary data, not text"),
@@ -126,7 +112,7 @@ UNREADABLE: dict[str, tuple[bytes, str]] = {
     "scan.pdf": (pdf([""]), "has no text, only images"),
     "cut.pdf": (pdf(["a"])[:40], "is damaged"),
 }
-"""Files without a text, and what is said of each."""
+"""Files without a text, and the reason in the error."""
 
 
 @pytest.mark.parametrize("name", READ)

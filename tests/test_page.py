@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import h2o_set
+from doors import READ
 from h2o_llama.documents import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, ServerOf, serving
@@ -329,6 +330,15 @@ def test_pdf(page: Any) -> None:
         "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n",
         "[page 1]\n\n中文\n",
     ]
+
+
+def test_files_are_read_as_by_commands(page: Any) -> None:
+    drop(page, **{name.replace(".", "_"): content for name, (content, _) in READ.items()})
+    wait(page, lambda: text_of(page, "size").endswith(f"in {len(READ)} documents"))
+    get_answers(page, "What?", 1)
+    content = asked(page)[0][0]["content"].removeprefix(ABOUT_A_DOCUMENT)
+    found = re.split(r"\n\nThat was .*\. This is .*:\n\n", content)
+    assert sorted(found) == sorted(text for _, text in READ.values())
 
 
 def test_files_that_cannot_be_read(page: Any, tmp_path: Path) -> None:

@@ -42,13 +42,13 @@ SUFFIXES = frozenset(
 def read_document(source: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
     """The text of a file, as all commands read it.
 
-    Text of any kind (Markdown, CSV, JSON, source code) stays as it is; of HTML its tags go. A PDF is the text of its
+    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
     pages, each after a line "[page N]". Lines end with "\\n".
 
     Parameters
     ----------
     source : str, os.PathLike or bytes
-        The path of a file, or what is in one: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
+        The path of a file, or its bytes: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
     name : str, optional
         What errors call it; by default its path.
 
@@ -89,7 +89,7 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
 def document_messages(text: str, question: str | None = None) -> list[dict[str, str]]:
     """A chat about a document, in the form that all commands use.
 
-    Whoever asks in this form, through OpenAI's interface as well, continues what another one has read.
+    Programs that ask in this form, through OpenAI's interface as well, share what they have read.
 
     Parameters
     ----------
@@ -177,8 +177,8 @@ class _Html(HTMLParser):
             self._add(re.sub(r"\s+", " ", data))
 
     def _add(self, text: str) -> None:
-        """A line does not begin with white space."""
-        text = text.lstrip(" \t") if self.parts[-1].endswith("\n") else text
+        """Between blocks there is one line end, and no line begins with white space: as page/app/html.js has it."""
+        text = text.lstrip() if self.parts[-1].endswith("\n") else text
         self.parts += [text] if text else []
 
 
@@ -186,4 +186,4 @@ def _text_of_html(source: str) -> str:
     parser = _Html()
     parser.feed(source)
     parser.close()
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+\n", "\n", "".join(parser.parts))).strip()
+    return re.sub(r"[ \t]+\n", "\n", "".join(parser.parts)).strip()
