@@ -13,8 +13,8 @@ std::string h2o_pattern_to_gbnf(const std::string & pattern, const std::string &
 // GBNF of the JSON strings that are none of these. Throws std::invalid_argument if one is too long.
 std::string h2o_other_strings_to_gbnf(const std::vector<std::string> & strings, const std::string & char_rule);
 
-// GBNF of one of some texts. What several of them begin with is there once, as a sampler's time grows with the places at
-// which a text can begin.
+// GBNF of one of some texts. A common beginning is there once, as a sampler's time grows with the places at which a
+// text can begin.
 std::string h2o_choice_to_gbnf(std::vector<std::string> texts);
 
 // GBNF of the optional properties of an object, which stand in this order: item i begins with the i-th, which "*" may

@@ -98,7 +98,8 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
     // a Unix-domain socket has no address, and no browser reaches it
     if (!host.empty() && !request.local_addr.empty() && !is_allowed_host(params, name_of(host))) {
         return refuse(response, "this server has another name than " + host.substr(0, 100) +
-            ": ask for localhost or its IP address, or start it with `--cors-origins http://" + host.substr(0, 100) + "`");
+            ": ask for localhost or its IP address, or start it with `--cors-origins http://" + host.substr(0, 100) +
+            "`");
     }
     if (origin.empty()) {
         return true;

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-// Whether this thread's stack is almost used up: a thread has 8 MiB with glibc, 512 KiB on macOS, 128 KiB with musl. What
-// calls itself for each level of its input gives up there.
+// Whether this thread's stack is almost used up: a thread has 8 MiB with glibc, 512 KiB on macOS, 128 KiB with musl.
+// What calls itself for each level of its input gives up there.
 inline bool h2o_stack_is_short() {
     static thread_local const char * const end = [] {
 #ifdef __APPLE__
