@@ -439,7 +439,7 @@ def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, mon
     """Neither two API keys, which no program sees among the arguments, nor two values of cache_salt with one key."""
     monkeypatch.delenv("LLAMA_API_KEY", raising=False)
     (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
-    sizes = [*h2o_set(chunk_size=S), "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *h2o]
+    sizes = [*(h2o or h2o_set(chunk_size=S)), "--n-ctx", "2048", "--threads", "1", "--parallel", "2"]
     options = ["--api-key", "secret1", "--slot-save-path", tmp_path, "--", "--api-key-file", file]
     owners = [
         ({"Authorization": "Bearer secret1"}, ""),

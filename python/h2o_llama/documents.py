@@ -89,7 +89,7 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
 def document_messages(text: str, question: str | None = None) -> list[dict[str, str]]:
     """A chat about a document, in the form that all commands use.
 
-    Programs that ask in this form, through OpenAI's interface as well, share what they have read.
+    Programs that ask in this form, through OpenAI's interface as well, share the texts in a library.
 
     Parameters
     ----------
