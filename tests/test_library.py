@@ -21,10 +21,10 @@ from cases import SMALL, Case
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import H2OError, H2OWarning, Library, Llama, Snapshot
-from h2o_llama.errors import OutOfMemoryError
+from h2o_llama import H2OError, H2OWarning, Library, Llama, Snapshot, demo_model_path
+from h2o_llama.errors import DamagedFileError, OutOfMemoryError
 from h2o_llama.library._index import Index, Stored
-from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
+from h2o_llama.library._library import _SECTIONS, LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
 from llamas import open_llama, view
@@ -519,6 +519,46 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert succeeded(invoke("library", "rm", "--all")).stdout == "1 text removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
+
+
+def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: Library, tmp_path: Path) -> None:
+    """It is found in another library, by its model alone. What is damaged or of another version is refused."""
+    read(tiny_model, library, DOCUMENT, name="one")
+    file, other = tmp_path / "one.text", Library(tmp_path / "other")
+    library.export_text("one", file)
+    assert (other.import_text(file).id, len(other.texts())) == (library.texts()[0].id, 1)
+    assert other.import_text(file).n_tokens == N
+    assert read(one_layer_model, other, DOCUMENT) == 0
+    assert read(tiny_model, other, DOCUMENT) == N
+    assert other.verify() == []
+    content = file.read_bytes()
+    for damage in ("cut", "flipped", "empty", "another's"):
+        file.write_bytes(DAMAGES[damage](content, b"another file"))
+        with pytest.raises(DamagedFileError):
+            Library(tmp_path / "third").import_text(file)
+    file.write_bytes(content)
+    about, sections = _snapshot_file.read(file, _SECTIONS)
+    again = {name: _snapshot_file.Section(part, 1) for name, part in zip(_SECTIONS, sections, strict=True)}
+    _snapshot_file.write(file, about | {"format": 99}, again)
+    with pytest.raises(ValueError, match="is of format 99"):
+        Library(tmp_path / "third").import_text(file)
+    assert Library(tmp_path / "third").texts() == []
+
+
+def test_a_text_of_an_earlier_version(library: Library) -> None:
+    """A file that was written once: each version reads it, or refuses it by the number of its format."""
+    try:
+        library.import_text(Path(__file__).with_name("golden.text"))
+    except ValueError as error:
+        assert re.search(r"is of format \d+ and another llama.cpp, expected format", str(error))  # noqa: PT017
+        return
+    (text,) = stored_in(library)
+    with open_llama(demo_model_path(), CONFIG) as llm:
+        llm.eval(list(range(1, 17)))
+        expected = llm.logits
+        llm.restore(library.load(Found(text, 16)))
+        assert llm.tokens.tolist() == list(range(1, 17))
+        np.testing.assert_allclose(llm.logits, expected, atol=1e-2)
 
 
 def add_texts(model: Path, library: Library, *names: str) -> list[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.library._index import Index, Stored
 from h2o_llama.library._texts import (
+    FORMAT,
     BlockFiles,
     Contents,
     Layout,
@@ -31,6 +34,7 @@ from h2o_llama.library._texts import (
     layout_of,
 )
 from h2o_llama.models._named import cache_folder
+from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _OWNER = "Library"
@@ -41,6 +45,9 @@ _TRIES = 100
 
 _WRITE_SECONDS = 3600
 """A block that is older, and of no text, was left by a process that was killed."""
+
+_SECTIONS = ("known", "tokens", "blocks")
+"""Of the file of a text that is given away."""
 
 _READERS = 4
 """Threads that read blocks: they are checked and decompressed meanwhile."""
@@ -223,6 +230,63 @@ class Library:
         with self._index.reading() as connection:
             return all(text.id != id for text in self._index.texts(connection)[0])
 
+    def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Write a text to one file, which `import_text` adds to another library.
+
+        Raises
+        ------
+        ValueError
+            If the name means no text, or several.
+        OSError, DamagedFileError
+            If the text cannot be read, or the file cannot be written.
+        """
+        self.flush()
+        contents = self._named("export_text", name).contents
+        blocks = [self._read_block(digest) for digest in contents.blocks]
+        about = {"kind": "text", "format": FORMAT, "key": key_of(contents.origin)}
+        known = json.dumps({"contents": contents.to_json(), "sizes": [len(block) for block in blocks]})
+        sections = (
+            _snapshot_file.Section(known.encode(), 1),
+            _snapshot_file.Section(contents.tokens.astype("<i4").tobytes(), 4),
+            _snapshot_file.Section(b"".join(blocks), contents.origin.number_bytes),
+        )
+        _snapshot_file.write(path, about, dict(zip(_SECTIONS, sections, strict=True)))
+
+    def import_text(self, path: str | os.PathLike[str]) -> Text:
+        """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
+
+        Raises
+        ------
+        ValueError
+            If it was written by a version whose states this one cannot read.
+        DamagedFileError
+            If it is damaged, or of another kind.
+        OSError
+            If it cannot be read, or the library cannot be written.
+        """
+        self.flush()
+        about, (known, tokens, content) = _snapshot_file.read(path, _SECTIONS)
+        try:
+            if about["kind"] != "text":
+                raise ValueError("it is not a text of a library")
+            values = json.loads(known)
+            contents, sizes = Contents.from_json(values["contents"], tokens), values["sizes"]
+            ends = [*accumulate(sizes, initial=0)]
+            blocks = [content[start:end] for start, end in pairwise(ends)]
+            version, key = about["format"], about["key"]
+            digests = tuple(hashlib.sha256(block).hexdigest() for block in blocks)
+            if digests != contents.blocks or ends[-1] != len(content):
+                raise ValueError("its blocks are not what their names say")
+        except (TypeError, KeyError, ValueError, RecursionError) as error:
+            raise _snapshot_file.damaged(path, str(error)) from error
+        if version != FORMAT or key != key_of(contents.origin):
+            raise ValueError(
+                f"[{_OWNER}.import_text] {os.fspath(path)} is of format {version!r:.20} and another llama.cpp, "
+                f"expected format {FORMAT} and the llama.cpp of this version: export the text with this version"
+            )
+        self._write_blocks(contents, lambda: blocks)
+        return next(text for text in self.texts() if text.id == contents.id(self._owner))
+
     # --- for Llama
 
     def find(self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int) -> Found | None:
@@ -344,21 +408,25 @@ class Library:
         return None
 
     def _write_text(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> None:
-        """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
-        origin, width = snapshot.origin, snapshot.origin.number_bytes
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
-        names, new = list[str](), list[str]()
 
         def blocks() -> Iterator[bytes]:
             for i, content in enumerate(layout.split(snapshot.state)):
                 yield logits + content if i == len(layout.cuts) else content
 
+        contents = Contents(snapshot.origin, name, snapshot.tokens, points, bool(logits), layout, ())
+        self._write_blocks(contents, blocks)
+
+    def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
+        """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
+        origin, width = contents.origin, contents.origin.number_bytes
+        names, new = list[str](), list[str]()
         try:
             for block in blocks():
                 digest, is_new = self._blocks.add(block, width)
                 names.append(digest)
                 new += [digest] * is_new
-            contents = Contents(origin, name, snapshot.tokens, points, bool(logits), layout, tuple(names))
+            contents = replace(contents, blocks=tuple(names))
             text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
             with self._index.changing() as connection:
                 for digest, block in zip(names, blocks(), strict=True):
