@@ -13,6 +13,7 @@ import pytest
 
 from chats import THINKERS, upstream_template
 from command_line import h2o_set
+from doors import READ
 from gguf_mutation import STRING, mutated, pack_string
 from h2o_llama import demo_model_path
 from h2o_llama.documents import ABOUT_A_DOCUMENT
@@ -355,6 +356,15 @@ def test_pdf(page: Any) -> None:
         "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n",
         "[page 1]\n\n中文\n",
     ]
+
+
+def test_files_are_read_as_by_commands(page: Any) -> None:
+    drop(page, **{name.replace(".", "_"): content for name, (content, _) in READ.items()})
+    wait(page, lambda: text_of(page, "size").endswith(f"in {len(READ)} documents"))
+    get_answers(page, "What?", 1)
+    content = asked(page)[0][0]["content"].removeprefix(ABOUT_A_DOCUMENT)
+    found = re.split(r"\n\nThat was .*\. This is .*:\n\n", content)
+    assert sorted(found) == sorted(text for _, text in READ.values())
 
 
 def test_files_that_cannot_be_read(page: Any, tmp_path: Path) -> None:

@@ -77,3 +77,4 @@ for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 
 app.add_typer(library, name="library")
+app.add_typer(models.models, name="models")

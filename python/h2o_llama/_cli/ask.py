@@ -1,4 +1,4 @@
-"""`h2o-llama ask`: questions about a document, and what it shares with `chat`."""
+"""`h2o-llama ask`: questions about a document; `chat` uses its parts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def write_delta(delta: dict[str, Any]) -> None:
 
 
 def _forgotten(llm: Llama) -> str:
-    """What is left of a text that was evicted."""
+    """A note about a text that was evicted in part."""
     h2o, kv = llm.h2o, llm.kv
     if h2o is None or not h2o.evict or h2o.cold_store is not None or kv.chunk_index < 2:
         return ""

@@ -44,14 +44,12 @@ def run(
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text and --prompt as they are.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text and --prompt, without a template.")] = False,
 ) -> None:
-    """Read a text with H2O and generate what follows.
+    """Read a text with H2O, and generate an answer or more text.
 
     A file is asked about as by `ask` and `chat`; without --prompt it is a user's message. --raw, --load and --save take
-    texts as they are.
-
-    Standard output gets the text, standard error progress and a line of measurements.
+    texts without a template. Measurements are written to standard error.
     """
     given = h2o = o.attention
     before = None if load is None else Snapshot.load(load)

@@ -24,7 +24,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._thoughts import Thoughts, check_think
-from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_document
+from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import (
     LONGEST_TAIL,
@@ -187,6 +187,7 @@ class Answerer:
     ) -> None:
         h2o = named_config(_OWNER, settings.h2o, uses_gpu(n_gpu_layers or 0))
         self.settings = replace(settings, h2o=h2o)
+        self._h2o: Any = "auto" if settings.h2o == "auto" else h2o  # dense where the model has nothing else
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._library = open_library(_OWNER, library)
@@ -239,7 +240,7 @@ class Answerer:
     ) -> Iterator[Answer]:
         """The same for a file."""
         try:
-            document = read_document(name, path)
+            document = read_file(name, path)
         except (OSError, ValueError) as error:
             yield self._tell(document=name, error=str(error))
             return
@@ -299,7 +300,7 @@ class Answerer:
             self._weights,
             n_ctx=n_ctx,
             n_threads=self._n_threads,
-            h2o=self.settings.h2o,
+            h2o=self._h2o,
             n_seq_max=1 + self._parallel,
             library=self._library,
         )

@@ -17,7 +17,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._prompt import Prompt, as_generated
 from h2o_llama.sequence._state import State, stream
 from h2o_llama.sequence.generating import Stopping, generate_by
@@ -190,7 +190,7 @@ class GenerationOptions(SamplingOptions, total=False):
 
     max_tokens: int | None
     stop: str | collections.abc.Sequence[str] | None
-    progress: Progress | None
+    progress: ProgressOption
     draft: int
     dense_tail: int | None
     reuse: bool

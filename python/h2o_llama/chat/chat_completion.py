@@ -12,6 +12,7 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._thoughts import MAX_THOUGHTS, Thoughts, check_think
 from h2o_llama.chat._generation import (
     MAX_TOKENS,
@@ -35,7 +36,7 @@ from h2o_llama.chat._messages import (
 from h2o_llama.chat._template import LONGEST_TAIL, parse_deltas, parsed_message
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import Stopping
@@ -108,7 +109,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion",
             "created": self.generation.created,
-            "model": self.generation.state.engine.model.model_path,
+            "model": self.generation.state.engine.model._name,
             "choices": [
                 {
                     "index": 0,
@@ -175,7 +176,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.generation.created,
-            "model": self.generation.state.engine.model.model_path,
+            "model": self.generation.state.engine.model._name,
             "choices": [
                 {
                     "index": 0,
@@ -232,6 +233,7 @@ def create_chat_completion(
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
+@understands("max_tokens", "functions", "function_call", "tfs_z")
 def create_chat_completion(
     sequence: HasState,
     messages: collections.abc.Sequence[Message],
@@ -247,7 +249,7 @@ def create_chat_completion(
     parallel_tool_calls: bool | None = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     think: bool | int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     dense_tail: int | None = None,
     draft: int = 0,
     reuse: bool = True,
