@@ -105,7 +105,7 @@ def accepts(llm: Llama, schema: Any, text: str) -> bool:
         logits = np.full(N_VOCAB, -np.inf, dtype=np.float32)
         logits[token] = 0
         try:
-            sampler.sample(logits)
+            sampler.accept(sampler.sample(logits, True), True)
         except H2OError:
             return False
     return True

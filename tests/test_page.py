@@ -188,18 +188,18 @@ def test_thoughts_are_folded(browser: Any, server_of: ServerOf, tmp_path: Path) 
         lambda file: file.set("tokenizer.chat_template", STRING, pack_string(upstream_template("Qwen3").encode())),
     )
     page = open_page(browser, server_of(model, *OPTIONS))
-    texts: dict[str, tuple[int, str]] = {
-        THINKERS["Qwen3"].format("Hm, hm.", "Four."): (99, "Four."),
-        THINKERS["Qwen3"].format("Hm, hm.", "Four. " * 9): (8, "Four. Fo … (cut off)"),
-        "<think>\nHm, hm.": (8, ""),
+    texts: dict[str, tuple[int, str, str]] = {
+        THINKERS["Qwen3"].format("Hm, hm.", "Four."): (99, "Four.", "per second."),
+        THINKERS["Qwen3"].format("Hm, hm.", "Four. " * 9): (14, "Four. ", "The answer was cut off."),
+        "<think>\nHm, hm.": (99, "", "There are only thoughts, no answer."),
     }
-    for n, (text, (max_tokens, answer)) in enumerate(texts.items(), 1):
+    for n, (text, (max_tokens, answer, end)) in enumerate(texts.items(), 1):
         page.execute_script(f"window.grammar = 'root ::= ' + {json.dumps(json.dumps(text))}; maxTokens = {max_tokens}")
-        get_answers(page, "2 + 2?", n)
+        assert get_answers(page, "2 + 2?", n)[-1].endswith(end)
         assert said(page) == answer
         thoughts = "return document.querySelector('.turn:last-child .thoughts > div').textContent.trim()"
         assert page.execute_script(thoughts) == "Hm, hm."
-        assert texts_of(page, ".turn:last-child .thoughts")[0].strip() == ("Thoughts" if answer else "Thinking")
+        assert texts_of(page, ".turn:last-child .thoughts")[0].strip() == "Thoughts"
 
 
 def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> None:

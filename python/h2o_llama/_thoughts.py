@@ -56,7 +56,7 @@ class Thoughts:
         self._waiting: list[int] = []  # of the end
 
     def leave_room(self, n_room: int, max_tokens: int | None) -> None:
-        """Make the budget smaller where so many tokens of the context would not hold the answer, too."""
+        """Make the budget smaller where the context's last `n_room` tokens would not hold the answer, too."""
         n_answer = n_room // 2 if max_tokens is None else min(max_tokens, n_room // 2)
         self.budget = max(0, min(self.budget, n_room - n_answer - len(self._end)))
 

@@ -73,7 +73,7 @@ public:
         add(llama_sampler_init_dist(seed));
     }
 
-    // Of the prompt, or, constrained, of the text that the grammar describes.
+    // A token of the prompt, or, constrained, of the text that the grammar describes.
     void accept(llama_token token, bool constrained) {
         llama_call::run("[Llama.generate] ", [&] {
             llama_sampler_accept(chain.get(), token);

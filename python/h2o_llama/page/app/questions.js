@@ -16,7 +16,7 @@ async function answer(question, signal) {
   const asked = show(question, "You");
   reading({});
   scroll();
-  let turn = null, place = null, timings = null, frame = 0;
+  let turn = null, place = null, timings = null, isCutOff = false, frame = 0;
   try {
     own.draft = question;
     await Promise.race([added(), aborted(signal)]);
@@ -35,7 +35,7 @@ async function answer(question, signal) {
       timings = event.timings ?? timings;
       const { delta, finish_reason } = event.choices?.[0] ?? {};
       const { content = "", reasoning_content: thoughts = "" } = delta ?? {};
-      if (turn && finish_reason === "length") turn.isCutOff = true;
+      isCutOff ||= finish_reason === "length";
       if (!content && !thoughts) continue;
       if (!turn) {
         turn = { role: "assistant", content: "", thoughts: "", isStopped: true };
@@ -44,7 +44,7 @@ async function answer(question, signal) {
         $("reading").hidden = true;
         place = show("", "Answer");
       }
-      turn.content += content ?? ""; // null beside a tool's call
+      turn.content += content ?? ""; // null next to a call of a tool
       turn.thoughts += thoughts ?? "";
       cancelAnimationFrame(frame); // one layout for all tokens of a frame
       frame = requestAnimationFrame(() => follow(() => write(place, turn)));
@@ -56,7 +56,8 @@ async function answer(question, signal) {
   }
   cancelAnimationFrame(frame);
   own.isAsked = false;
-  if (turn && timings) turn.facts = facts(timings, own.longest);
+  if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? " The answer was cut off." : "") +
+    (turn.content ? "" : " There are only thoughts, no answer.");
   await keep(own);
   change(own);
   $("reading").hidden = true;
@@ -92,9 +93,8 @@ function write(place, { content, thoughts }) {
   if (!thoughts) return;
   const before = place.previousElementSibling;
   const folded = before.tagName === "DETAILS"
-    ? before : element("details", { className: "thoughts" }, element("summary"), element("div"));
+    ? before : element("details", { className: "thoughts" }, element("summary", {}, "Thoughts"), element("div"));
   if (folded !== before) place.before(folded);
-  folded.firstChild.textContent = content ? "Thoughts" : "Thinking";
   folded.lastChild.textContent = thoughts;
 }
 
@@ -108,8 +108,7 @@ function follow(change) {
 }
 
 function finish(place, turn) {
-  const end = turn.isStopped ? " … (stopped)" : turn.isCutOff ? " … (cut off)" : "";
-  write(place, { ...turn, content: turn.content + end });
+  write(place, { ...turn, content: turn.content + (turn.isStopped ? " … (stopped)" : "") });
   if (turn.facts) place.parentElement.append(element("div", { className: "faint" }, turn.facts));
 }
 
