@@ -19,7 +19,8 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
             const uint32_t pos = call.pos + offset;
             const uint32_t n   = std::min({ end - offset, S - pos%S, n_max });
 
-            res.push_back({ phase, pos, n, offset, has_memory ? config.n_memory(config.chunk_start(pos)) : 0, false });
+            res.push_back({ phase, pos, n, offset, has_memory ? config.n_memory(config.chunk_start(pos)) : 0, false,
+                    call.keeps_attention && phase == h2o_step::TAIL });
             offset += n;
         }
     };
