@@ -11,7 +11,7 @@ import typer
 from acceptance.bounds import BOUNDS
 from acceptance.figures import Figure, Gate
 from acceptance.memory import FIRST
-from h2o_llama._cli import options, sweeps
+from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import open_model, progress_bars, read_text
 from h2o_llama._internal.machine import describe
 from h2o_llama.eval._subject import default_text
@@ -22,8 +22,8 @@ app = typer.Typer(pretty_exceptions_enable=False)
 
 @app.command()
 def gate(
-    model: options.Model = "smollm2-135m",
-    text: sweeps.Text = None,
+    model: Annotated[str, typer.Argument(help="A GGUF file, or a name.")] = "smollm2-135m",
+    text: Annotated[Path | None, typer.Option("--file", "-f", help="A text; or Python's sources.")] = None,
     long: Annotated[
         int, typer.Option(min=FIRST, help="Tokens that the packaged model reads for the memory of a process.")
     ] = 4 * FIRST,
@@ -31,7 +31,7 @@ def gate(
         Path | None,
         typer.Option("--json", help="Write all figures to this file."),
     ] = None,
-    threads: options.Threads = None,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1)] = None,
 ) -> None:
     """Measure eviction to a ratio, the cold store and the lossless codec, and compare each figure with its bound.
 
@@ -39,9 +39,9 @@ def gate(
     if a bound does not hold. It takes some minutes.
     """
     machine = describe()
-    content = default_text() if text is None else read_text(text)
+    content = default_text() if text is None else read_text(text).encode()
     figures = []
-    with open_model(model, 0) as weights, progress_bars(auto_refresh=False) as update:
+    with open_model(Options(model=model), "own") as weights, progress_bars(auto_refresh=False) as update:
         name, desc = Path(weights.model_path).name, weights.desc
         for figure in Gate(weights, content, threads, long).figures():
             figures.append(figure)

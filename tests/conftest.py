@@ -98,7 +98,9 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _own_library(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's library, or that of another test."""
-    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path_factory.getbasetemp() / f"library-{uuid.uuid4().hex}"))
+    folder = tmp_path_factory.getbasetemp() / f"library-{uuid.uuid4().hex}"
+    folder.mkdir()  # a command says where a new one is
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(folder))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from h2o_llama.batch import (
     make_questions,
     read_questions,
 )
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.documents import ABOUT_A_DOCUMENT
 from h2o_llama.sequence._state import State
 from spies import record_calls
 
@@ -62,7 +62,8 @@ def run_batch(folder: Path, model: Path, *options: str | Path) -> Result:
         "--out",
         folder / "out.jsonl",
     ]
-    return invoke("batch", model, *files, "-n", N, *h2o_set(chunk_size=CHUNK), "--threads", 1, *options)
+    chunks = [] if "off" in options else h2o_set(chunk_size=CHUNK)
+    return invoke("batch", model, *files, "-n", N, *chunks, "--threads", 1, *options)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

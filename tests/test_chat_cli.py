@@ -12,8 +12,8 @@ import pytest
 
 import models
 from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
-from command_line import h2o_set, invoke, succeeded
-from h2o_llama import H2OError, Llama, Model
+from command_line import assert_one_line_error, h2o_set, invoke, succeeded
+from h2o_llama import H2OError, Llama, Model, document_messages
 from h2o_llama._cli import chat
 from h2o_llama.sequence._state import State
 from spies import record_calls
@@ -60,7 +60,7 @@ def test_a_document_is_read_once(chat_model: Path, chats: list[list[Any]], tmp_p
     (tmp_path / "ducks.txt").write_text(document)
     options = ["--file", str(tmp_path / "ducks.txt"), "--system", "Be brief.", *FAST]
     result = invoke("chat", str(chat_model), *options, stdin="one\ntwo\n/reset\nthree\n")
-    system = {"role": "system", "content": f"Be brief.\n\n{SYSTEM}{document}"}
+    system = {"role": "system", "content": f"{SYSTEM}{document}\n\nBe brief."}
     assert [messages[0] for messages in chats] == [system] * 3
     assert [len(messages) for messages in chats] == [2, 4, 2]
     counts = re.findall(r"\[([\d,]+) tokens, ([\d,]+) of them new; 1 generated", result.stderr)
@@ -78,7 +78,7 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
         options = ["--file", str(tmp_path / "a.txt"), *evict, *h2o_set(chunk_size=256), "--threads", "1"]
         result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
         assert ("Heavy hitters" if evict else "Extra keys") in result.stdout
-    assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", *FAST, stdin="/inspect\n").stderr
+    assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", stdin="/inspect\n").stderr
     assert "Nothing has been read yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
 
 
@@ -126,8 +126,10 @@ def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeyp
 
 def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abc " * (models.N_CTX_TRAIN // 4))
-    result = invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1", stdin="hi\n")
-    assert "tokens, more than the 8,192 that this model was trained for" in result.stderr
+    command = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1"]
+    assert_one_line_error(invoke("chat", *command, stdin="hi\n"), "a.txt has 8,243 tokens, but .* reads 8,192: name a")
+    result = succeeded(invoke("chat", *command, "--evict", stdin="hi\n"))
+    assert "[only the last " in result.stderr
     assert result.stdout == "1\n"
 
 
@@ -140,7 +142,7 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
-    asked = rendered(CHATML, [user("abc " + question)], add_generation_prompt=True)
+    asked = rendered(CHATML, document_messages("abc ", question), add_generation_prompt=True)
     for more in ([], ["--raw"], ["--save", str(tmp_path / "saved")]):
         succeeded(invoke("run", *options, *more))
     with Model(chat_model) as llm:

@@ -21,6 +21,7 @@ from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama._cli import sweeps
+from h2o_llama._cli.options import Options
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, _losses, _tables, evaluate, sweep
 from h2o_llama.eval._ruler_task import ESSAYS, WORDS, Item, Sources, make_item, score
@@ -444,7 +445,7 @@ def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path
 def test_settings_with_eviction_and_a_cold_store() -> None:
     """Without a cold store, heavy hitters replace the lookups."""
     pairs = ["chunk_size=64", "local_window=4", "heavy_budget=6", "sink_tokens=1", "lookup_budget=0,8", "scorer=sum"]
-    chosen = sweeps.settings({"retrieval": "ngrams"}, preset="fast", evict=True, cold_store="memory", h2o_set=pairs)
+    chosen = sweeps.settings(Options(h2o="fast", evict=True, cold_store="memory", h2o_set=pairs), retrieval="ngrams")
     configs = [s.h2o for s in chosen]
     assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
         (6, 0, False, None),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import h2o_set
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.documents import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, ServerOf, serving
 

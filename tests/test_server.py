@@ -57,7 +57,8 @@ def start(tmp_path_factory: pytest.TempPathFactory, server_of: ServerOf, slots: 
 
     def get(options: Sequence[str], further: Sequence[str] = (), template: str = CHATML) -> Server:
         (file := folder / str(len(template))).write_text(template)
-        sizes = [*h2o_set(chunk_size=S), "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
+        chunks = [] if "off" in options else h2o_set(chunk_size=S)
+        sizes = [*chunks, "--threads", "1", "--parallel", "2", "--n-ctx", "2048"]
         more = ["--slot-save-path", slots, "--", "--metrics", "--chat-template-file", file]
         return server_of("demo", *sizes, *options, *more, *further)
 
@@ -540,6 +541,18 @@ def test_a_slot_with_other_room_than_was_asked_for_says_so(
     assert result.exit_code == 0
     assert said in result.stderr if said else not result.stderr
     assert len(started) == 1
+
+
+def test_the_index_is_left_out_only_where_a_device_has_none(started: list[list[str]]) -> None:
+    """This build has no GPU: layers that are to be on one are on the CPU, and those of --rpc have all operators."""
+    for options in (["--gpu-layers", "-1"], ["--rpc", "localhost:50052"]):
+        assert invoke("serve", "demo", *options).exit_code == 0
+    assert [option(arguments, "--h2o-retrieval") for arguments in started] == ["index", "index"]
+
+
+def test_a_model_that_h2o_refuses_is_served_densely(started: list[list[str]], unsupported_memory_model: Path) -> None:
+    assert "attention is dense" in invoke("serve", unsupported_memory_model).stderr
+    assert "--h2o-retrieval" not in started[0]
 
 
 def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -> None:

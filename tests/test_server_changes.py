@@ -57,9 +57,9 @@ def served(
 ) -> tuple[Server, bool]:
     """A server of two slots with two adapters, the second with scale 0 at first; and whether H2O is on."""
     lora = ["--lora", adapters[0], "--lora", f"{adapters[1]}:0"]
-    off = ["--h2o", "off"] if request.param == "off" else []
+    options = ["--h2o", "off", *OPTIONS[2:]] if request.param == "off" else OPTIONS
     saved = ["--parallel", "2", "--slot-save-path", folder]
-    return server_of(model, *OPTIONS, *lora, *off, *saved), request.param == "on"
+    return server_of(model, *options, *lora, *saved), request.param == "on"
 
 
 def set_scales(server: Server, *scales: float) -> None:

@@ -511,7 +511,8 @@ def test_servers_that_are_killed(options: list[str], tmp_path: Path, monkeypatch
     something was taken.
     """
     monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", str(LIMIT_BYTES))
-    small = [*h2o_set(chunk_size=64), "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *options]
+    chunks = [] if options == ["--h2o", "off"] else h2o_set(chunk_size=64)
+    small = [*chunks, "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *options]
     rng, library = random.Random(SEED), Library(tmp_path / "library")
     with serving(tmp_path / "log", "demo", *small) as server:
         load = Load(server, (400, 900, 1500))

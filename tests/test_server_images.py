@@ -53,7 +53,8 @@ def served(
     mmproj: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Server, str]:
-    common = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "512"]
+    common: list[str | Path] = [] if request.param == "off" else [*h2o_set(chunk_size=S)]
+    common += ["--threads", "1", "--n-ctx", "512"]
     common += ["--mmproj", mmproj, "--slot-save-path", tmp_path_factory.mktemp("images")]
     return server_of(chat_model, *common, *SERVED[request.param][0]), request.param
 

@@ -30,7 +30,7 @@ from servers import DOCUMENT, OTHER, SETTINGS, S, Server, serving
 pytestmark = pytest.mark.slow
 
 QUESTION, SECOND = "\nWhat is the first word, please?", "\nAnd which one is the very last?"
-OPTIONS = [*h2o_set(chunk_size=S), "--threads", "1", "--n-ctx", "2048"]
+OPTIONS = ["--threads", "1", "--n-ctx", "2048"]
 
 
 @pytest.fixture
@@ -47,7 +47,8 @@ def serve(tmp_path: Path, library: Library) -> Callable[..., Any]:
     def start(
         *options: str | Path, model: str | Path = "demo", folder: str | Path = library.folder
     ) -> Iterator[Server]:
-        with serving(log, model, *map(str, OPTIONS), *options, library=folder) as server:
+        chunks = [] if "off" in options else h2o_set(chunk_size=S)
+        with serving(log, model, *OPTIONS, *chunks, *options, library=folder) as server:
             yield server
 
     return start

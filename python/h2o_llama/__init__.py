@@ -8,6 +8,7 @@ from h2o_llama.chat._generation import Usage
 from h2o_llama.chat.chat_completion import ChatCompletion, ChatCompletionChunk
 from h2o_llama.chat.completion import Completion, CompletionChunk
 from h2o_llama.config import H2OConfig
+from h2o_llama.documents import document_messages, read_document
 from h2o_llama.embedding import EmbeddingResponse
 from h2o_llama.errors import (
     BusyError,
@@ -64,6 +65,8 @@ __all__ = [
     "UnsupportedModelError",
     "Usage",
     "demo_model_path",
+    "document_messages",
+    "read_document",
     "shared_prefix",
 ]
 

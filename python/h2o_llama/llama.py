@@ -34,7 +34,7 @@ from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
 # Tokens. On an H200 H2O reads longer contexts faster than dense attention (docs/gpu.md).
-_DENSE_ON_A_GPU = 16_384
+DENSE_ON_A_GPU = 16_384
 _LOG = logging.getLogger("h2o_llama")
 
 
@@ -255,11 +255,11 @@ class Llama(Sequence):
             model._open_projector(mmproj, n_threads or available_cpus(), verbose)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
-        is_short = (int(params.n_ctx) or model.n_ctx_train) <= _DENSE_ON_A_GPU
+        is_short = (int(params.n_ctx) or model.n_ctx_train) <= DENSE_ON_A_GPU
         if is_auto_on_gpu and is_short and not (keep_history or profile):
             params = replace(params, h2o=None)
             warn(
-                f"a GPU reads contexts of up to {_DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
+                f"a GPU reads contexts of up to {DENSE_ON_A_GPU:,} tokens faster with dense attention, which is used. "
                 'Pass h2o="balanced" for H2O, h2o=None to silence this warning'
             )
         try:

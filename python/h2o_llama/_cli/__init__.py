@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama._cli import batch, bench, chat, demo, inspect, models, run, serve, sweeps
+from h2o_llama._cli import ask, batch, bench, chat, demo, inspect, models, run, serve, sweeps
 from h2o_llama._cli.errors import Commands, as_command
 from h2o_llama._cli.eval import eval_model
 from h2o_llama._cli.library import library
+from h2o_llama._cli.options import ATTENTION, CHANGES
 from h2o_llama._internal.terminal import echo
 
 app = typer.Typer(
@@ -52,23 +53,38 @@ def main(
         echo(_FIRST_STEPS)
 
 
+_LLAMA = ("model", *ATTENTION, "threads", "gpu_layers", *CHANGES)
+_TALK = (
+    *_LLAMA,
+    "mmproj",
+    "max_tokens",
+    "n_ctx",
+    "temp",
+    "seed",
+    "library",
+    "threads_batch",
+    "rpc",
+    "mlock",
+    "no_mmap",
+)
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo.demo,
-    "chat": chat.chat,
-    "run": run.run,
-    "batch": batch.batch,
-    "serve": serve.serve,
-    "rpc-server": serve.rpc_server,
-    "options": sweeps.list_settings,
-    "inspect": inspect.inspect,
-    "info": models.info,
-    "bench": bench.bench,
-    "eval": eval_model,
-    "pull": models.pull,
-    "quantize": models.quantize,
+    "demo": as_command(demo.demo),
+    "chat": as_command(chat.chat, *_TALK, "file", "image"),
+    "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), temp=0.0),
+    "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),
+    "batch": as_command(batch.batch, *_LLAMA, "max_tokens", "n_ctx", "temp", "seed", "library", temp=0.0, seed=0),
+    "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
+    "rpc-server": as_command(serve.rpc_server),
+    "options": as_command(sweeps.list_settings),
+    "inspect": as_command(inspect.inspect, *_LLAMA, "file", "prompt"),
+    "info": as_command(models.info, "model", *CHANGES),
+    "bench": as_command(bench.bench, *_LLAMA, "file"),
+    "eval": as_command(eval_model, *_LLAMA, "file"),
+    "pull": as_command(models.pull),
+    "quantize": as_command(models.quantize, "model", "threads"),
 }
 
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(as_command(_command))
+    app.command(_name)(_command)
 
 app.add_typer(library, name="library")

@@ -10,57 +10,42 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama._cli import options
 from h2o_llama._cli.errors import as_typed
-from h2o_llama._cli.options import NONE, Changes
+from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import has_library, model_file, progress_bars
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch._answering import answer_locally
-from h2o_llama.batch._answers import SUFFIXES, Answer
+from h2o_llama.batch._answers import Answer
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
 from h2o_llama.sequence._engine import Progress
 
 
 def batch(
-    model: options.Model,
-    documents: Annotated[
-        Path, typer.Option(metavar="DIR", help=f"The text files in it, and in its folders: {', '.join(SUFFIXES)}.")
-    ],
+    o: Options,
+    documents: Annotated[Path, typer.Option(metavar="DIR", help="The documents in it, and in its folders.")],
     questions: Annotated[
         Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. Answered questions are not asked again.")],
-    h2o: options.Attention = None,
-    max_tokens: Annotated[int, options.max_tokens()] = 128,
     parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
-    library: options.Library = True,
-    n_ctx: Annotated[
-        int,
-        typer.Option(min=0, help="Tokens of a document, a question and its answer at most; 0 is the model's limit."),
-    ] = 0,
-    threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes that share the documents; --threads is of each. 0: none.")
     ] = 0,
-    temp: options.Temp = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
-    changes: Changes = NONE,
 ) -> None:
     """Ask the same questions about many documents. Each document is read once.
 
     Each answer is added to --out at once. An interrupted run continues when it is started again. A document that
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
-    settings = BatchSettings(h2o, max_tokens, temp, seed)
+    settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0)
     asked = read_questions(questions)
     others = [path for path in (questions, out) if path.exists()]
     files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}
-    path = check_model_file("batch", model_file(model)).absolute()
+    path = check_model_file("batch", model_file(o.model)).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
-    with AnswersFile(out, fingerprint_of(path, **changes), settings.to_json()) as answers:
+    with AnswersFile(out, fingerprint_of(path, **o.changes), settings.to_json()) as answers:
         missing = answers.missing(files, asked)
         n_known = n_total - sum(map(len, missing.values()))
         answer_all: Callable[..., Generator[Answer, None, None]] = _answer_here
@@ -76,12 +61,12 @@ def batch(
                         progress=lambda n, total: update("reading", n, total),
                         model=path,
                         settings=settings,
-                        n_ctx=n_ctx,
-                        n_threads=threads,
-                        n_gpu_layers=gpu_layers,
+                        n_ctx=o.n_ctx,
+                        n_threads=o.threads,
+                        n_gpu_layers=o.gpu_layers,
                         parallel=parallel,
-                        library=has_library(library),
-                        **changes,
+                        library=has_library(o.library),
+                        **o.changes,
                     )
                 ) as new,
             ):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +11,19 @@ import typer
 from rich.console import Console
 
 from h2o_llama._bench import DENSE, NOTE, Bench, Mode, tables, verdict
-from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.options import NONE, Changes
+from h2o_llama._cli import sweeps
+from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import model_file, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe
-from h2o_llama.eval import Setting
 
 _STDOUT = Path("-")
 
 
 def bench(
-    model: options.Model,
+    o: Options,
     n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
     n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after a prompt.")] = 32,
     depth: Annotated[str, typer.Option(help="Prompt lengths to generate after.")] = "4096,8192",
@@ -33,29 +31,25 @@ def bench(
     dense_max: Annotated[
         int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
     ] = None,
-    text: sweeps.Text = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
     ] = None,
-    settings: Annotated[Sequence[Setting], sweeps.settings_group(decode="full,memory")] = (),
-    threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
-    changes: Changes = NONE,
 ) -> None:
     """Measure speed and memory, dense and with H2O.
 
     Dense attention is measured twice: as llama.cpp computes it, and with our own kernels for weights, as H2O has
     them. So the table separates attention from the rest.
 
-    All modes read the same tokens, in turns, each in a process of its own; figures are medians. A prefill of more than
-    20 seconds is measured once. Options that take several values give all combinations. After Ctrl-C the figures so far
-    are printed.
+    All modes read the same tokens, of --file or of Python's sources, in turns, each in a process of its own; figures
+    are medians. A prefill of more than 20 seconds is measured once. Options of H2O take several values, with commas:
+    all combinations are measured. After Ctrl-C the figures so far are printed.
     """
+    settings = sweeps.settings(o, decode="full,memory")
     if json_file not in (None, _STDOUT):
         check_target(json_file)
     machine = describe()
     measured = Bench(
-        model_file(model),
+        model_file(o.model),
         [*DENSE, *(Mode(setting.name, setting.h2o) for setting in settings)],
         values("--n-prompt", n_prompt, int),
         values("--depth", depth, int),
@@ -63,10 +57,10 @@ def bench(
         repetitions=repetitions,
         dense_max=dense_max,
         chunk_size=chunk_size_of(settings),
-        n_threads=threads,
-        n_gpu_layers=gpu_layers,
-        text=None if text is None else read_text(text),
-        changes=changes,
+        n_threads=o.threads,
+        n_gpu_layers=o.gpu_layers or 0,
+        text=None if o.file is None else read_text(o.file).encode(),
+        changes=o.changes,
     )
     try:
         with progress_bars(auto_refresh=False) as update:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,19 +12,14 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model, shared_prefix
-from h2o_llama._cli import options
+from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import print_report
-from h2o_llama._cli.options import NONE, Changes
-from h2o_llama._cli.prompt import has_library, open_model, progress_bars, read_text, said
+from h2o_llama._cli.options import Options
+from h2o_llama._cli.prompt import read_text, said
 from h2o_llama._internal.terminal import echo, write
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.documents import document_messages
 from h2o_llama.inspect._report import memory_report
-
-_ROOM = 8192
-"""Tokens of the chat after the document, at most the model's trained length."""
-
-_LEAST_ROOM = 1024
 
 _HELP = """\
 /image F  the next message is about the image in the file F
@@ -36,65 +30,18 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-def chat(
-    model: options.Model,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A text to talk about, or a name that `pull` lists.")
-    ] = None,
-    h2o: options.Attention = None,
-    mmproj: options.Mmproj = None,
-    image: options.Images = None,
-    system: Annotated[str, typer.Option(help="The system message.")] = "",
-    max_tokens: Annotated[int, options.max_tokens()] = 512,
-    n_ctx: Annotated[int, typer.Option(min=0, help=f"Tokens of the chat; 0: the document's and up to {_ROOM:,}.")] = 0,
-    threads: options.Threads = None,
-    threads_batch: options.ThreadsBatch = None,
-    gpu_layers: options.RpcGpuLayers = None,
-    rpc: options.Rpc = None,
-    mlock: options.Mlock = False,
-    no_mmap: options.NoMmap = False,
-    changes: Changes = NONE,
-    temp: options.Temp = 0.8,
-    seed: options.Seed = None,
-    library: options.Library = True,
-) -> None:
+def chat(o: Options, system: Annotated[str, typer.Option(help="The system message.")] = "") -> None:
     """Chat with a model, about a document if you name one.
 
     Every line is a message; /help lists what else can be typed. The document is read once. Answers are written to
     standard output, a line of measurements after each to standard error.
     """
-    told = [system] if system else []
-    if file is not None:
-        told.append(ABOUT_A_DOCUMENT + read_text(file).decode(errors="replace"))
+    told = [] if o.file is None else [document_messages(read_text(o.file))[0]["content"]]
+    told += [system] if system else []
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    with open_model(model, gpu_layers, rpc, h2o, "auto", mlock, no_mmap, changes, mmproj) as weights:
-        read_first = _shared_tokens(weights, begin)
-        n_trained = weights.n_ctx_train
-        evicts = h2o is not None and h2o.evict
-        if n_ctx == 0 and not evicts:
-            n_ctx = max(min(len(read_first) + _ROOM, n_trained), len(read_first) + _LEAST_ROOM)
-        llm = Llama(
-            weights,
-            n_ctx=n_ctx,
-            n_threads=threads,
-            n_threads_batch=threads_batch,
-            h2o=h2o,
-            library=has_library(library),
-        )
-    if len(read_first) >= n_trained and (llm.h2o is None or llm.h2o.positions == "text"):
-        echo(
-            f"The document has {len(read_first):,} tokens, more than the {n_trained:,} that this model was trained "
-            "for: answers are likely to be unusable.",
-            err=True,
-        )
-    with llm:
-        llm.text_name = "" if file is None else file.name
-        if begin:
-            with progress_bars() as update:
-                llm.eval(read_first, progress=lambda done, total: update("document", done, total))
-            if llm.n_cached:
-                echo(f"[{llm.n_cached:,} of {len(read_first):,} tokens are from the library]", err=True)
-        talk = _Chat(llm, begin, image or [], {"max_tokens": max_tokens, "temperature": temp, "seed": seed})
+    name = "the system message" if o.file is None else o.file.name
+    with open_read(o, name, lambda weights: _shared_tokens(weights, begin)) as llm:
+        talk = _Chat(llm, begin, o.image or [], answer_options(o))
         for line in _lines():
             if line.strip() == "/exit":
                 break
@@ -104,6 +51,8 @@ def chat(
 
 def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> Sequence[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
+    if not begin:
+        return []
     a, b = (model.chat_tokens([*begin, {"role": "user", "content": text}]) for text in "AB")
     return a[: shared_prefix(a, b)]
 
@@ -153,30 +102,17 @@ class _Chat:
 
     def _answer(self, messages: list[dict[str, Any]]) -> None:
         """Answer these messages. Without a word of an answer the chat stays as it was."""
-        start, text, usage = time.perf_counter(), "", None
+        text: list[str] = []
         try:
-            for chunk in self._llm.create_chat_completion(messages, stream=True, **self._options):
-                delta = chunk["choices"][0]["delta"]
-                write(delta.get("reasoning_content", "") + delta.get("content", ""))
-                text += delta.get("content", "")
-                usage = chunk.get("usage")
+            say_answer(self._llm, messages, self._options, text)
         except (H2OError, ValueError, OSError) as error:
             echo(f"h2o-llama: {describe(error)}", err=True)
             return
         except KeyboardInterrupt:
-            if not text:
-                write("\n")
+            write("\n")
+            if not any(text):
                 return
-        write("\n")
-        self._messages = [*messages, {"role": "assistant", "content": text}]
-        if usage is not None:
-            seconds = time.perf_counter() - start
-            n_read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-            echo(
-                f"[{usage['prompt_tokens']:,} tokens, {n_read:,} of them new; "
-                f"{usage['completion_tokens']:,} generated; {seconds:,.1f} s]",
-                err=True,
-            )
+        self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
 
     def _help(self) -> None:
         echo(_HELP, err=True)

@@ -1,4 +1,4 @@
-"""Errors as one line on stderr, and what tells more."""
+"""A function as a command: its options, and errors as one line on stderr."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ import re
 import traceback
 from collections.abc import Callable
 from copy import copy
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from h2o_llama import H2OError
-from h2o_llama._cli.options import Group
+from h2o_llama._cli.options import Options
 from h2o_llama._internal import log
 from h2o_llama._internal.terminal import echo
 
-_parameters: list[Any] = []
-"""The parameters of the command that runs."""
-
-_ALIASES = {"temp": "temperature", "rpc": "rpc_servers"}
-"""Where Python's argument has another name than the command's parameter."""
+_FLAGS = {"temperature": "--temp", "rpc_servers": "--rpc"}
+"""By Python's name: the options of all commands."""
 
 _DEBUG = "h2o_llama.debug"  # in what a command's context shares with its group's
 
@@ -37,14 +35,14 @@ def describe(error: BaseException) -> str:
 
 
 def as_typed(text: str) -> str:
-    """A message with options in the place of Python's arguments."""
-    for parameter in _parameters:
-        name, option = _ALIASES.get(parameter.name, parameter.name), max(parameter.opts, key=len)
-        is_a_word = "_" not in name and name != "evict"  # then the name is where the message begins
-        if option.startswith("--"):
-            before = r"(?<=\] )" if is_a_word else r"(?<![\w./-])"
-            text = re.sub(rf"{before}(n_)?{name}(?![\w/])", option, text)
-    return text
+    """A message without the name of the call, and with options in the place of Python's arguments."""
+
+    def flag(word: re.Match[str]) -> str:
+        name = word[0]
+        is_certain = word.start() == 0 or "_" in name or name == "evict"
+        return _FLAGS.get(name, _FLAGS.get(name.removeprefix("n_"), name)) if is_certain else name
+
+    return re.sub(r"(?<![\w./-])\w+(?![\w/]|\.\w)", flag, re.sub(r"^(\[[\w. -]+\] )+", "", text))
 
 
 class Commands(TyperGroup):
@@ -64,7 +62,6 @@ class Commands(TyperGroup):
 
 
 def _set_debug(context: typer.Context, is_on: bool) -> None:
-    _parameters[:] = context.command.params
     context.meta[_DEBUG] = is_on
 
 
@@ -99,36 +96,40 @@ _ON_EVERY_COMMAND: dict[str, Any] = {
 
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+_SHARED = get_type_hints(Options, include_extras=True)
 
 
-def as_command(command: Callable[..., None]) -> Callable[..., None]:
-    """What typer calls: with the options of its groups, --verbose, --debug and --help-all, and words for values."""
-    signature = inspect.signature(command, eval_str=True)
-    groups: dict[str, Group] = {}
-    parameters: list[inspect.Parameter] = []
-    for own in signature.parameters.values():
-        _, option, *_ = get_args(own.annotation)
-        if isinstance(option, Group):
-            groups[own.name] = option
-            parameters += [
-                own.replace(name=name, annotation=annotation, default=default)
-                for name, (annotation, default) in option.options.items()
-            ]
-        else:
-            parameters.append(own)
+def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Callable[..., None]:
+    """What typer calls: with --verbose, --debug and --help-all, and words for values.
+
+    With `names` the command's first argument is an `Options`, of which it has these. `defaults` are other ones.
+    """
+    own = [*inspect.signature(command, eval_str=True).parameters.values()][bool(names) :]
+    given = {field.name: field.default for field in fields(Options) if field.name in names} | defaults
+    if "model" not in defaults:
+        given |= {"model": inspect.Parameter.empty} if "model" in given else {}
+    shared = [_parameter(name, _SHARED[name], default) for name, default in given.items()]
+    always = [_parameter(name, Annotated[bool, option], False) for name, option in _ON_EVERY_COMMAND.items()]
+    is_model = "model" in names
+    parameters = [*shared[:is_model], *own, *shared[is_model:], *always]
     for parameter in parameters:
         kind, option, *_ = get_args(parameter.annotation)
         if option.metavar is None:
             option.metavar = _METAVARS.get((get_args(kind) or (kind,))[0])
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
-        for name, option in _ON_EVERY_COMMAND.items()
-    ]
+        if isinstance(option, typer.models.OptionInfo):
+            words = [word for word in map(str, (option.default, *(option.param_decls or ()))) if word.startswith("--")]
+            _FLAGS[parameter.name] = (words or ["--" + parameter.name.replace("_", "-")])[0].partition("/")[0]
 
     @wraps(command)
-    def run(verbose: bool, debug: bool, help_all: bool, **given: Any) -> None:
-        made = {name: group.make(**{key: given.pop(key) for key in group.options}) for name, group in groups.items()}
-        command(**given, **made)
+    def run(verbose: bool, debug: bool, help_all: bool, **values: Any) -> None:
+        of_all = {name: values.pop(name) for name in given}
+        command(*([Options(**of_all)] if names else []), **values)
 
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    )
     return run
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

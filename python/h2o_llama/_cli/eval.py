@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from h2o_llama._cli import options, sweeps
-from h2o_llama._cli.options import NONE, Changes
+from h2o_llama._cli import sweeps
+from h2o_llama._cli.options import Options, check_word
 from h2o_llama._cli.prompt import open_model, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal.terminal import plain
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, window
+from h2o_llama.eval import Continuation, Perplexity, Ruler, evaluate, window
 from h2o_llama.eval._ruler_task import KINDS
 from h2o_llama.eval._subject import Task, halves
 from h2o_llama.eval._tables import tables
@@ -22,13 +21,11 @@ from h2o_llama.sequence.generating import DENSE_TAIL
 
 
 def eval_model(
-    model: options.Model,
-    text: sweeps.Text = None,
+    o: Options,
     n_tokens: Annotated[str, typer.Option(help="Lengths N, such as 2048,8192; by default four chunks.")] = "",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
     ] = None,
-    settings: Annotated[Sequence[Setting], sweeps.settings_group()] = (),
     beside_window: Annotated[
         bool,
         typer.Option("--window", help="Measure a window of the first setting's size, too."),
@@ -50,37 +47,36 @@ def eval_model(
         typer.Option(min=0, help="Last tokens of a prompt that attend to everything kept."),
     ] = DENSE_TAIL,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
-    threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
-    changes: Changes = NONE,
 ) -> None:
     """Measure what sparse attention costs in quality.
 
     That is perplexity, KL divergence and the loss of text after a prompt, or the benchmark RULER. Every
-    setting is compared with dense attention on the same tokens. Options that take several values give all combinations.
+    setting is compared with dense attention on the same tokens: of --file, or of Python's sources. Options of H2O take
+    several values, with commas: all combinations are measured.
     """
+    settings = sweeps.settings(o)
     chunk, tasks = chunk_size_of(settings), list[Task]()
     if ruler or ruler_task:
         kinds = values("--ruler-task", ruler_task, str) or list(KINDS)
         for kind in kinds:
-            options.check_word("--ruler-task", kind, KINDS)
+            check_word("--ruler-task", kind, KINDS)
         tasks += [Ruler(kind, samples, dense_tail) for kind in kinds]
     else:
         tasks.append(Perplexity(windows))
         if continuation > 0:
             tasks.append(Continuation(continuation, windows))
 
-    with open_model(model, gpu_layers, changes=changes) as weights, progress_bars() as update:
+    with open_model(o, "own") as weights, progress_bars() as update:
         rows = evaluate(
             weights,
             list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
-            text=None if text is None else _half(read_text(text), half),
-            text_name=None if text is None else str(text) + ("" if half == "both" else f", {half} half"),
+            text=None if o.file is None else _half(read_text(o.file).encode(), half),
+            text_name=None if o.file is None else str(o.file) + ("" if half == "both" else f", {half} half"),
             n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
             tasks=tasks,
             chunk_size=chunk,
-            n_threads=threads,
-            n_gpu_layers=gpu_layers,
+            n_threads=o.threads,
+            n_gpu_layers=o.gpu_layers,
             seed=seed,
             json_file=json_file,
             progress=update,

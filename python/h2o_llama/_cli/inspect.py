@@ -13,9 +13,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from h2o_llama import Llama
-from h2o_llama._cli import options
-from h2o_llama._cli.options import NONE, Changes
+from h2o_llama import H2OConfig, Llama
+from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import open_model, progress_bars, read_prompt, tokenize
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
@@ -36,16 +35,10 @@ _REGION_STYLES = {"open": Style(), "local": Style(color="blue"), "sinks": Style(
 
 
 def inspect(
-    model: options.Model,
-    file: options.File = None,
-    prompt: options.Prompt = "",
-    h2o: options.Attention = None,
+    o: Options,
     layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
-    threads: options.Threads = None,
-    gpu_layers: options.GpuLayers = 0,
-    changes: Changes = NONE,
 ) -> None:
     """Show which tokens of a text each layer and head kept.
 
@@ -53,20 +46,23 @@ def inspect(
     --head), else by how many heads keep them. A setting without heavy hitters shows the extra keys that the last
     chunk read.
     """
-    if h2o is None or h2o.evict:
+    config = o.attention
+    if config is None or (isinstance(config, H2OConfig) and config.evict):
         raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
     if html is not None:
         check_target(html)
-    text = read_prompt(file, prompt)
-    with open_model(model, gpu_layers, changes=changes) as weights:
+    text = read_prompt(o)
+    with open_model(o) as weights:
         tokens = tokenize(weights, text)
-        llm = Llama(weights, n_ctx=len(tokens), n_threads=threads, h2o=h2o)
-    title = file.name if file and str(file) != "-" else "the text"
+        # on a GPU "auto" is dense where that is faster: here it is for what H2O keeps
+        llm = Llama(weights, n_ctx=len(tokens), n_threads=o.threads, h2o="balanced" if config == "auto" else config)
+    title = o.file.name if o.file and str(o.file) != "-" else "the text"
     with llm, progress_bars() as update:
         llm.eval(tokens, progress=lambda n_done, n_total: update("text", n_done, n_total))
         report = memory_report(llm, tokens, title)
-        description = llm.desc
+        description, h2o = llm.desc, llm.h2o
 
+    assert h2o is not None  # it was asked for
     console = Console()
     print_report(console, report, report.select(layer, head), h2o.chunk_size)
     if html is not None:

@@ -12,8 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama._cli import options
-from h2o_llama._cli.options import NONE, Changes
+from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import model_file
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
@@ -45,14 +44,13 @@ def _table() -> Table:
 
 
 def quantize(
-    model: options.Model,
+    o: Options,
     out: Annotated[Path, typer.Argument(help="The GGUF file to write; one that is there is replaced.")],
     type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the weights: {', '.join(quantize_types())}.")],
-    threads: options.Threads = None,
 ) -> None:
     """Write a model with weights of another type."""
     check_target(out)
-    quantize_model(model_file(model), out, type, threads)
+    quantize_model(model_file(o.model), out, type, o.threads)
     echo(f"Written: {out}, {decimal(out.stat().st_size)}")
 
 
@@ -61,9 +59,9 @@ _STEP = 256  # llama.cpp rounds a context up to a multiple of it
 _WIDTH, _NAMES = 80, 16
 
 
-def info(model: options.Model, changes: Changes = NONE) -> None:
+def info(o: Options) -> None:
     """Describe a model, its memory, and whether H2O works with it."""
-    with Llama(model_file(model), n_ctx=_STEP, h2o=None, **changes) as llm:
+    with Llama(model_file(o.model), n_ctx=_STEP, h2o=None, **o.changes) as llm:
         evicting, verdict = _evicting(llm)
         rows = [*_facts(llm), *_memory(llm, evicting), ("H2O", verdict)]
         echo(f"{'File':{_NAMES}}{llm.model_path}")

@@ -1,123 +1,175 @@
-"""Arguments and options that several commands have."""
+"""One table of the options that several commands have, and what their values mean."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from h2o_llama import H2OConfig
+from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import OPTIONS as H2O
-from h2o_llama.config import PRESETS, option_names
+from h2o_llama.config import PRESETS, named_config, option_names, uses_gpu
 from h2o_llama.models._files import check_adapters
 from h2o_llama.models.rope import SCALING_TYPES, check_rope
+from h2o_llama.sequence._engine import MATMUL_KERNELS
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 KEYS = [name for name in H2O if name in option_names() and name not in ("evict", "cold_store")]
 """Of --h2o-set; the others have options of their own."""
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")]
-File = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", help="A text, or a name that `pull` lists; - is standard input."),
-]
-Prompt = Annotated[str, typer.Option("--prompt", "-p", help="Text after that of the file, or alone.")]
-Mmproj = Annotated[Path | None, typer.Option(help="The model's file for images (its 'mmproj').")]
-Images = Annotated[
-    list[Path] | None, typer.Option("--image", metavar="FILE", help="An image to ask about, with --mmproj. Repeatable.")
-]
-
-DenseTail = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        show_default=f"{DENSE_TAIL}, and all of --prompt after a --file",
-        help="Last tokens of the text that attend to everything before them.",
-    ),
-]
-Temp = Annotated[float, typer.Option(min=0, help="Temperature; 0: the most probable token.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling; random by default.")]
+def _option(help: str, *names: str, **options: Any) -> Any:
+    return typer.Option(*names, help=help, **options)
 
 
-def _machine(kind: Any, help: str, *names: str, **options: Any) -> Any:
+def _machine(help: str, *names: str, **options: Any) -> Any:
     """An option that --help-all lists."""
-    return Annotated[kind, typer.Option(*names, hidden=True, help=help, **options)]
+    return typer.Option(*names, help=help, hidden=True, **options)
 
 
-Threads = _machine(int | None, "CPU threads; all cores by default.", "--threads", "-t", min=1)
-ThreadsBatch = _machine(int | None, "CPU threads that read the prompt; by default as --threads.", min=1)
-Mlock = _machine(bool, "Keep the weights in RAM, never swapped.", "--mlock")
-NoMmap = _machine(bool, "Read the model's file instead of mapping it.", "--no-mmap")
-GpuLayers = _machine(int, "Layers to keep on the GPU; -1 is all.", "--gpu-layers", min=-1)
-RpcGpuLayers = _machine(
-    int | None, "Layers on the GPU and by --rpc; -1 is all.", "--gpu-layers", min=-1, show_default="0, with --rpc -1"
+def _rope(help: str, *names: str) -> Any:
+    return _machine(help, *names, show_default=False)
+
+
+@dataclass(kw_only=True)
+class Options:
+    """Every option that more than one command has, in the order of --help. A command names those that it takes."""
+
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")] = (
+        "demo"
+    )
+    file: Annotated[
+        Path | None,
+        _option("A text, PDF or HTML file, or a name that `pull` lists; - is standard input.", "--file", "-f"),
+    ] = None
+    prompt: Annotated[str, _option("A question about the file, or a text.", "--prompt", "-p")] = ""
+    h2o: Annotated[
+        str, _option(f"How much a token attends to: auto, {', '.join(PRESETS)}; or off.", "--h2o", metavar="NAME")
+    ] = "auto"
+    evict: Annotated[bool, _option("Drop tokens outside of memory sets: bounded memory.", "--evict")] = False
+    cold_store: Annotated[
+        str | None, _option("With --evict: keep them in 'memory' or a folder.", "--cold-store", metavar="WHERE")
+    ] = None
+    h2o_set: Annotated[
+        list[str] | None,
+        _option("A setting of `h2o-llama options`. Repeatable.", "--h2o-set", metavar="KEY=VALUE"),
+    ] = None
+    mmproj: Annotated[Path | None, _option("The model's file for images (its 'mmproj').")] = None
+    image: Annotated[
+        list[Path] | None,
+        _option("An image to ask about, with --mmproj. Repeatable.", "--image", metavar="FILE"),
+    ] = None
+    max_tokens: Annotated[int, _option("Maximum number of tokens of an answer.", "--max-tokens", "-n", min=0)] = (
+        MAX_TOKENS
+    )
+    n_ctx: Annotated[int, _option("Tokens of the context; 0: as many as are needed.", min=0)] = 0
+    temp: Annotated[float, _option("Temperature; 0: the most probable token.", min=0)] = 0.8
+    seed: Annotated[int | None, _option("Seed of the sampling; random by default.", min=0)] = None
+    dense_tail: Annotated[
+        int | None,
+        _option(
+            "Last tokens of the text that attend to everything before them.",
+            min=0,
+            show_default=f"{DENSE_TAIL}, and all of the question about a file",
+        ),
+    ] = None
+    library: Annotated[
+        bool, _option("Keep the text in the library; reuse one with the same beginning.", "--library/--no-library")
+    ] = True
+    threads: Annotated[int | None, _machine("CPU threads; all cores by default.", "--threads", "-t", min=1)] = None
+    threads_batch: Annotated[
+        int | None, _machine("CPU threads that read the prompt; by default as --threads.", min=1)
+    ] = None
+    matmul_kernels: Annotated[
+        str,
+        _machine("Whose kernels multiply by weights: own, upstream, or auto, which is own with H2O.", metavar="NAME"),
+    ] = MATMUL_KERNELS[0]
+    gpu_layers: Annotated[
+        int | None,
+        _machine("Layers on the GPU and by --rpc; -1 is all.", "--gpu-layers", min=-1, show_default="0, with --rpc -1"),
+    ] = None
+    rpc: Annotated[
+        str | None,
+        _machine("Machines that hold layers: `h2o-llama rpc-server` runs there.", "--rpc", metavar="HOST:PORT,…"),
+    ] = None
+    mlock: Annotated[bool, _machine("Keep the weights in RAM, never swapped.", "--mlock")] = False
+    no_mmap: Annotated[bool, _machine("Read the model's file instead of mapping it.", "--no-mmap")] = False
+    lora: Annotated[list[str] | None, _option("A LoRA adapter. Repeatable.", metavar="FILE[:SCALE]")] = None
+    rope_scaling_type: Annotated[
+        str | None,
+        _machine(
+            f"How positions beyond the trained ones are read: {', '.join(SCALING_TYPES)}.",
+            "--rope-scaling",
+            metavar="NAME",
+        ),
+    ] = None
+    rope_scale: Annotated[
+        float | None, _rope("Extend the trained context by this factor, as --rope-freq-scale 1/X does.")
+    ] = None
+    rope_freq_base: Annotated[float | None, _rope("The base of RoPE's frequencies.")] = None
+    rope_freq_scale: Annotated[float | None, _rope("Factor of positions.")] = None
+    yarn_orig_ctx: Annotated[int | None, _rope("YaRN: tokens of the texts that the model was trained for.")] = None
+    yarn_ext_factor: Annotated[
+        float | None, _rope("YaRN: how far high frequencies stay unchanged; 0 is interpolation alone.")
+    ] = None
+    yarn_attn_factor: Annotated[float | None, _rope("YaRN: a factor of attention, with --yarn-ext-factor 0.")] = None
+    yarn_beta_slow: Annotated[float | None, _rope("YaRN: frequencies that turn less often are interpolated.")] = None
+    yarn_beta_fast: Annotated[float | None, _rope("YaRN: frequencies that turn more often stay unchanged.")] = None
+
+    @property
+    def attention(self) -> H2OConfig | Literal["auto"] | None:
+        """What --h2o and the options that refine it say, as `Llama` takes it."""
+        check_word("--h2o", self.h2o, ("auto", *PRESETS, "off"))
+        chosen = {key: value_of(key, text) for key, text in key_values(self.h2o_set).items()}
+        if self.evict or self.cold_store is not None:
+            chosen |= {"evict": self.evict, "cold_store": self.cold_store}
+        if self.h2o == "off":
+            if chosen:
+                raise typer.BadParameter("there is no H2O to set: leave out --evict, --cold-store and --h2o-set")
+            return None
+        if self.h2o == "auto":
+            if not chosen:
+                return "auto"
+            chosen = {"chunk_size": default_config(self).chunk_size, **chosen}
+        return H2OConfig.from_dict({"preset": "balanced" if self.h2o == "auto" else self.h2o, **chosen})
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What --lora and the options of RoPE say, as arguments of `Model`."""
+        rope = {name: value for name in _ROPE if (value := getattr(self, name)) is not None}
+        if self.rope_scale is not None:
+            if self.rope_freq_scale is not None:
+                raise typer.BadParameter("--rope-scale and --rope-freq-scale say the same: give one of them")
+            if not self.rope_scale > 0:
+                raise typer.BadParameter(f"--rope-scale must be above 0, got {self.rope_scale:g}")
+            rope["rope_freq_scale"] = 1 / self.rope_scale
+        return rope | ({"lora": [_adapter(text) for text in self.lora]} if self.lora else {})
+
+
+_ROPE = (
+    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"),
+    *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
 )
-Rpc = _machine(
-    str | None, "Machines that hold layers: `h2o-llama rpc-server` runs there.", "--rpc", metavar="HOST:PORT,…"
-)
-MatmulKernels = _machine(
-    str, "Whose kernels multiply by weights: own, upstream, or auto, which is own with H2O.", metavar="NAME"
-)
-
-Library = Annotated[
-    bool,
-    typer.Option("--library/--no-library", help="Keep the text in the library; reuse one with the same beginning."),
-]
+ATTENTION = ("h2o", "evict", "cold_store", "h2o_set")
+CHANGES = ("lora", "rope_scale", *_ROPE)
+"""Names of options that go together."""
 
 
-def max_tokens(least: int = 1) -> Any:
-    """The option for a parameter of this name."""
-    return typer.Option("--max-tokens", "-n", min=least, help="Maximum number of tokens to generate.")
-
-
-Options = Mapping[str, tuple[Any, Any]]
-"""By name: annotation and default."""
-
-
-def option(kind: Any, name: str, help: str, metavar: str | None = None, default: Any = None) -> tuple[Any, Any]:
-    """An entry of `Options`."""
-    return Annotated[kind, typer.Option(name, metavar=metavar, help=help)], default
-
-
-H2O_OPTIONS: Options = {
-    "preset": option(
-        str, "--h2o", f"How much a token attends to: {', '.join(PRESETS)}; or off.", "NAME", H2OConfig.preset
-    ),
-    "evict": option(bool, "--evict", "Drop tokens outside of memory sets: bounded memory.", None, False),
-    "cold_store": option(str | None, "--cold-store", "With --evict: keep them in 'memory' or a folder.", "WHERE"),
-    "h2o_set": option(list[str] | None, "--h2o-set", "A setting of `h2o-llama options`. Repeatable.", "KEY=VALUE"),
-}
-"""The same in every command."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """What annotates a command's parameter that has these options in its place; its value is make(**theirs)."""
-
-    options: Options
-    make: Callable[..., Any]
+def default_config(o: Options) -> H2OConfig:
+    """What "auto" is where it is not dense: with larger chunks on a GPU."""
+    config: H2OConfig = named_config("--h2o", "auto", uses_gpu(o.gpu_layers or 0))
+    return config
 
 
 def check_word(option: str, word: str, words: Iterable[str]) -> None:
     """BadParameter if the value of an option is none of these."""
     if word not in words:
         raise typer.BadParameter(f"{word!r} is not one of {', '.join(words)}.", param_hint=option)
-
-
-def _config(*, preset: str, h2o_set: Sequence[str] | None, **others: Any) -> H2OConfig | None:
-    check_word("--h2o", preset, (*PRESETS, "off"))
-    chosen = {key: value_of(key, text) for key, text in key_values(h2o_set).items()}
-    return None if preset == "off" else H2OConfig.from_dict({"preset": preset, **others, **chosen})
-
-
-Attention = Annotated[H2OConfig | None, Group(H2O_OPTIONS, _config)]
-"""H2O's options; None if H2O is off."""
 
 
 def key_values(pairs: Sequence[str] | None) -> dict[str, str]:
@@ -162,53 +214,6 @@ def layers(text: str) -> tuple[int, ...]:
 def upstream_options(h2o: H2OConfig) -> list[str]:
     """A configuration as options of llama.cpp's programs: all of it, as their defaults are others."""
     return [word for name, text in h2o.as_text().items() if text for word in (f"--h2o-{H2O[name].flag}", text)]
-
-
-def _option(kind: Any, help: str, *names: str, metavar: str | None = None) -> tuple[Any, None]:
-    option = typer.Option(*names, metavar=metavar, show_default=False, hidden=True, help=help)
-    return Annotated[kind | None, option], None
-
-
-OPTIONS: Options = {
-    "lora": (
-        Annotated[list[str] | None, typer.Option(metavar="FILE[:SCALE]", help="A LoRA adapter. Repeatable.")],
-        None,
-    ),
-    "rope_scaling_type": _option(
-        str,
-        f"How positions beyond the trained ones are read: {', '.join(SCALING_TYPES)}.",
-        "--rope-scaling",
-        metavar="NAME",
-    ),
-    "rope_scale": _option(float, "Extend the trained context by this factor, as --rope-freq-scale 1/X does."),
-    "rope_freq_base": _option(float, "The base of RoPE's frequencies."),
-    "rope_freq_scale": _option(float, "Factor of positions."),
-    "yarn_orig_ctx": _option(int, "YaRN: tokens of the texts that the model was trained for."),
-    "yarn_ext_factor": _option(float, "YaRN: how far high frequencies stay unchanged; 0 is interpolation alone."),
-    "yarn_attn_factor": _option(float, "YaRN: a factor of attention, with --yarn-ext-factor 0."),
-    "yarn_beta_slow": _option(float, "YaRN: frequencies that turn less often are interpolated."),
-    "yarn_beta_fast": _option(float, "YaRN: frequencies that turn more often stay unchanged."),
-}
-"""llama.cpp's names; --lora takes a scale, too."""
-
-
-def _changes(*, lora: list[str] | None, rope_scale: float | None, **rope: Any) -> dict[str, Any]:
-    if rope_scale is not None:
-        if rope["rope_freq_scale"] is not None:
-            raise typer.BadParameter("--rope-scale and --rope-freq-scale say the same: give one of them")
-        if not rope_scale > 0:
-            raise typer.BadParameter(f"--rope-scale must be above 0, got {rope_scale:g}")
-        rope["rope_freq_scale"] = 1 / rope_scale
-    changes: dict[str, Any] = {name: value for name, value in rope.items() if value is not None}
-    if lora:
-        changes["lora"] = [_adapter(text) for text in lora]
-    return changes
-
-
-Changes = Annotated[Mapping[str, Any], Group(OPTIONS, _changes)]
-"""Arguments of `Model`, by their names."""
-
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _adapter(text: str) -> tuple[Path, float]:

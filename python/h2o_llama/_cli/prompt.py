@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +13,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from h2o_llama import H2OConfig, Model, demo_model_path
+from h2o_llama import H2OConfig, Llama, Model, demo_model_path
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.options import NONE, Changes
-from h2o_llama._internal.terminal import echo
+from h2o_llama._cli.options import Options
+from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.chat._messages import data_url
+from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._named import TEXTS, find_text, suggestion
 from h2o_llama.sequence._engine import resolved_matmul_kernels
+from h2o_llama.sequence._prompt import Tokens
+
+_PAUSE = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 def model_file(name: str) -> Path:
@@ -27,32 +33,59 @@ def model_file(name: str) -> Path:
     return demo_model_path() if name == "demo" else Path(name)
 
 
-def open_model(
-    name: str,
-    gpu_layers: int | None,
-    rpc: str | None = None,
-    h2o: H2OConfig | None = None,
-    matmul_kernels: str = "own",
-    mlock: bool = False,
-    no_mmap: bool = False,
-    changes: Changes = NONE,
-    mmproj: Path | None = None,
-) -> Model:
+def open_model(o: Options, kernels: str | None = None) -> Model:
     """The model, to cut the text into tokens: then it is known how large a context must be.
 
-    `h2o` and `matmul_kernels` are later given to the context, too: the layout of the weights depends on them. `changes`
-    are further arguments of `Model`.
+    The layout of its weights is for `o.attention`, unless `kernels` says whose they are.
     """
-    matmul_kernels = resolved_matmul_kernels(h2o, matmul_kernels)
+    config: Any = o.attention if kernels is None else None
     return Model(
-        model_file(name),
-        n_gpu_layers=gpu_layers,
-        rpc_servers=rpc,
-        matmul_kernels=matmul_kernels,
-        use_mlock=mlock,
-        use_mmap=not no_mmap,
-        **changes,
-        mmproj=mmproj,
+        model_file(o.model),
+        n_gpu_layers=o.gpu_layers,
+        rpc_servers=o.rpc,
+        matmul_kernels=kernels or resolved_matmul_kernels(config, o.matmul_kernels),
+        use_mlock=o.mlock,
+        use_mmap=not o.no_mmap,
+        **o.changes,
+        mmproj=o.mmproj,
+    )
+
+
+def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more: Any) -> Llama:
+    """A sequence for that many tokens."""
+    return Llama(
+        weights,
+        n_ctx=n_ctx,
+        n_threads=o.threads,
+        n_threads_batch=o.threads_batch,
+        h2o=h2o,
+        matmul_kernels=o.matmul_kernels,
+        library=has_library(o.library),
+        **more,
+    )
+
+
+def check_length(o: Options, weights: Model, n_tokens: int, name: str) -> None:
+    """Raise ValueError if the model cannot read so many tokens, and say what helps."""
+    h2o, n_most = o.attention, weights.n_ctx_train
+    if n_tokens < n_most or (isinstance(h2o, H2OConfig) and h2o.has_bounded_memory):
+        return
+    raise ValueError(
+        f"{name} has {n_tokens:,} tokens, but this model reads {n_most:,}: name a part of it, a model that reads more, "
+        "or what a search finds in it. --evict reads all of it, but can quote only the last tokens and the memory set"
+    )
+
+
+def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
+    """Read a text, and say on standard error how fast that was."""
+    start = time.perf_counter()
+    with progress_bars() as update:
+        llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
+    seconds, n_new = time.perf_counter() - start, len(tokens) - llm.n_cached
+    speed = f" ({n_new / seconds:,.1f} tokens/s)" if n_new else ""
+    echo(
+        f"[read {name}: {counted(len(tokens), 'token')}, {llm.n_cached:,} from the library, {seconds:,.1f} s{speed}]",
+        err=True,
     )
 
 
@@ -60,7 +93,7 @@ def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-li
     """Whether there can be a library, which nobody needs to have asked for. Where texts are kept is said once."""
     folder = folder or default_folder()
     try:
-        if is_wanted and not folder.exists() and sys.stderr.isatty():
+        if is_wanted and not folder.exists():
             echo(f"Texts are kept in {folder} once read: see `h2o-llama library`, {off}.", err=True)
         return is_wanted and Library(folder).limit_bytes > 0
     except OSError as error:
@@ -75,27 +108,25 @@ def said(text: str, images: Sequence[Path] | None) -> dict[str, Any]:
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
 
 
-def read_prompt(file: Path | None, prompt: str) -> bytes:
-    """The file's text and `prompt` after it."""
-    if file is None and not prompt:
+def read_prompt(o: Options) -> str:
+    """The file's text and --prompt after it."""
+    if o.file is None and not o.prompt:
         raise typer.BadParameter("give a text by --file, --prompt or both")
-    if file is None:
-        return prompt.encode()
-    return read_text(file) + prompt.encode()
+    return ("" if o.file is None else read_text(o.file)) + o.prompt
 
 
-def read_text(file: Path) -> bytes:
-    """A text file, a text that has a name, or with - standard input."""
+def read_text(file: Path) -> str:
+    """A document, a text that has a name, or with - standard input."""
     if str(file) == "-":
-        return sys.stdin.buffer.read()
+        return read_document(sys.stdin.buffer.read(), "standard input")
     path = find_text(file)
     names = suggestion(file, TEXTS)
     if names and not path.exists():
         raise FileNotFoundError(f"{file}: No such file or directory{names}")
-    return path.read_bytes()
+    return read_document(path, str(file))
 
 
-def tokenize(llm: Model, text: bytes, special: bool = False) -> list[int]:
+def tokenize(llm: Model, text: str, special: bool = False) -> list[int]:
     """Token ids of a text. Raises ValueError if there are none."""
     tokens = llm.tokenize(text, parse_special=special)
     if not tokens:
@@ -107,17 +138,23 @@ def tokenize(llm: Model, text: bytes, special: bool = False) -> list[int]:
 def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
     """Yield `update(name, n_done, n_total)`, with one bar per name. The bars vanish at the end.
 
-    They are shown only in a terminal. Without `auto_refresh` they are drawn by `update` only, not by a thread, which
-    would take time from the measurement.
+    Without a terminal there is a line now and then instead. Without `auto_refresh` bars are drawn by `update` only, not
+    by a thread, which would take time from the measurement.
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[str, TaskID] = {}
+    start = last = time.monotonic()
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=auto_refresh
     ) as bars:
 
         def update(name: str, n_done: int, n_total: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if not console.is_terminal and now - last >= _PAUSE:
+                last = now
+                echo(f"{name}: {n_done:,} of {n_total:,}, {now - start:,.0f} s", err=True)
             if name not in tasks:
                 tasks[name] = bars.add_task(name)
             bars.update(tasks[name], completed=n_done, total=n_total, refresh=not auto_refresh)

@@ -10,16 +10,17 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, Llama, Model, _core
-from h2o_llama._cli import options
+from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError, _core
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.options import NONE, Changes, upstream_arguments
+from h2o_llama._cli.options import Options, default_config, upstream_arguments, upstream_options
 from h2o_llama._cli.prompt import has_library, open_model
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo
+from h2o_llama.config import uses_gpu
 from h2o_llama.library import default_folder
 from h2o_llama.library._librarian import start_librarian
+from h2o_llama.llama import DENSE_ON_A_GPU
 from h2o_llama.models._files import changed_fingerprint, check_rpc_servers
 from h2o_llama.models._projector import open_projector
 from h2o_llama.sequence._engine import MATMUL_KERNELS
@@ -38,23 +39,30 @@ _LONGEST_EMBEDDED = 4096
 """Tokens of a text whose embedding is asked for."""
 
 
-def _possible(weights: Model, h2o: H2OConfig, gpu_layers: int) -> H2OConfig:
-    """With n-grams or positions of the text where the model can have no index or no positions in the cache."""
-    is_open = h2o.has_key_index and not h2o.was_given("retrieval")
-    if is_open and gpu_layers != 0:
-        h2o, is_open = replace(h2o, retrieval="ngrams"), False
-    if not is_open and (h2o.positions == "text" or h2o.was_given("positions")):
-        return h2o
-    with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
-        assert llm.h2o is not None  # it was asked for
-        return llm.h2o
+def _possible(o: Options, weights: Model, n_ctx: int) -> H2OConfig | None:
+    """What the model and the device can have, decided as `Llama` does."""
+    given = o.attention
+    if given is None:
+        return None
+    if given == "auto" and uses_gpu(weights.n_gpu_layers) and n_ctx <= DENSE_ON_A_GPU:
+        echo(f"h2o-llama: a GPU reads up to {DENSE_ON_A_GPU:,} tokens faster with dense attention, as here", err=True)
+        return None
+    h2o = default_config(o) if given == "auto" else given
+    try:
+        with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
+            return llm.h2o
+    except UnsupportedModelError as error:
+        if given != "auto":
+            raise
+        echo(f"h2o-llama: {describe(error)}: attention is dense", err=True)
+        return None
 
 
-def _room(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str]) -> int:
+def _room(weights: Model, h2o: object, n_ctx: int, further: list[str]) -> int:
     """Tokens of a slot, and says so if that is another number than was asked for."""
     if n_ctx == 0:
         return min(weights.n_ctx_train, _MOST_ROOM)
-    if h2o is not None and h2o.has_bounded_memory:
+    if isinstance(h2o, H2OConfig) and h2o.has_bounded_memory:
         return n_ctx  # a slot is never full
     if any("context_length=" in argument for argument in further):
         return n_ctx  # --override-kv gives the server another trained length
@@ -87,20 +95,13 @@ def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str
 
 
 def serve(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")
-    ] = "demo",
+    o: Options,
     passed_on: Annotated[
         list[str] | None, typer.Argument(metavar="-- OPTIONS", help="Further options of llama-server.")
     ] = None,
-    h2o: options.Attention = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
     parallel: Annotated[int, typer.Option(min=1, help="Slots: requests computed at the same time.")] = 1,
-    n_ctx: Annotated[
-        int, typer.Option(min=0, help=f"Tokens of a slot; 0: the trained length, up to {_MOST_ROOM:,}.")
-    ] = 0,
-    mmproj: options.Mmproj = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -114,9 +115,10 @@ def serve(
             metavar="FOLDER", exists=True, file_okay=False, help="Folder in which clients may save and restore slots."
         ),
     ] = None,
-    library: Annotated[
+    library_folder: Annotated[
         str | None,
         typer.Option(
+            "--library",
             metavar="FOLDER|off",
             show_default="the user's library",
             help="Keep texts there, and reuse a text with the same beginning.",
@@ -125,11 +127,6 @@ def serve(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Serve embeddings instead of answers, without H2O.")
     ] = False,
-    threads: options.Threads = None,
-    matmul_kernels: options.MatmulKernels = MATMUL_KERNELS[0],
-    gpu_layers: options.RpcGpuLayers = None,
-    rpc: options.Rpc = None,
-    changes: Changes = NONE,
 ) -> None:
     """Serve a model over HTTP, with a web page.
 
@@ -139,9 +136,10 @@ def serve(
     if api_key is not None and not api_key.strip(", "):
         raise typer.BadParameter("there is no key in it", param_hint="--api-key")
     further = passed_on or []
-    if model.startswith("-"):  # no model is named: this is the first argument after --
-        model, further = "demo", [model, *further]
-    with open_model(model, 0, changes=changes) as weights:
+    if o.model.startswith("-"):  # no model is named: this is the first argument after --
+        o, further = replace(o, model="demo"), [o.model, *further]
+    on_gpu = o.gpu_layers if o.gpu_layers and uses_gpu(o.gpu_layers) else 0  # machines of --rpc have all operators
+    with open_model(replace(o, gpu_layers=on_gpu, rpc=None, mmproj=None), "own") as weights:
         path = weights.model_path
         try:
             weights.tokenize("")
@@ -149,26 +147,22 @@ def serve(
             raise H2OError(
                 f"[serve] {path} has no tokenizer, and a server needs one: use Llama with token ids"
             ) from error
-        if mmproj is not None:  # llama-server itself would serve with a file that is cut off
-            open_projector(weights._handle, mmproj, 1, use_gpu=False, verbose=log.is_printed)
+        if o.mmproj is not None:  # llama-server itself would serve with a file that is cut off
+            open_projector(weights._handle, o.mmproj, 1, use_gpu=False, verbose=log.is_printed)
         stretched = _stretched(weights)
-        gpu_layers = gpu_layers if gpu_layers is not None else -1 if rpc else 0
-        if embeddings:
-            h2o = None
-        if h2o is not None:
-            h2o = _possible(weights, h2o, gpu_layers)
-        n_ctx = _room(weights, h2o, n_ctx, further)
+        n_ctx = _room(weights, o.attention, o.n_ctx, further)
+        h2o = None if embeddings else _possible(o, weights, n_ctx)
         origin = _origin(weights, h2o, n_ctx, further)
-    alias = Path(model).name.removesuffix(".gguf")
+    alias = Path(o.model).name.removesuffix(".gguf")
     arguments: list[Any] = ["--model", path, "--alias", alias, "--host", host, "--port", port]
-    arguments += [*upstream_arguments(changes), *stretched]
+    arguments += [*upstream_arguments(o.changes), *stretched]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
-    arguments += ["--gpu-layers", gpu_layers]
-    arguments += [] if rpc is None else ["--rpc", ",".join(check_rpc_servers(rpc))]
-    arguments += ["--threads", available_cpus() if threads is None else threads]
-    if check.choice("serve", "matmul_kernels", matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
-        arguments += ["--h2o-products", matmul_kernels]
-    arguments += [] if mmproj is None else ["--mmproj", mmproj]
+    arguments += ["--gpu-layers", o.gpu_layers if o.gpu_layers is not None else -1 if o.rpc else 0]
+    arguments += [] if o.rpc is None else ["--rpc", ",".join(check_rpc_servers(o.rpc))]
+    arguments += ["--threads", o.threads or available_cpus()]
+    if check.choice("serve", "matmul_kernels", o.matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
+        arguments += ["--h2o-products", o.matmul_kernels]
+    arguments += [] if o.mmproj is None else ["--mmproj", o.mmproj]
     arguments += ["--path", _PAGE]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if embeddings:  # a text is read in one step
@@ -182,11 +176,11 @@ def serve(
             "--batch-size",
             h2o.chunk_size,
             "--no-kv-unified",
-            *options.upstream_options(h2o),
+            *upstream_options(h2o),
         ]
     llama_server = program("serve", "llama-server", "install h2o-llama again")
-    folder = default_folder() if library is None else Path(library)
-    if has_library(library != "off" and not embeddings, folder, "--library off"):
+    folder = default_folder() if library_folder is None else Path(library_folder)
+    if has_library(library_folder != "off" and not embeddings, folder, "--library off"):
         try:
             start_librarian(folder, origin)
         except OSError as error:
@@ -222,7 +216,9 @@ def rpc_server(
         str, typer.Option(help="Address to listen at. Clients need no password: use a trusted network only.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 50052,
-    threads: options.Threads = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")
+    ] = None,
 ) -> None:
     """Hold and compute layers for a model on another machine.
 

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import H2OConfig
-from h2o_llama._cli.options import KEYS, Group, Options, check_word, key_values, option, value_of
+from h2o_llama._cli.options import KEYS, Options, check_word, default_config, key_values, value_of
 from h2o_llama._core import H2OOption
 from h2o_llama.config import OPTIONS, PRESETS
 from h2o_llama.eval import Setting, evicting, sweep
 
 T = TypeVar("T")
-
-Text = Annotated[
-    Path | None,
-    typer.Option("--file", "-f", help="A text, or a name that `pull` lists; - is standard input; or Python's sources."),
-]
-
-
-_OPTIONS: Options = {
-    "preset": option(str, "--h2o", f"{', '.join(PRESETS)}; one or more, with commas.", "NAMES", H2OConfig.preset),
-    "evict": option(bool, "--evict", "Measure eviction too, with H + B heavy hitters and no lookups.", None, False),
-    "cold_store": option(str | None, "--cold-store", "Measure eviction to 'memory' or a folder, too.", "WHERE"),
-    "h2o_set": option(
-        list[str] | None, "--h2o-set", "See `h2o-llama options`; one or more values; repeatable.", "KEY=VALUES"
-    ),
-}
-
-
-def settings_group(**defaults: str) -> Group:
-    """H2O's options with several values each. `defaults` are values of --h2o-set."""
-    return Group(_OPTIONS, partial(settings, defaults))
 
 
 def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
@@ -48,22 +26,20 @@ def values(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
         raise typer.BadParameter(f"{option} must be numbers with commas between them, got {text!r}") from None
 
 
-def settings(
-    defaults: Mapping[str, str], *, preset: str, evict: bool, cold_store: str | None, h2o_set: Sequence[str] | None
-) -> list[Setting]:
-    """All combinations of the options' values. Settings without an option follow from the others."""
-    presets = values("--h2o", preset, str)
+def settings(o: Options, **defaults: str) -> list[Setting]:
+    """All combinations of the values that H2O's options have. Settings without one follow from the others."""
+    presets = values("--h2o", o.h2o, str)
     for word in presets:
-        check_word("--h2o", word, PRESETS)
-    texts = {**defaults, **key_values(h2o_set)}
-    chunk_size = value_of("chunk_size", texts.pop("chunk_size", str(H2OConfig.chunk_size)))
+        check_word("--h2o", word, ("auto", *PRESETS))
+    texts = {**defaults, **key_values(o.h2o_set)}
+    chunk_size = value_of("chunk_size", texts.pop("chunk_size", str(default_config(o).chunk_size)))
     chosen = {
         key: [value_of(key, word) for word in ([text] if key == "dense_layers" else values(key, text, str))]
         for key, text in texts.items()
     }
-    kept = sweep(chunk_size=chunk_size, preset=presets, **chosen)
-    evicted = evicting(kept) if evict else []
-    stored = evicting(kept, cold_store) if cold_store is not None else []
+    kept = sweep(chunk_size=chunk_size, preset=["balanced" if word == "auto" else word for word in presets], **chosen)
+    evicted = evicting(kept) if o.evict else []
+    stored = evicting(kept, o.cold_store) if o.cold_store is not None else []
     return [*kept, *evicted, *stored]
 
 

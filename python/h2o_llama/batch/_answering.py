@@ -28,12 +28,12 @@ from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import (
     LONGEST_TAIL,
     PLAIN_STOPS,
-    document_messages,
     parse_deltas,
     parsed_message,
     plain_prompt,
 )
 from h2o_llama.config import named_config, uses_gpu
+from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.llama import Llama

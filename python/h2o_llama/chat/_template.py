@@ -12,21 +12,12 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.sequence._prompt import shared_prefix
 
-ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
-"""The words before a document, in the system message."""
-
 PLAIN_STOPS = ["\nQuestion:"]
 """Where the answer to a plain prompt ends."""
 
 
-def document_messages(document: str, question: str | None = None) -> list[dict[str, str]]:
-    """The document as the system's message, and the question as the user's."""
-    messages = [{"role": "system", "content": ABOUT_A_DOCUMENT + document}]
-    return messages if question is None else [*messages, {"role": "user", "content": question}]
-
-
 def plain_prompt(document: str, question: str) -> str:
-    """The same for a model without a chat template."""
+    """`document_messages` for a model without a chat template."""
     return f"{document}\n\nQuestion: {question}\nAnswer:"
 
 

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import collections.abc
+import os
 from typing import Any, overload
 
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama.chat._generation import GenerationOptions
-from h2o_llama.chat._template import PLAIN_STOPS, document_messages, plain_prompt
+from h2o_llama.chat._template import PLAIN_STOPS, plain_prompt
 from h2o_llama.chat.chat_completion import ChatCompletion, create_chat_completion
 from h2o_llama.chat.completion import Completion, create_completion
+from h2o_llama.documents import document_messages, read_document
 from h2o_llama.sequence._state import HasState
 
 
 @overload
 def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
-    sequence: HasState, document: str, questions: str, **options: Unpack[GenerationOptions]
+    sequence: HasState, document: str | os.PathLike[str], questions: str, **options: Unpack[GenerationOptions]
 ) -> str: ...
 
 
 @overload
 def ask(
-    sequence: HasState, document: str, questions: collections.abc.Sequence[str], **options: Unpack[GenerationOptions]
+    sequence: HasState,
+    document: str | os.PathLike[str],
+    questions: collections.abc.Sequence[str],
+    **options: Unpack[GenerationOptions],
 ) -> list[str]: ...
 
 
 def ask(
     sequence: HasState,
-    document: str,
+    document: str | os.PathLike[str],
     questions: str | collections.abc.Sequence[str],
     **options: Unpack[GenerationOptions],
 ) -> str | list[str]:
     """Answer questions about a document, each by itself. The document is read once.
 
-    The document is the system's message and a question the user's, as in `h2o-llama chat --file` and `batch`; a model
-    without a chat template is asked in plain text. The question attends to the whole document. What the sequence shares
+    They are asked in the form of `document_messages`, as by all commands; a model without a chat template is asked in
+    plain text. The question attends to the whole document. What the sequence shares
     with the prompt is not read again, nor what the `library` has. The sequence becomes the last question and answer.
 
     Parameters
     ----------
-    document : str
-        The text.
+    document : str or os.PathLike
+        The text; or the path of a file, as `h2o_llama.documents.read_document` takes it.
     questions : str or list of str
         One question, or several.
     **options
@@ -57,8 +62,10 @@ def ask(
     Raises
     ------
     ValueError
-        If the document or a question is not a string, if `questions` is empty, or if n_ctx is too small for
+        If the document has no text, a question is not a string, `questions` is empty, or n_ctx is too small for
             document, question and a token of the answer.
+    OSError
+        If the file cannot be read.
     H2OError
         If the computation fails.
 
@@ -67,17 +74,18 @@ def ask(
     >>> len(llm.ask("k17=4829;", ["k17?", "Which key is there?"], max_tokens=5))
     2
     >>> with Llama("qwen2.5-coder-0.5b", library=True) as llm:  # doctest: +SKIP
-    ...     llm.ask(Path("contract.txt").read_text(), "Who signed it?")
+    ...     llm.ask(Path("contract.pdf"), "Who signed it?")
     'Ada Lovelace signed it.'
     """
     owner = f"{sequence._state.owner}.ask"
     asked = [questions] if isinstance(questions, str) else questions
-    if not isinstance(document, str):
-        raise check.bad_argument(owner, "document", "a text", document)
+    if not isinstance(document, str | os.PathLike):
+        raise check.bad_argument(owner, "document", "a text, or a path that is not a str", document)
     if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
     known: dict[str, Any] = {"temperature": 0, **options}
-    answers = [_answer(sequence, document, question, known) for question in asked]
+    text = document if isinstance(document, str) else read_document(document)
+    answers = [_answer(sequence, text, question, known) for question in asked]
     return answers[0] if isinstance(questions, str) else answers
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._core import UPSTREAM_COMMIT
-from h2o_llama.chat._template import ABOUT_A_DOCUMENT
+from h2o_llama.documents import ABOUT_A_DOCUMENT
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._prompt import shared_prefix, text_ids

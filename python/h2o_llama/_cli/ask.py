@@ -1,0 +1,95 @@
+"""`h2o-llama ask`: questions about a document, and what it shares with `chat`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from h2o_llama import H2OConfig, Llama, Model
+from h2o_llama._cli.options import Options
+from h2o_llama._cli.prompt import check_length, open_llama, open_model, read_text, read_tokens
+from h2o_llama._internal.terminal import echo, write
+from h2o_llama.batch._answering import Prompts
+from h2o_llama.documents import document_messages
+from h2o_llama.sequence._prompt import Tokens
+
+_ROOM = 8192
+"""Tokens of questions and answers after the document, at most the model's trained length."""
+
+_LEAST_ROOM = 1024
+
+
+def ask(
+    o: Options,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, PDF or HTML file; - is standard input.")],
+    questions: Annotated[list[str], typer.Argument(metavar="QUESTION…", help="Each is answered by itself.")],
+) -> None:
+    """Ask questions about a document, which is read once.
+
+    Answers are written to standard output, a line of measurements after each to standard error.
+    """
+    text, options = read_text(file), answer_options(o)
+    with open_read(o, file.name, lambda weights: Prompts(weights).shared(text)) as llm:
+        for question in questions:
+            if llm.chat_template is None:
+                write(llm.ask(text, question, **options) + "\n")
+            else:
+                say_answer(llm, document_messages(text, question), options)
+
+
+def answer_options(o: Options) -> dict[str, Any]:
+    """As `create_chat_completion` takes them."""
+    return {"max_tokens": o.max_tokens, "temperature": o.temp, "seed": o.seed}
+
+
+@contextmanager
+def open_read(o: Options, name: str, begin: Callable[[Model], Tokens]) -> Iterator[Llama]:
+    """A sequence that has read what `begin` makes of the model, with room for questions and answers."""
+    with open_model(o) as weights:
+        tokens = begin(weights)
+        check_length(o, weights, len(tokens), name)
+        n_ctx, h2o, n = o.n_ctx, o.attention, len(tokens)
+        if n_ctx == 0 and not (isinstance(h2o, H2OConfig) and h2o.evict):
+            n_ctx = max(min(n + _ROOM, weights.n_ctx_train), n + _LEAST_ROOM)
+        llm = open_llama(o, weights, n_ctx, h2o)
+    with llm:
+        llm.text_name = name
+        if n:
+            read_tokens(llm, tokens, name)
+        yield llm
+
+
+def say_answer(
+    llm: Llama, messages: list[dict[str, Any]], options: dict[str, Any], text: list[str] | None = None
+) -> None:
+    """Write an answer while it comes, also to the end of `text`; and a line of measurements to standard error."""
+    start, reason, usage = time.perf_counter(), None, None
+    for chunk in llm.create_chat_completion(messages, stream=True, **options):
+        delta = chunk["choices"][0]["delta"]
+        write(delta.get("reasoning_content", "") + delta.get("content", ""))
+        if text is not None:
+            text.append(delta.get("content", ""))
+        reason, usage = chunk["choices"][0]["finish_reason"], chunk.get("usage")
+    write("\n")
+    if usage is not None:
+        n_read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+        echo(
+            f"[{usage['prompt_tokens']:,} tokens, {n_read:,} of them new; "
+            f"{usage['completion_tokens']:,} generated{', cut off by --max-tokens' if reason == 'length' else ''}; "
+            f"{time.perf_counter() - start:,.1f} s]{_forgotten(llm)}",
+            err=True,
+        )
+
+
+def _forgotten(llm: Llama) -> str:
+    """What is left of a text that was evicted."""
+    h2o, kv = llm.h2o, llm.kv
+    if h2o is None or not h2o.evict or h2o.cold_store is not None or kv.chunk_index < 2:
+        return ""
+    n = kv.n_tokens - (kv.chunk_index - 1) * kv.chunk_size + h2o.local_window
+    return f" [only the last {n:,} tokens, and {kv.memory_size - h2o.local_window:,} of the memory set, can be quoted]"
