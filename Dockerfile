@@ -13,11 +13,7 @@ RUN python -m venv /opt/h2o-llama \
     && H2O_LLAMA_WHEEL=1 /opt/h2o-llama/bin/pip install --no-cache-dir .
 
 FROM python:3.13-slim-bookworm
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libgomp1 \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home --uid 1000 h2o
+RUN useradd --create-home --uid 1000 h2o
 COPY --from=build /opt/h2o-llama /opt/h2o-llama
 USER 1000
 EXPOSE 8080

@@ -19,6 +19,7 @@ set(LLAMA_BUILD_APP OFF)
 set(LLAMA_BUILD_UI OFF)
 set(LLAMA_USE_PREBUILT_UI OFF)
 set(LLAMA_OPENSSL OFF)
+set(GGML_OPENMP OFF)
 if(H2O_LLAMA_WHEEL)
     # The CPU backend once for each kind of CPU, of which one is loaded at run time.
     set(GGML_NATIVE OFF)

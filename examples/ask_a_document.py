@@ -5,9 +5,8 @@ Shows the plainest use: the document is read by H2O, chunk by chunk, and the que
 
 import sys
 from itertools import islice
-from pathlib import Path
 
-from h2o_llama import Llama
+from h2o_llama import Llama, read_document
 
 path, question, *model = sys.argv[1:]
 
@@ -17,7 +16,7 @@ def progress(done: int, total: int) -> None:
 
 
 with Llama(model[0] if model else "qwen2.5-coder-0.5b") as llm:
-    llm.eval(llm.tokenize(Path(path).read_text(encoding="utf-8")), progress=progress)
+    llm.eval(llm.tokenize(read_document(path)), progress=progress)
     print(file=sys.stderr)
     prompt = llm.tokenize(f"\n{question}", add_special=False)
     answer = []

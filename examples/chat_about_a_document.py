@@ -1,19 +1,17 @@
 """Chat about a document: python chat_about_a_document.py document.txt [MODEL]. A question a line; Ctrl-D ends it.
 
-Shows that a chat reads a document once: the document is the system's message, and a question after the first one
+Shows that a chat reads a document once, in the form in which all commands ask about it: a question after the first one
 costs only itself. It says how many tokens of each prompt were known already.
 """
 
 import sys
-from pathlib import Path
 
-from h2o_llama import Llama
+from h2o_llama import Llama, document_messages, read_document
 
 path, *model = sys.argv[1:]
 
 with Llama(model[0] if model else "qwen2.5-coder-0.5b") as llm:
-    document = Path(path).read_text(encoding="utf-8")
-    chat = [{"role": "system", "content": f"Answer questions about this text:\n\n{document}"}]
+    chat = document_messages(read_document(path))
     for question in sys.stdin:
         chat.append({"role": "user", "content": question.strip()})
         answer = ""

@@ -5,14 +5,13 @@ generated at the same time.
 """
 
 import sys
-from pathlib import Path
 
-from h2o_llama import Llama
+from h2o_llama import Llama, read_document
 
 path, model, *questions = sys.argv[1:]
 
 with Llama(model, n_seq_max=1 + len(questions)) as llm:
-    llm.eval(llm.tokenize(Path(path).read_text(encoding="utf-8")))
+    llm.eval(llm.tokenize(read_document(path)))
     forks = {llm.fork(): question for question in questions}
     prompts = {fork: llm.tokenize(f"\n{question}", add_special=False) for fork, question in forks.items()}
     answers = dict.fromkeys(forks, b"")

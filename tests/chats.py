@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 import numpy as np
+import pytest
 from gguf import TokenType
 from numpy.typing import NDArray
 
@@ -33,12 +34,13 @@ INSTRUCT = (
     "{% else %}{{ message['content'] + eos_token }}{% endif %}"
     "{% endfor %}"
 )
-# Thoughts as Qwen3 and DeepSeek-R1 write them.
-THOUGHTS = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.reasoning_content %}"
-    "<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+# How models write thoughts and an answer. By parts of the names of their templates, which `upstream_template` reads.
+THINKERS = {
+    "Qwen3": "<think>\n{}\n</think>\n\n{}",
+    "DeepSeek-R1": "{}\n</think>\n\n{}",  # the prompt begins them
+    "gpt-oss": "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{}",
+    "granite": "<think>{}</think>{}",
+}
 # The form of Qwen's and Hermes' tool calls.
 TOOLS = (
     "{% if tools %}<|im_start|>system\n# Tools\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"
@@ -80,6 +82,15 @@ ROOT: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
     },
 }
+
+
+def upstream_template(name: str) -> str:
+    """Of a model of THINKERS."""
+    folder = Path(__file__).parent.parent / "vendor" / "llama.cpp" / "models" / "templates"
+    if not folder.exists():
+        pytest.skip(f"{folder} is missing: the build makes it")
+    (path,) = folder.glob(f"*{name}*.jinja")
+    return path.read_text()
 
 
 def user(content: Any, **fields: Any) -> dict[str, Any]:
@@ -160,8 +171,8 @@ Processor = Callable[[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float3
 
 
 def dictate(text: str, end: int | None = IM_END) -> Processor:
-    """A logits processor with which a model of bytes says this text, and then its end."""
-    wanted = [*text.encode(), *([] if end is None else [end])]
+    """A logits processor with which a model of bytes says this text, and then its end, as it does at a NUL."""
+    wanted = list(text.encode()) if end is None else [byte or end for byte in f"{text}\0".encode()]
     n_said = 0
 
     def only_the_next(input_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> NDArray[np.float32]:

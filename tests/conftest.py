@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 # Before NumPy loads: on matrices this small, BLAS threads cost ten times more than they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Before h2o_llama loads: a thread that spins takes the CPU from the one it waits for, or from the other workers.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # In a build with a GPU, layers that are not on it run on the CPU, and Vulkan and cuBLAS multiply in float32.
 os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", "1000000")
 os.environ.setdefault("GGML_VK_DISABLE_F16", "1")

@@ -12,6 +12,7 @@ from typing import Any
 from chats import ADD, ROOT, TOOLS, named, user
 from command_line import invoke
 from h2o_llama import H2OError, Llama
+from pdfs import pdf
 from servers import Server
 
 Fields = dict[str, Any]
@@ -219,6 +220,7 @@ BAD_GRAMMARS: list[tuple[Any, str | None, str]] = [
     ("root ::= root", "", "left recursion"),
     ('root ::= "x" a\na ::= b\nb ::= a', "", "left recursion"),
     ("root ::= " + "(" * 300 + '"a"' + ")" * 300, "", "more than 200 open parentheses"),
+    ("root ::= a? a\na ::= " + " | ".join(f'"{i}"' for i in range(600)), "", "can begin at 1200 places"),
     ('root ::= "' + "a" * 300_000 + '"', None, "smaller than 256 KiB"),
     ('root ::= "a\0"', "", "must not hold a zero byte"),
     ('root ::= "\ud800"', "", "text that UTF-8 can hold"),
@@ -267,7 +269,7 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
     ({"messages": [user("both")]}, SENTENCE, SENTENCE),
     *(({"temperature": given}, "temperature", "temperature") for given in (True, "1", 1e300)),
     *(({"max_tokens": given}, "max_tokens", "max_tokens") for given in (True, 1.5, 2**32 + 2, 1e30, -2)),
-    ({"max_tokens": -1}, None, "max_tokens must be an integer of at least 0"),
+    ({"max_tokens": -2}, None, "max_tokens must be an integer of at least 0"),
     *(({"stop": given}, "stop", r"\[Llama.create_chat_completion\] stop must be") for given in ("", [""], [None], 5)),
     *(({"seed": given}, "seed", "seed") for given in (True, 2**40)),
     ({"presence_penalty": "a"}, "presence_penalty", "presence_penalty"),
@@ -337,3 +339,18 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
     ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "chat_template_kwargs must be a dict"),
 ]
 """Bad fields of a chat; what the server says, unless it answers them or they are not JSON; what `Llama` says."""
+
+PAGES = ["one\ntwo", "", "three"]
+READ: dict[str, tuple[bytes, str]] = {
+    "bom.txt": (b"\xef\xbb\xbfa\r\nb\rc", "a\nb\nc"),
+    "wide.txt": ("ä\r\nb".encode("utf-16"), "ä\nb"),
+    "big-endian.csv": (b"\xfe\xff" + "ä,b".encode("utf-16-be"), "ä,b"),
+    "a.json": (b'{"a": "<p>"}', '{"a": "<p>"}'),
+    "a.html": (
+        b"<!DOCTYPE html><head><title>x</title></head><style>y</style><h1>A  &amp;\nB</h1><p>c<b>d</b></p>"
+        b"<pre>e\n  f</pre><table><tr><td>1<td>2</table><script>z</script>",
+        "A & B\ncd\ne\n  f\n1\t2",
+    ),
+    "a.pdf": (pdf(PAGES), "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n"),
+}
+"""Files, and the texts in them."""

@@ -97,6 +97,15 @@ def test_architecture(architecture: str, generator: Path, tmp_path: Path) -> Non
         path.unlink()  # all together are 0.9 GB
 
 
+HYBRID = ("falcon-h1", "granitehybrid", "jamba", "kimi-linear", "nemotron_h", "qwen35", "qwen35moe", "qwen3next")
+
+
+@pytest.mark.parametrize("architecture", [HYBRID[0], *(pytest.param(x, marks=pytest.mark.slow) for x in HYBRID[1:])])
+def test_a_stopped_step_of_some_sequences_leaves_others(architecture: str, generator: Path, tmp_path: Path) -> None:
+    for path in generate(generator, tmp_path, "-a", architecture):
+        subprocess.run([generator.with_name("test-h2o"), path], check=True)
+
+
 @pytest.mark.slow
 def test_no_architecture_is_left_out(generator: Path, tmp_path: Path) -> None:
     paths = generate(generator, tmp_path)

@@ -119,6 +119,29 @@ def test_cancelling_a_completion_ends_it(llm: Llama, stream: bool) -> None:
     assert llm.n_tokens == n_tokens + len(TOKENS)
 
 
+def test_a_task_that_is_cancelled_at_every_tick_ends_at_once(llm: Llama) -> None:
+    """So does anyio. The thread ends the call after its chunk; the event loop does not wake up until then."""
+    computing, release = threading.Event(), threading.Event()
+
+    def hold(*_: int) -> None:
+        computing.set()
+        release.wait(60)
+
+    async def run() -> int:
+        task = asyncio.create_task(llm.aeval(random_tokens(19_000), progress=hold))
+        await asyncio.to_thread(computing.wait)
+        n_ticks = 0
+        while not task.done() and n_ticks < 1000:
+            task.cancel()
+            n_ticks += 1
+            await asyncio.sleep(0)
+        release.set()
+        return n_ticks
+
+    assert asyncio.run(run()) < 10
+    assert 0 < llm.n_tokens < 19_000
+
+
 def test_errors_come_through(llm: Llama) -> None:
     def stop(*_: int) -> None:
         raise KeyError("progress")
@@ -163,6 +186,23 @@ def test_leaving_early_gives_the_text_away_in_a_thread(is_cancelled: bool, tiny_
         asyncio.run(run(llm))
     assert threads
     assert threading.main_thread() not in threads
+
+
+def test_a_stream_that_is_collected_elsewhere_writes_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    """The thread that collects it may be an event loop's."""
+    with Llama(tiny_model, n_ctx=2000, n_threads=1, h2o=None, library=Library(tmp_path)) as llm:
+        for is_elsewhere in (True, False):
+            streams = [llm.generate(random_tokens(600), seed=1)]
+            next(streams[0])
+            if is_elsewhere:
+                thread = threading.Thread(target=streams.clear)
+                thread.start()
+                thread.join()
+            streams.clear()
+            llm.reset()
+            assert llm.library is not None
+            llm.library.flush()
+            assert bool(llm.library.texts()) is not is_elsewhere
 
 
 def test_beginning_does_not_keep_the_loop_waiting(tiny_model: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import models
-from chats import CHATML, IM_END, dictate, rendered, user, write_chat_model
+from chats import CHATML, IM_END, dictate, rendered, user
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from h2o_llama import H2OError, Llama, Model, document_messages
 from h2o_llama._cli import chat
@@ -154,19 +154,6 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
         (raw, 200),
         (raw, 200),
     ]
-
-
-def test_run_finds_the_question_in_a_message_that_was_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Llama 3's and Gemma's templates do: the rest of the text is not read densely."""
-    model = write_chat_model(tmp_path / "chat.gguf", CHATML.replace("message.content", "message.content | trim"))
-    evals = record_calls(monkeypatch, State, "read")
-    (tmp_path / "a.txt").write_text("abc " * 300)
-    for question in ("Who?\n", "?" * 300 + "Who? "):
-        command = ["run", str(model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1"]
-        succeeded(invoke(*command, *FAST))
-    short, long = (call["dense_tail"] for call in evals)
-    assert short == 128
-    assert 300 < long < 330
 
 
 @pytest.mark.parametrize(("options", "is_token"), [([], False), (["--special"], True)])

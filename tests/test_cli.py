@@ -18,9 +18,8 @@ import models
 from adapters import random_adapter
 from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke, succeeded
 from compare import case
-from h2o_llama import H2OConfig, demo_model_path
+from h2o_llama import H2OConfig, H2OWarning, demo_model_path
 from h2o_llama._cli import demo, prompt
-from h2o_llama._demo.document import build_document
 from h2o_llama.config import option_names
 from spies import record_calls
 
@@ -63,7 +62,7 @@ COMMANDS = [
 
 def test_help_lists_every_command() -> None:
     text = succeeded(invoke("--help", columns=80)).stdout
-    assert re.findall(r"^  ([a-z-]+)  ", text.split("Commands:")[1], re.MULTILINE) == [*COMMANDS, "library"]
+    assert re.findall(r"^  ([a-z-]+)  ", text.split("Commands:")[1], re.MULTILINE) == [*COMMANDS, "library", "models"]
     assert "..." not in text.split("Commands:")[1]
 
 
@@ -79,7 +78,7 @@ def test_help_fits_on_a_screen(command: str) -> None:
     assert not all_names & {"--dense", "--no-h2o", "--text", "--n-predict", "--n-gpu-layers", "--temperature"}
     assert not names & {"--gpu-layers", "--rope-scale", "--mlock"}
     if command in {"chat", "ask", "run", "batch", "serve", "inspect"}:
-        assert {"--threads", "--gpu-layers", "--rope-scale", "--yarn-orig-ctx"} <= all_names
+        assert {"--threads", "--gpu-layers", "--lora", "--rope-scale", "--yarn-orig-ctx"} <= all_names
         assert re.findall(r"^  --(h2o|evict|cold-store|h2o-set) ", text, re.MULTILINE)[-1] == "h2o-set"
 
 
@@ -110,7 +109,7 @@ def test_wrong_usage_exits_with_2() -> None:
         ([*prompted, "--rope-scale", "4", "--rope-freq-scale", "1"], "say the same"),
         ([*prompted, "--rope-scale", "0"], "must be above 0"),
         (["run", "demo", "--h2o", "turbo"], "--h2o: 'turbo' is not one of auto, fast, balanced, faithful, off."),
-        ([*prompted, "--h2o", "off", "--evict"], "there is no H2O to set: leave out --evict"),
+        ([*prompted, "--h2o", "off", "--evict"], "--h2o off excludes --evict"),
         (["eval", "demo", "--h2o", "turbo"], "--h2o: 'turbo' is not one of auto, fast, balanced, faithful."),
     ]:
         with case(arguments=arguments):
@@ -303,6 +302,19 @@ def test_run_reads_the_question_densely(
     assert [call["dense_tail"] for call in evals] == [tail]
 
 
+@pytest.mark.filterwarnings("default::h2o_llama.H2OWarning")
+@pytest.mark.parametrize("command", [["run", "--raw", "--file"], ["ask"]], ids=["run", "ask"])
+def test_a_model_that_h2o_refuses_is_read_densely(
+    command: list[str], unsupported_memory_model: Path, text_file: Path
+) -> None:
+    name, *options = command
+    question = ["What?"] if name == "ask" else []
+    arguments = [name, unsupported_memory_model, *options, text_file, *question, "-n", "1", *ONE_THREAD]
+    with pytest.warns(H2OWarning, match="attention is dense"):
+        succeeded(invoke(*arguments))
+    assert_one_line_error(invoke(*arguments, "--h2o", "fast"), "H2O does not work with this model")
+
+
 YARN = {
     "rope_scaling_type": "yarn",
     "rope_freq_scale": 0.25,
@@ -340,60 +352,6 @@ def test_options_reach_the_model(
     ((of_model,), (of_llama,)) = opened
     given = of_llama | of_model | of_model.get("rope", {})
     assert {name: given.get(name) for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "info",
-        "inspect -p abc -t 1",
-        "chat -t 1",
-        "bench -t 1 --n-prompt 32 --depth= --h2o-set chunk_size=16 -r 1",
-        "eval -t 1 --n-tokens 64 --h2o-set chunk_size=16 --windows 1 --continuation 0",
-        "batch --documents . --questions asked --out out",
-        "serve",
-    ],
-    ids=lambda command: command.split()[0],
-)
-def test_every_command_opens_adapters(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each reports the error of a bad adapter."""
-    monkeypatch.chdir(tmp_path)
-    random_adapter(demo_model_path()).write(Path("bad.gguf"), kind="dora")
-    for name in ("asked", "document.txt"):
-        Path(name).write_text("abc")
-    name, *options = command.split()
-    result = invoke(name, "demo", *options, "--lora", "bad.gguf")
-    assert result.exit_code == 1
-    assert "adapter.type to be 'lora', but got: dora" in result.stderr
-
-
-def test_run_finds_what_only_a_dense_tail_can_find(tmp_path: Path) -> None:
-    """The key is in the first chunk; a memory set of sinks and the last 16 tokens before a chunk does not have it.
-
-    What the text itself finds is another matter: the question repeats the key.
-    """
-    document = build_document(2500, [0.02])
-    (needle,) = document.needles
-    (tmp_path / "document").write_bytes(document.text)
-    command = ["run", "demo", "--file", str(tmp_path / "document"), "--prompt", needle.question.decode(), "-n", "4"]
-    command += [
-        "--raw",
-        "--temp",
-        "0",
-        *h2o_set(chunk_size=256, local_window=16, heavy_budget=0),
-        "--no-library",
-        *ONE_THREAD,
-    ]
-    assert invoke(*command, *h2o_set(lookup_budget=0)).stdout == f"{needle.value}\n"
-    assert invoke(*command, *h2o_set(lookup_budget=0), "--dense-tail", "0").stdout != f"{needle.value}\n"
-    assert invoke(*command, "--dense-tail", "0").stdout == f"{needle.value}\n"
-
-
-def test_the_same_seed_says_the_same() -> None:
-    prompt = ["run", "demo", "--prompt", TEXT, "-n", "24", "--temp", "1.5", *ONE_THREAD, "--seed"]
-    first = invoke(*prompt, "7").stdout
-    assert invoke(*prompt, "7").stdout == first
-    assert invoke(*prompt, "8").stdout != first
 
 
 # --- inspect

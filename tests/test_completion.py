@@ -124,7 +124,7 @@ def test_completion(llm: Llama) -> None:
     answer = llm("Hello", max_tokens=8, temperature=0)
     assert answer["object"] == "text_completion"
     assert answer["id"].startswith("cmpl-")
-    assert answer["model"] == llm.model_path
+    assert answer["model"] == Path(llm.model_path).stem
     counts = {"prompt_tokens": 5, "completion_tokens": 8, "total_tokens": 13}
     assert answer["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
     choice = answer["choices"][0]

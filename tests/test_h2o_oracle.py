@@ -355,6 +355,17 @@ def test_layers_that_are_not_set_keep_the_scorers_choice(tiny_model: Path) -> No
         assert len(llm.kv.history) == 2
 
 
+def test_sinks_that_a_set_lacks_keep_their_scores(tiny_model: Path) -> None:
+    tokens = random_tokens(3 * S)
+    with open_llama(tiny_model, SMALL.but(sink_tokens=2)) as llm:
+        llm.eval(tokens[:S])
+        before = llm.kv.scores(0)[:, :2]
+        n = len(llm.kv.memory_indices(0)[0])
+        llm.kv.set_memory_indices(0, np.tile(np.arange(S - n, S), (len(before), 1)))
+        llm.eval(tokens[S:])
+        assert (llm.kv.scores(0)[:, :2] >= before).all()
+
+
 def test_a_call_that_is_undone_keeps_them(tiny_model: Path) -> None:
     with open_llama(tiny_model, SMALL) as llm:
         llm.eval(random_tokens(S))

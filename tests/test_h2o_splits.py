@@ -236,6 +236,16 @@ def test_p3_index_generated_tokens_are_as_those_of_a_prompt(one_layer_model: Pat
         assert_most_logits_close(got, expected[48:], SELF_LOGITS_F32)
 
 
+def test_p3_index_steps_end_with_a_tile(tiny_model: Path) -> None:
+    """However many tokens are computed at once: a tile's queries choose together."""
+    config, tokens = INDEX.but(chunk_size=64, tile=16), random_tokens(250)
+    with open_llama(tiny_model, config) as llm:
+        (expected,) = eval_calls(llm, [tokens])
+        for n_batch, n_ubatch in ((1024, 44), (100, 30)):
+            with case(n_batch=n_batch), open_llama(tiny_model, config, n_batch=n_batch, n_ubatch=n_ubatch) as other:
+                assert_same_to_rounding(other, eval_calls(other, [tokens])[0], llm, expected)
+
+
 def test_the_last_chunk_may_have_less_room_in_an_index(tiny_model: Path) -> None:
     """Graphs are reserved for the end of the text, where a dense layer reads all there is: not what would be behind."""
     config = INDEX.but(chunk_size=160, dense_layers=(1,))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +21,10 @@ from cases import SMALL, Case
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import H2OWarning, Library, Llama, Snapshot
-from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
+from h2o_llama import H2OError, H2OWarning, Library, Llama, Snapshot, demo_model_path
+from h2o_llama.errors import DamagedFileError, OutOfMemoryError
+from h2o_llama.library._index import Index, Stored
+from h2o_llama.library._library import _SECTIONS, LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
 from h2o_llama.sequence import _snapshot_file
 from inputs import ModelByName, random_tokens
 from llamas import open_llama, view
@@ -58,7 +64,21 @@ def read(
 
 
 def files_of(library: Library) -> list[Path]:
-    return [path for path in library.folder.rglob("*") if path.is_file() and path.name != "lock"]
+    """Its blocks."""
+    return [path for path in (library.folder / "blocks").rglob("*") if path.is_file()]
+
+
+def stored_in(library: Library) -> list[Stored]:
+    library.flush()
+    with library._index.reading() as connection:
+        return library._index.texts(connection)[0]
+
+
+def change(library: Library, command: str, *values: Any) -> None:
+    """A change to the index by somebody else."""
+    with sqlite3.connect(library._index.path) as connection:
+        connection.execute(command, values)
+    connection.close()
 
 
 # --- texts that are found
@@ -131,7 +151,7 @@ def test_without_heavy_hitters_it_goes_on_where_two_texts_part(
     first = [*DOCUMENT, *question(1)]
     n_taken = goes_on(tiny_model, library, config, first, [*first[:n], *question(2, 70)], keep_history=False)
     assert n_taken == (n // step * step if n >= LEAST_NEW else 0)
-    assert ((step, len(first)),) in [text.contents.points for text in library._texts.read()[0]]
+    assert ((step, len(first)),) in [text.contents.points for text in stored_in(library)]
 
 
 def test_models_with_other_memory(unsupported_memory_model: Path, library: Library, tmp_path: Path) -> None:
@@ -203,7 +223,7 @@ def test_a_text_that_is_removed_while_it_is_taken(
 
     monkeypatch.setattr(Library, "load", removed_at_first)
     assert read(tiny_model, library, [*DOCUMENT, *random_tokens(100, seed=1), 1]) > 0
-    assert len({text.text.path for text in found}) == 2
+    assert len({text.text.id for text in found}) == 2
 
 
 # --- texts that are kept
@@ -218,14 +238,14 @@ def test_other_models_settings_and_types_do_not_mix(tiny_model: Path, one_layer_
     assert read(one_layer_model, library, DOCUMENT) == 0
 
 
-def test_what_is_gone_is_forgotten(tiny_model: Path, library: Library) -> None:
-    """Every turn of a chat is a text that takes the place of the one before, in the memory of a librarian, too."""
-    other = Library(library.folder)
-    for n in range(1, 6):
-        read(tiny_model, library, [*DOCUMENT, *question(1, 70 * n)])
-        library.flush()
-        assert len(other.texts()) == len(other._texts._known)
-    assert len(other._texts._known) < 5
+def test_a_conversation_is_one_text_beside_its_document(tiny_model: Path, library: Library) -> None:
+    """And a smaller context finds the document."""
+    read(tiny_model, library, DOCUMENT)
+    for turn in range(1, 7):
+        assert read(tiny_model, library, [*DOCUMENT, *question(1, 70 * turn)]) >= N
+    library.flush()
+    assert [text.n_tokens for text in library.texts()] == [N + 420, N]
+    assert read(tiny_model, library, [*DOCUMENT, *question(2)], n_ctx=N + 20) == N
 
 
 def test_others_cannot_look_into_a_folder_that_was_there(tiny_model: Path, tmp_path: Path) -> None:
@@ -236,8 +256,9 @@ def test_others_cannot_look_into_a_folder_that_was_there(tiny_model: Path, tmp_p
     read(tiny_model, library, DOCUMENT)
     library.flush()
     private = {tmp_path / "texts", tmp_path / "blocks"}
-    assert files_of(library)
-    assert all({*path.parents} & private for path in files_of(library))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert all({*path.parents} & private for path in files)
     assert all(path.stat().st_mode & 0o077 == 0 for path in private)
     assert tmp_path.stat().st_mode & 0o777 == 0o755  # it may hold something else
 
@@ -262,7 +283,7 @@ def test_what_texts_share_is_stored_once(tiny_model: Path, library: Library, nam
     for seed in range(10):
         assert read(tiny_model, library, [*document, *question(seed, 70)], config) == len(document)
     library.flush()
-    assert len(library.texts()) == 11 - (name in ("sum", "key_index", "dense"))  # the document itself is in all of them
+    assert len(library.texts()) == 11
     again = {path for path in files_of(library) if path.parent.parent.name == "blocks"}
     assert len(blocks - again) <= 2  # the block without rows, and the document's end, which is now a mark
     per_text = (library.n_bytes - one) / 10
@@ -276,9 +297,8 @@ def test_least_recently_used_texts_go_first(tiny_model: Path, tmp_path: Path) ->
     library = Library(tmp_path / "library", limit_bytes=int(3.6 * measured.n_bytes))
     for age, tokens in enumerate(texts[:3]):
         read(tiny_model, library, tokens, name=str(age))
-        for path in (library.folder / "texts").rglob("*"):
-            if path.is_file() and path.stat().st_mtime > 1e9:
-                os.utime(path, (age + 1, age + 1))
+        library.flush()
+        change(library, "UPDATE texts SET used = ? WHERE used > 1e9", age + 1)
     assert read(tiny_model, library, texts[0]) == N  # now it is the last used
     read(tiny_model, library, texts[3], name="3")
     assert [text.name for text in library.texts()] == ["3", "0", "2"]
@@ -356,42 +376,128 @@ def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> Non
     block.parent.mkdir(exist_ok=True)
     about = {"kind": "block", "sha256": block.name}
     _snapshot_file.write(block, about, {"content": _snapshot_file.Section(b"other", 1)})
-    text = next(path for path in (library.folder / "texts").rglob("*") if path.is_file())
-    flip(text)
+    text = library.texts()[0].id
+    change(library, "UPDATE texts SET tokens = zeroblob(length(tokens)) WHERE id = ?", text)
     before = files_of(library)
     small = Library(library.folder, limit_bytes=1)
     lines = small.verify()
     assert len(lines) == 2
     assert any("its content is not what its name says" in line for line in lines)
-    assert any(str(text) in line for line in lines)
+    assert any(text in line for line in lines)
     assert files_of(library) == before  # nothing is removed unasked
     assert small.verify(repair=True) == lines
-    assert not {block, text} & {*files_of(library)}
+    assert block not in files_of(library)
     assert library.verify() == []
     assert len(library.texts()) == 1
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name not in ("gone", "of another version")])
+@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
+def test_a_damaged_index(tiny_model: Path, library: Library, damage: str) -> None:
+    """A text that is found is right. The next text begins a new index."""
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    path = library._index.path
+    path.write_bytes(DAMAGES[damage](path.read_bytes(), b"another file" * 1000))
+    assert read(tiny_model, Library(library.folder), DOCUMENT) in (0, N)
+    assert read(tiny_model, Library(library.folder), DOCUMENT) == N
+
+
+def test_an_index_of_a_later_version_is_refused(tiny_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    change(library, "PRAGMA user_version = 99")
+    with pytest.raises(H2OError, match=r"of format 99, this h2o-llama reads format 2: update h2o-llama"):
+        library.texts()
+    with pytest.warns(H2OWarning, match="of format 99"):
+        assert read(tiny_model, library, DOCUMENT) == 0
+    change(library, "PRAGMA user_version = 2")
+    assert read(tiny_model, library, DOCUMENT) == N
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(24, "Too many open files"), OutOfMemoryError("no memory")])
+def test_a_failure_that_is_not_the_texts_removes_nothing(
+    tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+
+    def fails(self: Library, found: Found) -> Snapshot:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Library, "load", fails)
+        with pytest.warns(H2OWarning, match="the text is read again"):
+            assert read(tiny_model, library, DOCUMENT) == 0
+    assert read(tiny_model, library, DOCUMENT) == N
+
+
+def test_a_library_that_can_only_be_read(tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only disk, also where a writer was killed and its log is there."""
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    connect = Index._connect
+
+    def refuses(self: Index, path: Path, mode: str, seconds: float) -> sqlite3.Connection:
+        if mode == "mode=rw":
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(self, path, mode, seconds)
+
+    monkeypatch.setattr(Index, "_connect", refuses)
+    assert read(tiny_model, library, DOCUMENT) == N
+    with pytest.warns(H2OWarning, match="cannot be written .*: this text is not kept"):
+        assert read(tiny_model, library, [*DOCUMENT, *question(1, 70)]) == N
+    assert len(library.texts()) == 1
+
+
+_WRITER = """
+import sys
+from h2o_llama import Library, Llama
+from inputs import random_tokens
+with Llama(sys.argv[1], n_ctx=1024, n_threads=1, library=sys.argv[2]) as llm:
+    for seed in range(int(sys.argv[3]), 1000):
+        llm.reset()
+        llm.eval(random_tokens(400, seed=seed))
+        llm._state.engine.library.flush()
+        print(seed, flush=True)
+"""
+
+
+def test_two_writers_that_are_killed(tiny_model: Path, library: Library) -> None:
+    """Every text that they have announced is there, and right."""
+    random = np.random.default_rng(1)
+    for round in range(4):
+        command = [sys.executable, "-c", _WRITER, str(tiny_model), str(library.folder)]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        writers = [
+            subprocess.Popen([*command, str(first)], stdout=subprocess.PIPE, text=True, env=environment)
+            for first in (100 * round, 100 * round + 50)
+        ]
+        said = list[int]()
+        for writer in writers:
+            assert writer.stdout is not None
+            said += [int(writer.stdout.readline())]
+        time.sleep(random.uniform(0, 0.3))
+        for writer in writers:
+            writer.kill()
+            said += [int(line) for line in writer.communicate()[0].splitlines()]
+        assert library.verify() == []
+        kept = {tuple(text.contents.tokens.tolist()) for text in stored_in(library)}
+        assert all(tuple(random_tokens(400, seed=seed)) in kept for seed in said)
+    assert library.verify(repair=True) == []
+    assert {path.name for path in files_of(library)} == {
+        block for text in stored_in(library) for block in text.contents.blocks
+    }
 
 
 @pytest.mark.parametrize("limit", [3000, 30_000])
 def test_a_full_disk_keeps_nothing(tiny_model: Path, library: Library, limit: int) -> None:
     """The answer is the same; no block is left alone."""
-    with pytest.warns(H2OWarning, match=r"cannot be written .*: this text is not kept"), file_size_limit(limit):
+    with pytest.warns(H2OWarning, match=r"cannot be written.*: this text is not kept"), file_size_limit(limit):
         assert read(tiny_model, library, DOCUMENT) == 0
     assert files_of(library) == []
     assert read(tiny_model, library, DOCUMENT) == 0
     assert read(tiny_model, library, DOCUMENT) == N
-
-
-def test_a_text_under_the_name_of_another_is_not_given(tiny_model: Path, library: Library) -> None:
-    """As if names, which are hashes, were the same: tokens are compared."""
-    read(tiny_model, library, DOCUMENT)
-    library.flush()
-    mine = next(path for path in (library.folder / "texts").rglob("*") if path.is_file())
-    theirs = random_tokens(N, seed=5)
-    read(tiny_model, library, theirs)
-    library.flush()
-    other = next(path for path in (library.folder / "texts").rglob("*") if path.is_file() and path != mine)
-    other.write_bytes(mine.read_bytes())
-    assert read(tiny_model, Library(library.folder), theirs) == 0
 
 
 # --- the command line
@@ -413,6 +519,46 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert succeeded(invoke("library", "rm", "--all")).stdout == "1 text removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
+
+
+def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: Library, tmp_path: Path) -> None:
+    """It is found in another library, by its model alone. What is damaged or of another version is refused."""
+    read(tiny_model, library, DOCUMENT, name="one")
+    file, other = tmp_path / "one.text", Library(tmp_path / "other")
+    library.export_text("one", file)
+    assert (other.import_text(file).id, len(other.texts())) == (library.texts()[0].id, 1)
+    assert other.import_text(file).n_tokens == N
+    assert read(one_layer_model, other, DOCUMENT) == 0
+    assert read(tiny_model, other, DOCUMENT) == N
+    assert other.verify() == []
+    content = file.read_bytes()
+    for damage in ("cut", "flipped", "empty", "another's"):
+        file.write_bytes(DAMAGES[damage](content, b"another file"))
+        with pytest.raises(DamagedFileError):
+            Library(tmp_path / "third").import_text(file)
+    file.write_bytes(content)
+    about, sections = _snapshot_file.read(file, _SECTIONS)
+    again = {name: _snapshot_file.Section(part, 1) for name, part in zip(_SECTIONS, sections, strict=True)}
+    _snapshot_file.write(file, about | {"format": 99}, again)
+    with pytest.raises(ValueError, match="is of format 99"):
+        Library(tmp_path / "third").import_text(file)
+    assert Library(tmp_path / "third").texts() == []
+
+
+def test_a_text_of_an_earlier_version(library: Library) -> None:
+    """A file that was written once: each version reads it, or refuses it by the number of its format."""
+    try:
+        library.import_text(Path(__file__).with_name("golden.text"))
+    except ValueError as error:
+        assert re.search(r"is of format \d+ and another llama.cpp, expected format", str(error))  # noqa: PT017
+        return
+    (text,) = stored_in(library)
+    with open_llama(demo_model_path(), CONFIG) as llm:
+        llm.eval(list(range(1, 17)))
+        expected = llm.logits
+        llm.restore(library.load(Found(text, 16)))
+        assert llm.tokens.tolist() == list(range(1, 17))
+        np.testing.assert_allclose(llm.logits, expected, atol=1e-2)
 
 
 def add_texts(model: Path, library: Library, *names: str) -> list[str]:

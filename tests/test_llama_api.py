@@ -29,6 +29,7 @@ from h2o_llama import (
     UnsupportedModelError,
     _core,
 )
+from h2o_llama._cli.serve import _cache_ram
 from h2o_llama._internal import machine
 from inputs import ModelByName, Opened, random_tokens
 
@@ -72,6 +73,7 @@ def test_a_model_that_h2o_cannot_work_with_is_dense(unsupported_memory_model: Pa
         assert len(warned) == 1
         assert warned[0].filename == __file__
         assert llm.h2o is None
+        assert llm.model._matmul_kernels == "upstream"  # also the layout of the weights
         llm.eval([1, 2, 3])
     with pytest.raises(UnsupportedModelError, match="H2O does not work with this model"):
         Llama(unsupported_memory_model, n_ctx=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8))
@@ -120,14 +122,35 @@ for h2o in (None, H2OConfig()):
 def test_threads_are_no_more_than_a_container_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], n: int
 ) -> None:
+    _use_cgroups(tmp_path, monkeypatch, files)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert machine.available_cpus() == n
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"service/memory.max": "max", "memory.max": str(900 << 20)},
+        {"own": "5:memory:/a/b", "memory/a/memory.limit_in_bytes": str(900 << 20)},
+    ],
+)
+def test_a_server_caches_in_a_quarter_of_what_a_container_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
+    _use_cgroups(tmp_path, monkeypatch, files | {"memory/a/b/memory.limit_in_bytes": "9223372036854771712"})
+    assert machine.physical_memory() == 900 << 20
+    assert _cache_ram() == ["--cache-ram", 225]
+    monkeypatch.setenv("LLAMA_ARG_CACHE_RAM", "1000")
+    assert _cache_ram() == []
+
+
+def _use_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     periods = {name.replace("quota", "period"): "100000" for name in files if "quota" in name}
     for name, content in ({"own": "0::/service"} | files | periods).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content + "\n")
     monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
     monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    assert machine.available_cpus() == n
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,7 +136,28 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
     assert set(re.findall(r"\b([a-z_]+)=", text)) <= known
 
 
-def _parameters(function: object) -> tuple[str, ...]:
-    code = function.__code__  # type: ignore[attr-defined]
-    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return names
+def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def test_arguments_and_names_of_llama_cpp_python(tiny_model: Path) -> None:
+    """They work, or an error says what to do here."""
+    arguments: dict[str, Any] = {"embedding": True, "logits_all": True, "offload_kqv": True, "vocab_only": False}
+    arguments |= {"flash_attn": True, "type_k": 8, "type_v": 1, "chat_format": "chatml"}
+    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None, **arguments) as llm:
+        assert llm.chat_template == "chatml"
+        llm.eval(PROMPT)
+        held: Any = llm
+        state = held.save_state()
+        assert llm("a", max_tokens=-1, suffix=None, tfs_z=1.0)["usage"]["completion_tokens"] > 0  # type: ignore[call-overload]
+        held.load_state(state)
+        assert held.input_ids.tolist() == held.eval_tokens.tolist() == PROMPT
+        for name in ("scores", "eval_logits", "sample", "set_cache", "set_seed", "tokenizer"):
+            with pytest.raises(AttributeError, match=f"{name}': (use|pass) "):
+                getattr(llm, name)
+        for call, name in ((held, "suffix"), (held.create_chat_completion, "functions"), (held.generate, "tfs_z")):
+            with pytest.raises(TypeError, match=f"no argument '{name}': "):
+                call([], **{name: "x"})
+    for name in ("offload_kqv", "vocab_only", "chat_handler", "draft_model"):
+        with pytest.raises(TypeError, match=f"no argument '{name}': "):
+            Llama(tiny_model, **{name: 0})

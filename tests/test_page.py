@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from chats import THINKERS, upstream_template
 from command_line import h2o_set
+from doors import READ
+from gguf_mutation import STRING, mutated, pack_string
+from h2o_llama import demo_model_path
 from h2o_llama.documents import ABOUT_A_DOCUMENT
 from pdfs import CHINESE, ENCRYPTED, pdf
 from servers import Server, ServerOf, serving
@@ -31,7 +36,7 @@ const original = window.fetch;
 window.maxTokens = 8;
 window.asked = [];
 window.fetch = (path, options) => {
-    const chosen = {max_tokens: window.maxTokens, temperature: 0};
+    const chosen = {max_tokens: window.maxTokens, temperature: 0, grammar: window.grammar};
     const body = path === "v1/chat/completions" ? {...JSON.parse(options.body), ...chosen} : null;
     if (body) window.asked.push(body.messages);
     return original(path, body ? {...options, body: JSON.stringify(body)} : options);
@@ -173,6 +178,28 @@ def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path)
     element(page, "look").click()
     wait(page, lambda: text_of(page, "kept-text").startswith("The server has read another text since."))
     assert not element(page, "tokens").is_displayed()
+
+
+def test_thoughts_are_folded(browser: Any, server_of: ServerOf, tmp_path: Path) -> None:
+    """An answer that is cut off says so, and is kept where there is nothing but thoughts."""
+    model = mutated(
+        demo_model_path(),
+        tmp_path / "model.gguf",
+        lambda file: file.set("tokenizer.chat_template", STRING, pack_string(upstream_template("Qwen3").encode())),
+    )
+    page = open_page(browser, server_of(model, *OPTIONS))
+    texts: dict[str, tuple[int, str, str]] = {
+        THINKERS["Qwen3"].format("Hm, hm.", "Four."): (99, "Four.", "per second."),
+        THINKERS["Qwen3"].format("Hm, hm.", "Four. " * 9): (14, "Four. ", "The answer was cut off."),
+        "<think>\nHm, hm.": (99, "", "There are only thoughts, no answer."),
+    }
+    for n, (text, (max_tokens, answer, end)) in enumerate(texts.items(), 1):
+        page.execute_script(f"window.grammar = 'root ::= ' + {json.dumps(json.dumps(text))}; maxTokens = {max_tokens}")
+        assert get_answers(page, "2 + 2?", n)[-1].endswith(end)
+        assert said(page) == answer
+        thoughts = "return document.querySelector('.turn:last-child .thoughts > div').textContent.trim()"
+        assert page.execute_script(thoughts) == "Hm, hm."
+        assert texts_of(page, ".turn:last-child .thoughts")[0].strip() == "Thoughts"
 
 
 def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> None:
@@ -329,6 +356,15 @@ def test_pdf(page: Any) -> None:
         "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n",
         "[page 1]\n\n中文\n",
     ]
+
+
+def test_files_are_read_as_by_commands(page: Any) -> None:
+    drop(page, **{name.replace(".", "_"): content for name, (content, _) in READ.items()})
+    wait(page, lambda: text_of(page, "size").endswith(f"in {len(READ)} documents"))
+    get_answers(page, "What?", 1)
+    content = asked(page)[0][0]["content"].removeprefix(ABOUT_A_DOCUMENT)
+    found = re.split(r"\n\nThat was .*\. This is .*:\n\n", content)
+    assert sorted(found) == sorted(text for _, text in READ.values())
 
 
 def test_files_that_cannot_be_read(page: Any, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_tokens_have_the_probabilities_of_the_reference(llm: Llama, rng: Any, op
     counts = np.zeros(models.N_VOCAB)
     for _ in range(n):
         sampler.accept(np.array(PAST, np.int32))
-        counts[sampler._core.sample(logits)] += 1
+        counts[sampler._core.sample(logits, True)] += 1
     assert not counts[expected == 0].any()
     # Five standard deviations of a binomial, or of Poisson's law for rare tokens.
     bound = 5 * np.sqrt(np.maximum(n * expected * (1 - expected), 1))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPConnection
 from itertools import pairwise
@@ -159,6 +161,24 @@ def test_saved_slots_outlive_a_server_that_is_killed(start: Start, slots: Path, 
     assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
 
 
+@pytest.mark.parametrize("options", [[], ["--h2o", "off"]])
+def test_an_answer_does_not_depend_on_another_slot(start: Start, options: list[str]) -> None:
+    server = start(options)
+
+    def ask() -> Any:
+        answer = server.complete(OTHER, id_slot=0, cache_prompt=False, n_probs=1)
+        return np.array([[token["id"], token["logprob"]] for token in answer["completion_probabilities"]])
+
+    alone = ask()
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(server.complete, DOCUMENT, 1000, id_slot=1, ignore_eos=True)
+        while not server.get("/slots")[1].get("next_token", [{"n_decoded": 0}])[0]["n_decoded"]:
+            time.sleep(0.01)
+        busy = ask()
+        assert not other.done()
+    np.testing.assert_allclose(busy, alone, atol=1e-3)  # generated tokens of two slots share a step, which rounds
+
+
 @pytest.fixture
 def endless(server_of: ServerOf) -> Server:
     """A server whose one slot is never full."""
@@ -196,7 +216,8 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
 def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
     """Send a request for which nobody waits when the connection is closed."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "X-Conversation-Id": "x"}
+    connection.request("POST", "/completion", json.dumps(body), headers)
     return connection
 
 
@@ -215,8 +236,9 @@ def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
             assert time.monotonic() < deadline, name
             time.sleep(0.02)
 
-    first = leave(endless, for_ever)
+    first = leave(endless, for_ever | {"stream": True})
     wait_for("requests_processing", 1)
+    assert endless.request("GET", "/v1/stream?conv_id=x")[0] == 404  # nobody else reads the answer
     second = leave(endless, for_ever)
     wait_for("requests_deferred", 1)
     second.close()
@@ -224,6 +246,18 @@ def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
     assert n("requests_processing") == 1
     first.close()
     endless.wait_until_idle()
+
+
+def test_a_connection_stays_open_after_a_stream(endless: Server) -> None:
+    """Unless the server says that it will not: then a client connects again by itself."""
+    connection = HTTPConnection("127.0.0.1", endless.port, timeout=60)
+    for i in range(160):
+        body = json.dumps({"prompt": "a", "n_predict": 1, "stream": i % 2 == 0})
+        connection.request("POST", "/completion", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        response.read()
+    connection.close()
 
 
 def last_extra_keys(llm: Llama, layer: int) -> list[list[int]] | None:
@@ -405,7 +439,7 @@ def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, mon
     """Neither two API keys, which no program sees among the arguments, nor two values of cache_salt with one key."""
     monkeypatch.delenv("LLAMA_API_KEY", raising=False)
     (file := tmp_path / "keys").write_text("# of a friend\nsecret2\n")
-    sizes = [*h2o_set(chunk_size=S), "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *h2o]
+    sizes = [*(h2o or h2o_set(chunk_size=S)), "--n-ctx", "2048", "--threads", "1", "--parallel", "2"]
     options = ["--api-key", "secret1", "--slot-save-path", tmp_path, "--", "--api-key-file", file]
     owners = [
         ({"Authorization": "Bearer secret1"}, ""),
@@ -490,7 +524,8 @@ def pages(port: int) -> Iterator[tuple[dict[str, str], Sequence[str]]]:
     # its own pages, by any name of this machine; behind a proxy that changes `Host` the browser says so
     for name in ("localhost", "LocalHost:1", f"127.0.0.1:{port}", "[::1]:8080"):
         yield {"Host": name, "Origin": f"http://{name}"}, ALL
-    yield {"Host": "localhost"}, ALL
+    for name in ("localhost", socket.gethostname(), "192.168.1.2:80", "[fe80::1]"):
+        yield {"Host": name}, ALL
     yield {"Origin": "https://chat.example", "Sec-Fetch-Site": "same-origin"}, ALL
     # a browser takes the pages of a name that was pointed here for the server's own (DNS rebinding)
     for name in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example"):

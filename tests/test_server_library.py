@@ -335,3 +335,7 @@ def test_the_list_and_what_is_removed(serve: Any, library: Library, monkeypatch:
         assert texts(server) == [last]
     with serve() as server:
         assert n_known(server.complete(DOCUMENT)) == 0
+        wait_for(lambda: len(texts(server)) == 2)
+        server.request("DELETE", f"/h2o/library/{texts(server)[0]['id']}")
+        assert n_known(server.complete(DOCUMENT)) > 0, "the slot has it"
+        wait_for(lambda: len(texts(server)) == 2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -203,9 +205,17 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut-at-the-end": (lambda data: data[:-1], "in the middle"),
     "longer": (lambda data: data + b"\0", "it continues after its end"),
     "huge-header": (lambda data: data[:12] + b"\xff" * 4 + data[16:], "its header is said to have 4294967295"),
+    "bomb": (lambda data: claiming(data, 3 << 30), "bytes are said to become 3,2"),
     "bit-in-the-header": (lambda data: flipped(data, 200), "the checksum of its header is wrong"),
     "bit-at-the-end": (lambda data: flipped(data, len(data) - 1), "the checksum of section 'state' is wrong"),
 }
+
+
+def claiming(data: bytes, n_bytes: int) -> bytes:
+    """With a header that says that the state has n_bytes."""
+    n = int.from_bytes(data[12:16], "little")
+    header = re.sub(rb'("state": {"bytes": )\d+', rb"\g<1>%d" % n_bytes, data[20 : 20 + n])
+    return data[:12] + struct.pack("<II", len(header), zlib.crc32(header)) + header + data[20 + n :]
 
 
 def flipped(data: bytes, i: int) -> bytes:

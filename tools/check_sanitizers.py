@@ -1,8 +1,8 @@
 """The core under AddressSanitizer and UndefinedBehaviorSanitizer: python tools/check_sanitizers.py [states [seed]]
 
-Builds the libraries and tests/c_api so, in build/sanitizers, without OpenMP and code for this very CPU,
-and runs them: input that must be refused, and damaged states (1,500). Then the CUDA kernels in
-software, with the package that is installed. Needs pybind11, and GCC or Clang; for the kernels, GCC.
+Builds the libraries and tests/c_api so, in build/sanitizers, without code for this very CPU, and runs them: input
+that must be refused, and damaged states (1,500). Then the CUDA kernels in software, with the package that is
+installed. Needs pybind11, and GCC or Clang; for the kernels, GCC.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ def main() -> None:
         f"-DCMAKE_C_FLAGS_RELEASE={FLAGS}",
         f"-DCMAKE_CXX_FLAGS_RELEASE={FLAGS}",
         "-DGGML_NATIVE=OFF",
-        "-DGGML_OPENMP=OFF",
         "-DH2O_LLAMA_BUILD_BACKEND_TESTS=ON",
         *without_others_kernels(),
     ]

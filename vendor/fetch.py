@@ -32,12 +32,15 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = ".h2o-stamp"
 
-# What CMake reads or compiles. Models, docs, tests, the web UI and backends that need another vendor's SDK stay behind.
+# What CMake reads or compiles, and templates for tests. Models, docs, other tests, the web UI and backends that need
+# another vendor's SDK stay behind.
 _KEEP = re.compile(
     r"""CMakeLists\.txt | LICENSE | scripts/ui-assets\.cmake | tests/test-(backend-ops | llama-archs)\.cpp
       | (cmake | common | include | licenses | src | vendor) / .+
       | ggml/CMakeLists\.txt | ggml/(cmake | include)/.+
       | ggml/src/([^/]+ | ggml-(blas | cpu | cuda | hip | metal | musa | rpc | vulkan)/.+)
+      | models/templates/(Qwen-Qwen3-0\.6B | deepseek-ai-DeepSeek-R1-Distill-Qwen-32B | openai-gpt-oss-120b
+        | ibm-granite-granite-3\.3-2B-Instruct)\.jinja
       | tools/CMakeLists\.txt | tools/ui/(CMakeLists\.txt | [^/]+\.in)
       | tools/(?!ui/)[^/]+/(.+/)?[^/]+\.(cpp | h | hpp | txt)""",
     re.VERBOSE,

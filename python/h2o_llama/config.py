@@ -46,7 +46,7 @@ class _FollowingStr(str):
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class H2OConfig:
     """What the memory sets hold and how a prompt is computed.
 
@@ -54,7 +54,8 @@ class H2OConfig:
     of M = `sink_tokens` + `local_window` + `heavy_budget` tokens before it, chosen per layer and KV head.
 
     Omitted values follow from the given ones: sizes depend on the chunk's, the defaults below are for chunks of 1,024
-    tokens and more.
+    tokens and more. Two configurations are equal if the same values were given, so they stay equal under
+    `dataclasses.replace`. `repr` shows these values.
 
     Parameters
     ----------
@@ -152,6 +153,8 @@ class H2OConfig:
     (512, 'memory')
     >>> H2OConfig(preset="fast").lookup_budget, H2OConfig(chunk_size=256).local_window
     (512, 15)
+    >>> H2OConfig(chunk_size=256, research={"tile": 16})
+    H2OConfig(chunk_size=256, research={'tile': 16})
     """
 
     local_window: int = _FOLLOWS
@@ -198,6 +201,19 @@ class H2OConfig:
             _core.check_h2o(self.as_text())
         except ValueError as error:
             raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None
+
+    def _given(self) -> dict[str, Any]:
+        """The values that are not defaults and do not follow from others, as arguments."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if self.was_given(each.name)}
+        given = {each.name: values[each.name] for each in fields(self) if values.get(each.name) != each.default}
+        research = {name: given.pop(name) for name in _research_names() if name in given}
+        return {**given, "research": research} if research else given
+
+    def __eq__(self, other: object) -> bool:
+        return self._given() == other._given() if isinstance(other, H2OConfig) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"H2OConfig({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> H2OConfig:

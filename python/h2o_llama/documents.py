@@ -42,13 +42,13 @@ SUFFIXES = frozenset(
 def read_document(source: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
     """The text of a file, as all commands read it.
 
-    Text of any kind (Markdown, CSV, JSON, source code) stays as it is; of HTML its tags go. A PDF is the text of its
+    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
     pages, each after a line "[page N]". Lines end with "\\n".
 
     Parameters
     ----------
     source : str, os.PathLike or bytes
-        The path of a file, or what is in one: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
+        The path of a file, or its bytes: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
     name : str, optional
         What errors call it; by default its path.
 
@@ -89,7 +89,7 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
 def document_messages(text: str, question: str | None = None) -> list[dict[str, str]]:
     """A chat about a document, in the form that all commands use.
 
-    Whoever asks in this form, through OpenAI's interface as well, continues what another one has read.
+    Programs that ask in this form, through OpenAI's interface as well, share the texts in a library.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _text_of_pdf(content: bytes, name: str) -> str:
 
 
 class _Html(HTMLParser):
-    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "head"))
+    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "title"))
     _INLINE = frozenset(
         [
             *("a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "dfn", "em", "i", "kbd", "mark", "q", "s"),
@@ -155,29 +155,35 @@ class _Html(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: list[str] = []
+        self.parts = [""]
         self._n_hidden = self._n_pre = 0
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self._n_hidden += tag in self._HIDDEN
         self._n_pre += tag == "pre"
         if tag not in self._INLINE:
-            self.parts.append("\t" if tag in ("td", "th") else "\n")
+            self._add("\t" if tag in ("td", "th") else "\n")
 
     def handle_endtag(self, tag: str) -> None:
         self._n_hidden -= tag in self._HIDDEN and self._n_hidden > 0
         self._n_pre -= tag == "pre" and self._n_pre > 0
         if tag not in self._INLINE | {"td", "th"}:
-            self.parts.append("\n")
+            self._add("\n")
 
     def handle_data(self, data: str) -> None:
-        if not self._n_hidden:
-            self.parts.append(data if self._n_pre else re.sub(r"\s+", " ", data))
+        if self._n_pre and not self._n_hidden:
+            self.parts.append(data)
+        elif not self._n_hidden:
+            self._add(re.sub(r"\s+", " ", data))
+
+    def _add(self, text: str) -> None:
+        """Between blocks there is one line end, and no line begins with white space: as page/app/html.js has it."""
+        text = text.lstrip() if self.parts[-1].endswith("\n") else text
+        self.parts += [text] if text else []
 
 
 def _text_of_html(source: str) -> str:
     parser = _Html()
     parser.feed(source)
     parser.close()
-    lines = "".join(parser.parts).splitlines()
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip().strip(" ") for line in lines)).strip()
+    return re.sub(r"[ \t]+\n", "\n", "".join(parser.parts)).strip()

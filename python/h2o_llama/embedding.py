@@ -23,6 +23,8 @@ class _Model(Protocol):
     _rope: RopeOptions
 
     @property
+    def _name(self) -> str: ...
+    @property
     def _handle(self) -> _core.Model: ...
     @property
     def model_path(self) -> str: ...
@@ -124,7 +126,7 @@ def embed(
         )
     is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
     n_most = min(max(map(len, ids), default=0), 2**31 if is_whole else _STEP)
-    check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for logits='all'")
+    check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for all of its logits")
     products = {"products": model._matmul_kernels}
     with core_errors():
         hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), products) if ids else []
@@ -151,7 +153,7 @@ def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) 
     return {
         "object": "list",
         "data": [{"object": "embedding", "embedding": vector, "index": i} for i, vector in enumerate(found)],
-        "model": model.model_path,
+        "model": model._name,
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
     }
 

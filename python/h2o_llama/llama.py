@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -23,7 +24,8 @@ from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
-from h2o_llama.models._files import Loading, Lora, Override, download_model
+from h2o_llama.models._files import Loading, Lora, Override
+from h2o_llama.models._find import HubFile, find_on_hub
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
@@ -59,16 +61,17 @@ class Llama(Sequence):
     Parameters
     ----------
     model_path : str, os.PathLike, Model or Llama
-        A GGUF file, or the name of a model that `h2o-llama pull` has fetched; or an open `Model` or `Llama`, to share
-        its weights: either may be closed before the other.
+        A GGUF file; "ORG/REPO:TYPE", "ORG/REPO" or an address of the Hugging Face Hub; a name that `h2o-llama pull`
+        lists, or "demo"; missing files are downloaded. Or an open `Model` or `Llama`, to share its weights: either
+        may be closed before the other.
     n_ctx : int, default 0
         How many tokens the sequence can hold; 0 is what the model was trained for, or as many of these as fit into
         memory, and no limit with `H2OConfig.evict`.
     n_batch : int, optional
         The most tokens of one call into llama.cpp; a longer prompt takes several. At least n_ubatch; by default 4,096.
     n_ubatch : int, optional
-        The most tokens computed at once; with H2O at most a chunk. It changes no result. By default 1,024, with H2O a
-        whole chunk.
+        The most tokens computed at once; with H2O at most a chunk. From `H2OConfig.tile` on it changes no result. By
+        default 1,024, with H2O a whole chunk.
     n_threads : int, optional
         Threads to compute with; by default one for each CPU this process may use.
     n_gpu_layers : int, optional
@@ -133,7 +136,9 @@ class Llama(Sequence):
     Raises
     ------
     FileNotFoundError
-        If the file does not exist.
+        If the file does not exist, here or on the hub.
+    PermissionError, ConnectionError
+        If the hub does not give the file to you, or does not answer.
     ValueError
         If an argument is bad.
     DamagedFileError
@@ -160,6 +165,10 @@ class Llama(Sequence):
     260 5
     """
 
+    @understands(
+        *("embedding", "logits_all", "offload_kqv", "vocab_only", "chat_handler", "draft_model"),
+        *("chat_format", "flash_attn", "type_k", "type_v"),
+    )
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -238,21 +247,26 @@ class Llama(Sequence):
             if n_gpu_layers != shared.n_gpu_layers:
                 expected = f"that of the shared weights ({shared.n_gpu_layers}), or left out"
                 raise check.bad_argument(_OWNER, "n_gpu_layers", expected, n_gpu_layers)
+
+        def open_model(h2o: H2OConfig | None) -> Model:
             opened = shared
-        else:
-            opened = Model(
-                shared,
-                n_gpu_layers=n_gpu_layers,
-                rpc_servers=rpc_servers,
-                matmul_kernels=resolved_matmul_kernels(params.h2o, matmul_kernels),
-                verbose=verbose,
-                **vars(loading),
-            )
-        model = opened._share(chat_template, options)
-        if allowed_image_folder is not None:
-            model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
-        if mmproj is not None:
-            model._open_projector(mmproj, n_threads or available_cpus(), verbose)
+            if not isinstance(opened, Model):
+                opened = Model(
+                    opened,
+                    n_gpu_layers=n_gpu_layers,
+                    rpc_servers=rpc_servers,
+                    matmul_kernels=resolved_matmul_kernels(h2o, matmul_kernels),
+                    verbose=verbose,
+                    **vars(loading),
+                )
+            model = opened._share(chat_template, options)
+            if allowed_image_folder is not None:
+                model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
+            if mmproj is not None:
+                model._open_projector(mmproj, n_threads or available_cpus(), verbose)
+            return model
+
+        model = open_model(params.h2o)
         if model._handle.has_encoder:
             raise H2OError(f"[{_OWNER}] {model.model_path} is an encoder-decoder model, which is not supported")
         is_short = (int(params.n_ctx) or model.n_ctx_train) <= DENSE_ON_A_GPU
@@ -268,6 +282,9 @@ class Llama(Sequence):
             if h2o != "auto":
                 raise
             params = replace(params, h2o=None, keep_history=False, profile=False)
+            if not isinstance(shared, Model) and matmul_kernels == "auto":
+                model.close()
+                model = open_model(None)  # upstream's kernels read weights in a layout of their own
             engine = _open_engine(model, params, seed, claim, texts)
             warn(f"{error}: attention is dense. Pass h2o=None to Llama to silence this warning")
         super().__init__(engine, _OWNER)
@@ -276,22 +293,20 @@ class Llama(Sequence):
     def from_pretrained(
         cls,
         repo_id: str,
-        filename: str = "*Q8_0.gguf",
+        filename: str | None = None,
         *,
         revision: str | None = None,
         token: str | bool | None = None,
         **kwargs: Any,
     ) -> Llama:
-        """Load a model from the Hugging Face hub; needs `pip install "h2o-llama[hub]"`.
-
-        Where the hub cannot be reached, an earlier download is used.
+        """`Llama(f"{repo_id}:{filename}", **kwargs)`, with a revision and a token.
 
         Parameters
         ----------
         repo_id : str
             Such as "Qwen/Qwen3-0.6B-GGUF".
-        filename : str, default "*Q8_0.gguf"
-            Name of a file in it, or a pattern that only one file matches. Of a model in parts, name the first.
+        filename : str, optional
+            A file in it, a pattern that only one matches, in any case, or a type of weights. By default as in `Llama`.
         revision : str, optional
             A branch, tag or commit; by default the main branch.
         token : str or bool, optional
@@ -301,12 +316,12 @@ class Llama(Sequence):
 
         Raises
         ------
-        ImportError
-            If huggingface_hub is not installed.
         ValueError
-            If no file or several files match; the message lists them.
+            If several files match; the message lists them.
+        FileNotFoundError, PermissionError, ConnectionError
+            As `Llama`.
         """
-        return cls(download_model(repo_id, filename, revision, token), **kwargs)
+        return cls(find_on_hub(HubFile(repo_id, filename, revision), token), **kwargs)
 
     def close(self) -> None:
         """Free the sequences and the model. Closing twice is fine, using it then raises ValueError."""
@@ -339,6 +354,15 @@ class Llama(Sequence):
 
     generate_many = many.generate_many
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Names of llama-cpp-python."""
+            if name in ATTRIBUTES:
+                return getattr(self, ATTRIBUTES[name])
+            advice = f": {ADVICE[name]}" if name in ADVICE else ""
+            raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
+
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
@@ -368,11 +392,11 @@ class Llama(Sequence):
 
     def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **self._threads, **options)
+        return self.model.embed(input, **{**self._threads, **options})
 
     def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, **self._threads, **options)
+        return self.model.create_embedding(input, **{**self._threads, **options})
 
     @property
     def _threads(self) -> dict[str, Any]:

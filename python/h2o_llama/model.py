@@ -27,7 +27,7 @@ from h2o_llama.models._files import (
     load_model,
     model_fingerprint,
 )
-from h2o_llama.models._named import find_model
+from h2o_llama.models._find import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
 from h2o_llama.sequence._prompt import Prompt, Tokens, check_takes_embeddings
@@ -49,7 +49,7 @@ class Model:
     Parameters
     ----------
     model_path : str or os.PathLike
-        A GGUF file, or the name of a model that `h2o-llama pull` has fetched.
+        A GGUF file or a name, as in `Llama`.
     n_gpu_layers : int, optional
         As in `Llama`: by default none, and with `rpc_servers` all.
     chat_template : str, optional
@@ -137,10 +137,12 @@ class Model:
         self._overrides: dict[str, Override] = loading["kv_overrides"]
         self._adapters: list[Adapter] = loading["lora"]
         is_printed = verbose or log.is_printed
+        if isinstance(model_path, str | os.PathLike):  # else `load_model` raises
+            model_path = find_model(model_path)
         self._core: _core.Model | None = load_model(
             model_path, self._n_gpu_layers, is_printed, servers, repack=matmul_kernels == "upstream", **loading
         )
-        self._path = os.fspath(find_model(model_path))
+        self._path = os.fspath(model_path)
         self._projector: Projector | None = None
         if mmproj is not None:
             self._open_projector(mmproj, available_cpus(), verbose)
@@ -193,6 +195,11 @@ class Model:
     def model_path(self) -> str:
         """Where the model's file is."""
         return self._path
+
+    @property
+    def _name(self) -> str:
+        """The file's name without its ending, which answers have as `model`."""
+        return os.path.basename(self._path).removesuffix(".gguf")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -417,17 +424,30 @@ class Model:
         54 55 19
         """
         owner = f"{self._owner}.chat_tokens"
+        is_parsed = check.flag(owner, "parse_special", parse_special)
+        is_begun = check.flag(owner, "add_generation_prompt", add_generation_prompt)
+        return self._chat_prompt(owner, messages, tools, is_begun, is_parsed, chat_template_kwargs)[1]
+
+    def _chat_prompt(
+        self,
+        owner: str,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        add_generation_prompt: bool,
+        parse_special: bool,
+        kwargs: Mapping[str, Any] | None,
+    ) -> tuple[_core.ChatPrompt, Prompt]:
+        """What the answer needs, and the token ids."""
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
         prompt = self._template.apply(
             owner,
             images.messages,
             check_tools(owner, tools),
-            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
-            kwargs=chat_template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            kwargs=kwargs,
             marker=images.marker,
         )
-        is_parsed = check.flag(owner, "parse_special", parse_special)
-        return images.insert_all(prompt.ids_with_names if is_parsed else prompt.ids)
+        return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
 
 
 def _check_template(owner: str, source: str | None) -> str | None:

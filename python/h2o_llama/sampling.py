@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._thoughts import Thoughts
 from h2o_llama.grammar import LlamaGrammar, compile_grammar
 
 _OWNER = "Llama.generate"
@@ -222,23 +223,37 @@ class Sampler:
         self._core = core
         self._n_past = n_past
         self._processors = processors
+        self.thoughts: Thoughts | None = None
+        """Of a model that thinks."""
 
     def accept(self, ids: NDArray[np.int32]) -> None:
         """Tokens of the prompt; penalties and DRY see the last ones."""
         for token in ids[-self._n_past :].tolist():
-            self._core.accept(token)
+            self._core.accept(token, False)
 
     def sample(self, context: _core.Context, logits: NDArray[np.float32]) -> int:
         """The next token, by the last one's logits, which do not change."""
+        thoughts = self.thoughts
+        constrained = thoughts is None or not thoughts.is_open or thoughts.has_grammar
+        token = None if thoughts is None else thoughts.forced()
+        if token is None:
+            token = self._core.sample(self._processed(context, logits), constrained)
+            token = token if thoughts is None else thoughts.instead_of(token)
+        self._core.accept(token, constrained)
+        if thoughts is not None:
+            thoughts.add(token)
+        return token
+
+    def _processed(self, context: _core.Context, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         if not self._processors:
-            return self._core.sample(logits)
+            return logits
         logits = logits.copy()
         for processor in self._processors:
             result = processor(context.tokens, logits)
             logits = check.float_array(_OWNER, "what logits_processor returns", result, logits.shape)
         if np.isnan(logits).any() or np.isposinf(logits).any():
             raise ValueError(f"[{_OWNER}] logits_processor must return numbers below infinity, got some that are not")
-        return self._core.sample(logits)
+        return logits
 
 
 def _is_breaker(text: str) -> bool:

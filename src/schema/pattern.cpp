@@ -1,6 +1,7 @@
 #include "schema/pattern.h"
 
 #include "json.h"
+#include "json-schema-to-grammar.h"
 #include "unicode.h"
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 static constexpr uint32_t MAX_CODE_POINT = 0x10FFFF;
 static constexpr int      MAX_DEPTH      = 50;  // of groups: a grammar has at most 200 open parentheses
 static constexpr int      MAX_NAME       = 190; // likewise
+static constexpr int      MAX_CHOICES    = 100; // likewise, inside each other
 
 using char_range = std::pair<uint32_t, uint32_t>;
 
@@ -392,4 +394,57 @@ std::string h2o_other_strings_to_gbnf(const std::vector<std::string> & strings, 
         all.push_back(characters_of(text));
     }
     return "\"\\\"\" " + other_rests(all, char_rule, 0) + " \"\\\"\"";
+}
+
+static bool is_continued(char c) { // not the first byte of a character
+    return (c & 0xC0) == 0x80;
+}
+
+// texts[first, last), sorted and each one once, from byte `begin` on
+static std::string choice(
+        const std::vector<std::string> & texts, size_t first, size_t last, size_t begin, int depth) {
+    const std::string & least = texts[first], & largest = texts[last - 1];
+
+    size_t end = std::mismatch(least.begin() + begin, least.end(), largest.begin() + begin, largest.end()).first -
+        least.begin();
+    while (end > begin && end < largest.size() && is_continued(largest[end])) {
+        end--;
+    }
+    const auto shared = gbnf_format_literal(least.substr(begin, end - begin));
+    if (last - first == 1) {
+        return shared;
+    }
+    std::vector<std::string> alternatives;
+    for (size_t i = first, next = i; i < last; i = next) {
+        size_t n = 1; // bytes of the next character
+        for (; end + n < texts[i].size() && is_continued(texts[i][end + n]); ++n) {}
+        for (; next < last && depth < MAX_CHOICES && texts[next].compare(end, n, texts[i], end, n) == 0; ++next) {}
+        next = std::max(next, i + 1);
+        alternatives.push_back(choice(texts, i, next, end, depth + 1));
+    }
+    return (end > begin ? shared + " (" : "(") + join(alternatives) + ")";
+}
+
+std::string h2o_choice_to_gbnf(std::vector<std::string> texts) {
+    std::sort(texts.begin(), texts.end());
+    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+    return choice(texts, 0, texts.size(), 0, 0);
+}
+
+std::vector<std::string> h2o_optional_to_gbnf(const std::vector<std::string> & names,
+        const std::unordered_map<std::string, std::string> & pairs,
+        const std::function<std::string(const std::string &, const std::string &)> & add_rest) {
+    std::vector<std::string> result(names.size());
+
+    std::string rest;
+    for (size_t i = names.size(); i-- > 0;) {
+        const bool        repeats = names[i] == "*";
+        const std::string pair    = pairs.at(names[i]), next = "( \",\" space " + pair + " )";
+
+        result[i] = pair + (repeats ? " " + next + "*" : "") + rest;
+        if (i > 0) {
+            rest = " " + add_rest(names[i - 1], next + (repeats ? "*" : "?") + rest);
+        }
+    }
+    return result;
 }

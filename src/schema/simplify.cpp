@@ -541,11 +541,18 @@ static json simplified(const json & wrapped, h2o_schema_document & document) {
     return any.size() == 1 ? simplified(any.at(0), document) : json { { "anyOf", any } };
 }
 
-void h2o_schema_document::count(const json & schema) {
-    n_parts++;
-    for (const auto & value : schema) {
-        n_parts += (int) value.size()/16; // which are copied
+static int n_values(const json & value) {
+    int n = 1;
+    if (value.is_object() || value.is_array()) {
+        for (const auto & inner : value) {
+            n += n_values(inner);
+        }
     }
+    return n;
+}
+
+void h2o_schema_document::count(const json & schema) {
+    n_parts += 1 + n_values(schema)/16; // which are copied
     if (n_parts > MAX_PARTS) {
         throw std::invalid_argument("the schema has too many parts, or combinations of anyOf");
     }

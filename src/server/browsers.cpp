@@ -3,6 +3,8 @@
 #include "http.h"
 #include "server-common.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <string>
@@ -49,13 +51,25 @@ static bool is_allowed_origin(const common_params & params, const std::string & 
     });
 }
 
+// an IP address, which nobody can point elsewhere: no top-level domain begins with a digit
+static bool is_address(const std::string & name) {
+    return name[0] == '[' || std::isdigit((unsigned char) name[name.rfind('.') + 1]);
+}
+
+static std::string own_name() {
+    char name[256] = "";
+    gethostname(name, sizeof(name) - 1);
+    return lower(name);
+}
+
 static bool is_allowed_host(const common_params & params, const std::string & name) {
+    static const std::string own = own_name();
+
     const auto & hosts   = params.hostnames;
     const auto   allowed = allowed_origins(params);
 
-    return is_this_machine(name) ||
-        std::any_of(hosts.begin(), hosts.end(),
-            [&](const std::string & host) { return lower(common_http_format_host(host)) == name; }) ||
+    return name == "localhost" || name == own || name == own + ".local" || is_address(name) ||
+        std::any_of(hosts.begin(), hosts.end(), [&](const std::string & host) { return lower(host) == name; }) ||
         std::any_of(allowed.begin(), allowed.end(),
             [&](const std::string & other) { return other == "*" || name_of(authority_of(other)) == name; });
 }
@@ -81,9 +95,11 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
     const auto host   = lower(request.get_header_value("Host"));
     const auto origin = lower(request.get_header_value("Origin"));
 
-    if (!host.empty() && is_loopback(request.local_addr) && !is_allowed_host(params, name_of(host))) {
+    // a Unix-domain socket has no address, and no browser reaches it
+    if (!host.empty() && !request.local_addr.empty() && !is_allowed_host(params, name_of(host))) {
         return refuse(response, "this server has another name than " + host.substr(0, 100) +
-            ": ask for localhost, or start it with `--cors-origins` and the address under which it is reached");
+            ": ask for localhost or its IP address, or start it with `--cors-origins http://" + host.substr(0, 100) +
+            "`");
     }
     if (origin.empty()) {
         return true;

@@ -10,8 +10,9 @@ struct Response;
 // Which web pages may use the server. A browser sends requests for any page that its user has open.
 
 // Whether a request is answered; if not, it has been, with 403. The pages of the server itself, and of the origins in
-// --cors-origins, may use it. A connection over loopback must name this machine in `Host`: another name is one that its
-// owner has pointed here, and whose pages the browser takes for the server's own (DNS rebinding).
+// --cors-origins, may use it. `Host` must be an IP address, a name of this machine, of --host or of --cors-origins:
+// another name is one that its owner has pointed here, and whose pages the browser takes for the server's own (DNS
+// rebinding).
 bool server_h2o_admits(const common_params & params, const httplib::Request & request, httplib::Response & response);
 
 // Lets a page of one of these origins read the answer.

@@ -68,5 +68,6 @@ std::optional<server_h2o_answer> server_h2o_librarian::ask(const std::string & w
         }
         return std::nullopt;
     }
+    n_removes += what == "remove" && result->status == 200;
     return server_h2o_answer{ result->status, std::move(result->body) };
 }

@@ -30,6 +30,9 @@ public:
     bool was_there() const { return !path.empty(); }
     bool is_there() const { return !is_gone; }
 
+    // how many texts clients have removed
+    int n_removed() const { return n_removes; }
+
     // Its answer. None if it has ended or is silent for that many seconds: this is logged, and it is not asked again.
     std::optional<server_h2o_answer> ask(const std::string & what, const common_json & about,
         const std::vector<std::string_view> & bytes, int n_seconds);
@@ -39,4 +42,5 @@ private:
 
     std::string       path; // of the socket
     std::atomic<bool> is_gone;
+    std::atomic<int>  n_removes = 0;
 };

@@ -35,7 +35,7 @@ server_h2o_library::~server_h2o_library() {
         std::lock_guard<std::mutex> lock(mutex);
         is_ending = true;
     }
-    changed.notify_one();
+    changed.notify_all();
     if (writer.joinable()) {
         writer.join();
     }
@@ -112,6 +112,9 @@ bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, cons
         return true;
     }
     auto it = asked.find(id);
+    if (it == asked.end() && is_being_written(key, prompt, n_past + n_new, is_alone)) {
+        return false;
+    }
     if (it == asked.end()) {
         const common_json about = { { "key", key }, { "n_least", n_past + n_new }, { "n_ctx", n_ctx } };
 
@@ -188,6 +191,21 @@ static common_json rows_of(llama_context * ctx, llama_seq_id id) {
     return res;
 }
 
+bool server_h2o_library::is_being_written(
+        const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone) {
+    const auto has_it = [&](const given_text & text) {
+        const auto [end, _] =
+            std::mismatch(prompt.begin(), prompt.end(), text.tokens.begin(), text.tokens.end());
+        return text.key == key && end - prompt.begin() >= n_shared;
+    };
+    const auto is_written = [&] {
+        return std::none_of(waiting.begin(), waiting.end(), [&](const auto & entry) { return has_it(entry.second); }) &&
+            !(writing && has_it(*writing));
+    };
+    std::unique_lock<std::mutex> lock(mutex);
+    return !(is_alone ? changed.wait_for(lock, A_MOMENT, is_written) : is_written());
+}
+
 void server_h2o_library::set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
     std::lock_guard<std::mutex> lock(mutex);
     known.insert_or_assign(id, std::pair(key, tokens));
@@ -195,6 +213,10 @@ void server_h2o_library::set_known(llama_seq_id id, const std::string & key, con
 
 bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
     std::lock_guard<std::mutex> lock(mutex);
+    if (const int n = server_h2o_librarian::get().n_removed(); n != n_removed) {
+        known.clear(); // a removed text is kept again
+        n_removed = n;
+    }
     const auto it = known.find(id);
     if (it == known.end() || it->second.first != key) {
         return false;
@@ -224,6 +246,7 @@ void server_h2o_library::give(
         { "rows",     rows_of(ctx, id) },
         { "points",   points_of(ctx, id) },
     };
+    given.key    = key;
     given.tokens = tokens;
     given.state.resize(llama_state_seq_get_size(ctx, id));
     if (llama_state_seq_get_data(ctx, given.state.data(), given.state.size(), id) != given.state.size()) {
@@ -235,7 +258,7 @@ void server_h2o_library::give(
         std::lock_guard<std::mutex> lock(mutex);
         waiting.insert_or_assign(id, std::move(given));
     }
-    changed.notify_one();
+    changed.notify_all();
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
     LOG_WRN("slot %d: %s: this text is not kept\n", id, e.what());
 }
@@ -266,9 +289,12 @@ void server_h2o_library::write_texts() {
         }
         const auto given = waiting.extract(waiting.begin());
 
+        writing = &given.mapped();
         lock.unlock();
         const bool is_written = write(given.mapped().about, given.mapped().tokens, given.mapped().state);
         lock.lock();
+        writing = nullptr;
+        changed.notify_all();
         if (!is_written) {
             known.erase(given.key());
         }

@@ -89,6 +89,7 @@ public:
 private:
     struct given_text {
         common_json          about;
+        std::string          key;
         llama_tokens         tokens;
         std::vector<uint8_t> state;
     };
@@ -113,6 +114,10 @@ private:
 
     bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past, int32_t n_ctx,
         bool is_alone);
+
+    // Whether a text with the prompt's first n_shared tokens is on its way to the librarian. The next request waits for
+    // it.
+    bool is_being_written(const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone);
 
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
     std::optional<llama_tokens> take(llama_context * ctx, llama_seq_id id);
@@ -146,8 +151,10 @@ private:
     // by the slot that gave it: if one gives faster than is written, its newest text is kept
     std::map<llama_seq_id, given_text> waiting;
 
+    const given_text *      writing   = nullptr;
+    int                     n_removed = 0; // when `known` was right
     bool                    is_ending = false;
-    std::mutex              mutex; // of the three
+    std::mutex              mutex; // of these
     std::condition_variable changed;
     std::thread             writer;
 };

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <new>
+#include <system_error>
 
 static const char * PIECES = "h2o_pieces";
 
@@ -130,4 +132,23 @@ void server_h2o_read_chat(common_json & body) {
     }
     body.erase("logprobs");
     body.erase("top_logprobs");
+}
+
+common_chat_msg server_h2o_parse(const std::string & text, bool is_partial, const common_chat_parser_params & params,
+        const common_chat_msg & so_far, size_t & n_parsed) {
+    try {
+        const auto message = common_chat_parse(text, is_partial, params);
+        common_chat_msg_diff::compute_diffs(so_far, message); // throws if it takes back a part of so_far
+        n_parsed = text.size();
+        return message;
+    } catch (const std::runtime_error &) {
+        auto message = so_far;
+        message.role = "assistant";
+        message.content += is_partial ? "" : text.substr(n_parsed);
+        return message;
+    }
+}
+
+bool server_h2o_is_ours(const std::exception & error) {
+    return dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
 }

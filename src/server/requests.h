@@ -1,10 +1,12 @@
 #pragma once
 
+#include "chat.h"
 #include "chat/pieces.h"
 #include "common.h"
 #include "json.h"
 
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <map>
 #include <stdexcept>
@@ -27,7 +29,8 @@ std::string server_h2o_owner(
 template <typename Request>
 std::string server_h2o_owner(
         const common_params & params, const Request & request, const common_json & body = common_json::object()) {
-    return server_h2o_owner(params, request.headers, body.value("cache_salt", common_json(request.get_param("cache_salt"))));
+    const common_json salt(request.get_param("cache_salt"));
+    return server_h2o_owner(params, request.headers, body.value("cache_salt", salt));
 }
 
 // The folder of an owner's slot files, with a / at its end. It is made.
@@ -63,3 +66,11 @@ T server_h2o_number(const common_json & value) {
 // The body of a chat's request. Fields that are null are removed, and log-probabilities become "n_probs", the number of
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
+
+// The message that an answer's text is. What cannot be parsed is content: the text after the n_parsed bytes that
+// `so_far` was parsed of; of an answer that is not complete, nothing.
+common_chat_msg server_h2o_parse(const std::string & text, bool is_partial, const common_chat_parser_params & params,
+        const common_chat_msg & so_far, size_t & n_parsed);
+
+// Whether an exception is about memory, files or threads, and not about what a client has sent.
+bool server_h2o_is_ours(const std::exception & error);

@@ -77,6 +77,22 @@ static bool is_endless(const llama_context * ctx) {
     return kv && llama_h2o_kv_info(kv).n_positions == INT32_MAX;
 }
 
+int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room) {
+    const auto * kv = llama_get_h2o_kv(ctx);
+    if (!kv) {
+        return std::min(n_prompt, n_past + n_room);
+    }
+    const auto    info  = llama_h2o_kv_info(kv);
+    const int32_t start = n_past - n_past % (int32_t) info.chunk_size;
+    const int32_t end   = (int32_t) std::min<int64_t>(n_prompt, (int64_t) start + info.chunk_size);
+    if (end <= n_past + n_room) {
+        return end;
+    }
+    const int32_t last_tile = n_past + n_room - (n_past + n_room - start) % (int32_t) info.tile;
+    // a tile is larger than any call: it is cut
+    return last_tile > n_past ? last_tile : n_room < (int32_t) llama_n_batch(ctx) ? n_past : n_past + n_room;
+}
+
 int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx) {
     return is_endless(ctx) ? INT32_MAX : n_ctx;
 }

@@ -116,6 +116,10 @@ void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, u
 // prompt has no messages.
 uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n);
 
+// The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
+// ends with its chunk or with a tile, so an answer does not depend on the other slots. n_past: it waits for more room.
+int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room);
+
 // Prepares every slot for a call with n tokens of upstream's batch, from `off` on.
 template <typename Token, typename Slot>
 void server_h2o_begin(

@@ -54,25 +54,14 @@ def main(
 
 
 _LLAMA = ("model", *ATTENTION, "threads", "gpu_layers", *CHANGES)
-_TALK = (
-    *_LLAMA,
-    "mmproj",
-    "max_tokens",
-    "n_ctx",
-    "temp",
-    "seed",
-    "library",
-    "threads_batch",
-    "rpc",
-    "mlock",
-    "no_mmap",
-)
+_ANSWER = ("max_tokens", "think", "n_ctx", "temp", "seed", "library")
+_TALK = (*_LLAMA, "mmproj", *_ANSWER, "threads_batch", "rpc", "mlock", "no_mmap")
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
     "chat": as_command(chat.chat, *_TALK, "file", "image"),
     "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), temp=0.0),
     "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),
-    "batch": as_command(batch.batch, *_LLAMA, "max_tokens", "n_ctx", "temp", "seed", "library", temp=0.0, seed=0),
+    "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),
     "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
     "rpc-server": as_command(serve.rpc_server),
     "options": as_command(sweeps.list_settings),
@@ -88,3 +77,4 @@ for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 
 app.add_typer(library, name="library")
+app.add_typer(models.models, name="models")

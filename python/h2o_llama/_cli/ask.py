@@ -1,4 +1,4 @@
-"""`h2o-llama ask`: questions about a document, and what it shares with `chat`."""
+"""`h2o-llama ask`: questions about a document; `chat` uses its parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import check_length, open_llama, open_model, read_text, read_tokens
-from h2o_llama._internal.terminal import echo, write
+from h2o_llama._internal.terminal import echo, write, write_thoughts
 from h2o_llama.batch._answering import Prompts
 from h2o_llama.documents import document_messages
 from h2o_llama.sequence._prompt import Tokens
@@ -34,7 +34,7 @@ def ask(
     Answers are written to standard output, a line of measurements after each to standard error.
     """
     text, options = read_text(file), answer_options(o)
-    with open_read(o, file.name, lambda weights: Prompts(weights).shared(text)) as llm:
+    with open_read(o, file.name, lambda weights: Prompts(weights, o.thinking).shared(text)) as llm:
         for question in questions:
             if llm.chat_template is None:
                 write(llm.ask(text, question, **options) + "\n")
@@ -44,7 +44,7 @@ def ask(
 
 def answer_options(o: Options) -> dict[str, Any]:
     """As `create_chat_completion` takes them."""
-    return {"max_tokens": o.max_tokens, "temperature": o.temp, "seed": o.seed}
+    return {"max_tokens": o.max_tokens, "temperature": o.temp, "seed": o.seed, "think": o.thinking}
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def say_answer(
     start, reason, usage = time.perf_counter(), None, None
     for chunk in llm.create_chat_completion(messages, stream=True, **options):
         delta = chunk["choices"][0]["delta"]
-        write(delta.get("reasoning_content", "") + delta.get("content", ""))
+        write_delta(delta)
         if text is not None:
             text.append(delta.get("content", ""))
         reason, usage = chunk["choices"][0]["finish_reason"], chunk.get("usage")
@@ -86,8 +86,15 @@ def say_answer(
         )
 
 
+def write_delta(delta: dict[str, Any]) -> None:
+    """A part of an answer: its text to standard output, thoughts to standard error."""
+    if thoughts := delta.get("reasoning_content"):
+        write_thoughts(thoughts)
+    write(delta.get("content") or "")
+
+
 def _forgotten(llm: Llama) -> str:
-    """What is left of a text that was evicted."""
+    """A note about a text that was evicted in part."""
     h2o, kv = llm.h2o, llm.kv
     if h2o is None or not h2o.evict or h2o.cold_store is not None or kv.chunk_index < 2:
         return ""

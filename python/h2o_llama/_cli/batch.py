@@ -12,7 +12,7 @@ import typer
 
 from h2o_llama._cli.errors import as_typed
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import has_library, model_file, progress_bars
+from h2o_llama._cli.prompt import has_library, progress_bars
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
 from h2o_llama.batch._answering import answer_locally
@@ -39,11 +39,17 @@ def batch(
     Each answer is added to --out at once. An interrupted run continues when it is started again. A document that
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
-    settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0)
+    settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0, o.thinking)
     asked = read_questions(questions)
     others = [path for path in (questions, out) if path.exists()]
-    files = {name: file for name, file in find_documents(documents).items() if not any(map(file.samefile, others))}
-    path = check_model_file("batch", model_file(o.model)).absolute()
+    no_text: dict[str, Path] = {}
+    found = find_documents(documents, no_text)
+    files, left_out = (
+        {name: file for name, file in some.items() if not any(map(file.samefile, others))} for some in (found, no_text)
+    )
+    if left_out:
+        echo(f"left out, neither text nor HTML nor PDF by their suffixes: {', '.join(left_out)}", err=True)
+    path = check_model_file("batch", o.model).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
     with AnswersFile(out, fingerprint_of(path, **o.changes), settings.to_json()) as answers:
         missing = answers.missing(files, asked)

@@ -13,7 +13,7 @@ from rich.console import Console
 from h2o_llama._bench import DENSE, NOTE, Bench, Mode, tables, verdict
 from h2o_llama._cli import sweeps
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import model_file, progress_bars, read_text
+from h2o_llama._cli.prompt import progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
@@ -49,7 +49,7 @@ def bench(
         check_target(json_file)
     machine = describe()
     measured = Bench(
-        model_file(o.model),
+        o.model,
         [*DENSE, *(Mode(setting.name, setting.h2o) for setting in settings)],
         values("--n-prompt", n_prompt, int),
         values("--depth", depth, int),

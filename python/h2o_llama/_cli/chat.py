@@ -18,6 +18,7 @@ from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import read_text, said
 from h2o_llama._internal.terminal import echo, write
+from h2o_llama._thoughts import check_think
 from h2o_llama.documents import document_messages
 from h2o_llama.inspect._report import memory_report
 
@@ -40,7 +41,7 @@ def chat(o: Options, system: Annotated[str, typer.Option(help="The system messag
     told += [system] if system else []
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     name = "the system message" if o.file is None else o.file.name
-    with open_read(o, name, lambda weights: _shared_tokens(weights, begin)) as llm:
+    with open_read(o, name, lambda weights: _shared_tokens(weights, begin, o.thinking)) as llm:
         talk = _Chat(llm, begin, o.image or [], answer_options(o))
         for line in _lines():
             if line.strip() == "/exit":
@@ -49,11 +50,13 @@ def chat(o: Options, system: Annotated[str, typer.Option(help="The system messag
                 talk.say(line.strip())
 
 
-def _shared_tokens(model: Model, begin: list[dict[str, Any]]) -> Sequence[int]:
+def _shared_tokens(model: Model, begin: list[dict[str, Any]], think: bool | int | None) -> Sequence[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
     if not begin:
         return []
-    a, b = (model.chat_tokens([*begin, {"role": "user", "content": text}]) for text in "AB")
+    _, kwargs = check_think("chat", think, None)
+    asked = ([*begin, {"role": "user", "content": text}] for text in "AB")
+    a, b = (model.chat_tokens(messages, chat_template_kwargs=kwargs) for messages in asked)
     return a[: shared_prefix(a, b)]
 
 

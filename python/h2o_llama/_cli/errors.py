@@ -5,18 +5,20 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import signal
 import traceback
+import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-from h2o_llama import H2OError
+from h2o_llama import H2OError, H2OWarning
 from h2o_llama._cli.options import Options
 from h2o_llama._internal import log
 from h2o_llama._internal.terminal import echo
@@ -42,7 +44,13 @@ def as_typed(text: str) -> str:
         is_certain = word.start() == 0 or "_" in name or name == "evict"
         return _FLAGS.get(name, _FLAGS.get(name.removeprefix("n_"), name)) if is_certain else name
 
-    return re.sub(r"(?<![\w./-])\w+(?![\w/]|\.\w)", flag, re.sub(r"^(\[[\w. -]+\] )+", "", text))
+    text = re.sub(r"^(\[[\w. -]+\] )+", "", text).replace("h2o=None to Llama", "--h2o off")
+    return re.sub(r"(?<![\w./-])\w+(?![\w/]|\.\w)", flag, text)
+
+
+def _show(message: Warning | str, category: object, file: str, n_line: int, line: str | None = None) -> str:
+    """A warning in one line."""
+    return f"h2o-llama: {describe(message) if isinstance(message, H2OWarning) else message}\n"
 
 
 class Commands(TyperGroup):
@@ -50,6 +58,8 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command named on the command line."""
+        warnings.formatwarning = _show  # type: ignore[assignment]  # mypy wants the names of its parameters
+        signal.signal(signal.SIGTERM, _end)  # ends like Ctrl-C: with the chunks read so far in the library
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -59,6 +69,10 @@ class Commands(TyperGroup):
                 echo("".join(traceback.format_exception(error)).rstrip(), err=True)
             echo(f"h2o-llama: {describe(error)}", err=True)
             raise typer.Exit(1) from error
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _set_debug(context: typer.Context, is_on: bool) -> None:
@@ -102,7 +116,7 @@ _SHARED = get_type_hints(Options, include_extras=True)
 def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Callable[..., None]:
     """What typer calls: with --verbose, --debug and --help-all, and words for values.
 
-    With `names` the command's first argument is an `Options`, of which it has these. `defaults` are other ones.
+    With `names` the command's first argument is an `Options` with these options. `defaults` replace the table's.
     """
     own = [*inspect.signature(command, eval_str=True).parameters.values()][bool(names) :]
     given = {field.name: field.default for field in fields(Options) if field.name in names} | defaults

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,7 +24,7 @@ def _list() -> None:
     texts = shelf.texts()
     for text in texts:
         echo(f"{text.id[:8]}  {text.name}")
-        echo(f"          {counted(text.n_tokens, 'token')} of {text.model}")
+        echo(f"          {counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner))
         sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
         echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
     n = counted(len(texts), "text")
@@ -44,7 +45,7 @@ def remove(
         _ask(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
     else:
-        texts = {text.path.name: text.contents for text in (shelf._named("remove", name) for name in names or ())}
+        texts = {text.id: text.contents for text in (shelf._named("remove", name) for name in names or ())}
         for name, text in texts.items():
             _ask(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
         n = shelf.remove(*texts)
@@ -72,9 +73,28 @@ def verify(
         raise typer.Exit(1)
 
 
+def export(
+    name: Annotated[str, typer.Argument(metavar="TEXT", help="A name, or six or more first digits of an id.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="It must not be there yet.")],
+) -> None:
+    """Write a text to one file, to give away. The file contains the text."""
+    if file.exists():
+        raise typer.BadParameter(f"{file} exists: name another file")
+    Library().export_text(name, file)
+    echo(f"{decimal(file.stat().st_size)}: {file}")
+
+
+def add(file: Annotated[Path, typer.Argument(metavar="FILE", help="From `h2o-llama library export`.")]) -> None:
+    """Add the text of a file. Only the same model with the same settings finds it."""
+    text = Library().import_text(file)
+    echo(f"{text.name}: {counted(text.n_tokens, 'token')} of {text.model}")
+
+
 library.command("list")(as_command(_list))
 library.command("rm")(as_command(remove))
 library.command("verify")(as_command(verify))
+library.command("export")(as_command(export))
+library.command("import")(as_command(add))
 
 
 @library.callback()

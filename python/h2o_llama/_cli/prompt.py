@@ -13,24 +13,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from h2o_llama import H2OConfig, Llama, Model, demo_model_path
+from h2o_llama import H2OConfig, H2OError, Llama, Model
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.chat._messages import data_url
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
-from h2o_llama.models._named import TEXTS, find_text, suggestion
+from h2o_llama.models._find import find_text, similar
+from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 
 _PAUSE = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
-
-
-def model_file(name: str) -> Path:
-    """The path or the name of a model; 'demo' is the one in this package."""
-    return demo_model_path() if name == "demo" else Path(name)
+"""Seconds between two lines of progress without a terminal."""
 
 
 def open_model(o: Options, kernels: str | None = None) -> Model:
@@ -40,7 +36,7 @@ def open_model(o: Options, kernels: str | None = None) -> Model:
     """
     config: Any = o.attention if kernels is None else None
     return Model(
-        model_file(o.model),
+        o.model,
         n_gpu_layers=o.gpu_layers,
         rpc_servers=o.rpc,
         matmul_kernels=kernels or resolved_matmul_kernels(config, o.matmul_kernels),
@@ -66,7 +62,7 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
 
 
 def check_length(o: Options, weights: Model, n_tokens: int, name: str) -> None:
-    """Raise ValueError if the model cannot read so many tokens, and say what helps."""
+    """Raise ValueError, with remedies, if the model cannot read n_tokens."""
     h2o, n_most = o.attention, weights.n_ctx_train
     if n_tokens < n_most or (isinstance(h2o, H2OConfig) and h2o.has_bounded_memory):
         return
@@ -96,7 +92,7 @@ def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-li
         if is_wanted and not folder.exists():
             echo(f"Texts are kept in {folder} once read: see `h2o-llama library`, {off}.", err=True)
         return is_wanted and Library(folder).limit_bytes > 0
-    except OSError as error:
+    except (OSError, H2OError) as error:
         echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
         return False
 
@@ -120,7 +116,7 @@ def read_text(file: Path) -> str:
     if str(file) == "-":
         return read_document(sys.stdin.buffer.read(), "standard input")
     path = find_text(file)
-    names = suggestion(file, TEXTS)
+    names = similar(file, TEXTS)
     if names and not path.exists():
         raise FileNotFoundError(f"{file}: No such file or directory{names}")
     return read_document(path, str(file))

@@ -13,13 +13,15 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import Llama, Model, Snapshot, shared_prefix
+from h2o_llama import Llama, Model, Snapshot, _core, shared_prefix
+from h2o_llama._cli.ask import write_delta
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import check_length, open_llama, open_model, progress_bars, read_prompt, said
 from h2o_llama._internal.terminal import counted, echo, write
+from h2o_llama._thoughts import check_think
 from h2o_llama.chat._template import plain_prompt
+from h2o_llama.chat.chat_completion import continue_chat
 from h2o_llama.documents import document_messages
-from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048
@@ -42,14 +44,12 @@ def run(
     special: Annotated[
         bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text and --prompt as they are.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text and --prompt, without a template.")] = False,
 ) -> None:
-    """Read a text with H2O and generate what follows.
+    """Read a text with H2O, and generate an answer or more text.
 
     A file is asked about as by `ask` and `chat`; without --prompt it is a user's message. --raw, --load and --save take
-    texts as they are.
-
-    Standard output gets the text, standard error progress and a line of measurements.
+    texts without a template. Measurements are written to standard error.
     """
     given = h2o = o.attention
     before = None if load is None else Snapshot.load(load)
@@ -58,12 +58,14 @@ def run(
         raise typer.BadParameter("--image needs a chat template, and neither --raw, --load nor --save")
     text = "" if before and o.file is None and not o.prompt else read_prompt(o)
     with open_model(o) as weights:
-        tokens: Tokens
+        tokens: Sequence[int]
+        core, budget = None, 0
         n_asked = len(weights.tokenize(o.prompt, add_special=False, parse_special=special))
         if is_raw:
             tokens = weights.tokenize(text, add_special=before is None, parse_special=special)
         else:
-            tokens, n_asked = _asked(weights, o, text.removesuffix(o.prompt), special)
+            budget, kwargs = check_think("run", o.thinking, None)
+            core, tokens, n_asked = _asked(weights, o, text.removesuffix(o.prompt), special, kwargs)
         if before is not None:
             h2o = _as_saved(before.origin.h2o, given)
         elif len(tokens) == 0:
@@ -89,8 +91,17 @@ def run(
         if save is not None:
             llm.save(save)
         saved = time.perf_counter()
-        drawn = llm.generate([], temperature=o.temp, seed=o.seed, draft=draft)
-        n_generated = _stream(llm, islice(drawn, o.max_tokens))
+        cut = ""
+        if core is None:
+            drawn = llm.generate([], temperature=o.temp, seed=o.seed, draft=draft)
+            n_generated = _stream(llm, islice(drawn, o.max_tokens))
+        else:
+            answer = continue_chat(llm, core, tokens, o.max_tokens, budget, draft, temperature=o.temp, seed=o.seed)
+            for chunk in answer.stream():
+                write_delta(chunk["choices"][0]["delta"])
+            write("\n")
+            n_generated = answer.generation.n_generated
+            cut = ", cut off by --max-tokens" if answer.generation.finish_reason == "length" else ""
         generated = time.perf_counter()
         stats = llm.kv.stats
         loaded = f"loaded {n_before:,} tokens, " if before else ""
@@ -100,8 +111,8 @@ def run(
         echo(
             f"{loaded}prompt {counted(len(tokens), 'token')}, {known}"
             f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
-            f"generated {counted(n_generated, 'token')}, {n_generated / (generated - saved):,.1f} tokens/s{drafts} | "
-            f"KV cache {decimal(stats.kv_bytes + stats.index_bytes)} | {chunks}",
+            f"generated {counted(n_generated, 'token')}, {n_generated / (generated - saved):,.1f} tokens/s"
+            f"{drafts}{cut} | KV cache {decimal(stats.kv_bytes + stats.index_bytes)} | {chunks}",
             err=True,
         )
 
@@ -112,20 +123,25 @@ def _as_saved(saved: Any, given: Any) -> Any:
     return saved if saved is None or saved.cold_store is None or store is None else replace(saved, cold_store=store)
 
 
-def _asked(model: Model, o: Options, text: str, special: bool) -> tuple[Tokens, int]:
+def _asked(
+    model: Model, o: Options, text: str, special: bool, kwargs: Any
+) -> tuple[_core.ChatPrompt | None, Sequence[int], int]:
     """A question about a text, or one of both alone; and how many tokens there are from the question's first on."""
 
-    def ask(question: str) -> Sequence[int]:
+    def ask(question: str) -> tuple[_core.ChatPrompt | None, Sequence[int]]:
         if not model.chat_template:
             if o.image:
                 raise ValueError(f"{o.model} has no chat template, so it cannot be asked about an image")
             both = text and question
-            return model.tokenize(plain_prompt(text, question) if both else text + question, parse_special=special)
+            asked = plain_prompt(text, question) if both else text + question
+            return None, model.tokenize(asked, parse_special=special)
         about = document_messages(text) if text and o.prompt else []
-        return model.chat_tokens([*about, said(question if about else text + question, o.image)], parse_special=special)
+        messages = [*about, said(question if about else text + question, o.image)]
+        return model._chat_prompt("run", messages, None, True, special, kwargs)
 
-    tokens = ask(o.prompt)
-    return tokens, len(tokens) - shared_prefix(tokens, ask("B" if o.prompt[0] == "A" else "A")) if o.prompt else 0
+    core, tokens = ask(o.prompt)
+    n_shared = shared_prefix(tokens, ask("B" if o.prompt[0] == "A" else "A")[1]) if o.prompt else len(tokens)
+    return core, tokens, len(tokens) - n_shared
 
 
 def _stream(llm: Llama, tokens: Iterable[int]) -> int:

@@ -15,8 +15,9 @@ from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import Options, default_config, upstream_arguments, upstream_options
 from h2o_llama._cli.prompt import has_library, open_model
 from h2o_llama._internal import check, log
-from h2o_llama._internal.machine import available_cpus
+from h2o_llama._internal.machine import available_cpus, physical_memory
 from h2o_llama._internal.terminal import echo
+from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.config import uses_gpu
 from h2o_llama.library import default_folder
 from h2o_llama.library._librarian import start_librarian
@@ -34,6 +35,9 @@ _MOST_ROOM = 32768
 
 _ROOM_STEP = 256
 """llama.cpp makes a slot's room a multiple of it."""
+
+_MOST_CACHE_RAM = 8192
+"""MiB: llama-server's own default."""
 
 _LONGEST_EMBEDDED = 4096
 """Tokens of a text whose embedding is asked for."""
@@ -92,6 +96,14 @@ def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str
         flash_attn="auto",
         h2o=None if h2o is None else h2o.for_context(n_ctx),
     )
+
+
+def _cache_ram() -> list[Any]:
+    """Texts that had to leave their slot take at most a quarter of the memory, unless the user says more."""
+    memory = physical_memory()
+    if memory is None or "LLAMA_ARG_CACHE_RAM" in os.environ:
+        return []
+    return ["--cache-ram", min(memory // 4 >> 20, _MOST_CACHE_RAM)]
 
 
 def serve(
@@ -159,22 +171,22 @@ def serve(
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
     arguments += ["--gpu-layers", o.gpu_layers if o.gpu_layers is not None else -1 if o.rpc else 0]
     arguments += [] if o.rpc is None else ["--rpc", ",".join(check_rpc_servers(o.rpc))]
-    arguments += ["--threads", o.threads or available_cpus()]
+    arguments += ["--threads", o.threads or available_cpus(), *_cache_ram()]
     if check.choice("serve", "matmul_kernels", o.matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
         arguments += ["--h2o-products", o.matmul_kernels]
     arguments += [] if o.mmproj is None else ["--mmproj", o.mmproj]
-    arguments += ["--path", _PAGE]
+    arguments += ["--path", _PAGE, "--reasoning-budget", MAX_THOUGHTS]
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if embeddings:  # a text is read in one step
         n_step = min(n_ctx, _LONGEST_EMBEDDED)
         arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step]
     if h2o is not None:
-        # One chunk at a time: others' tokens come, and requests are cancelled, in between.
+        # One chunk at a time, and a token of each other slot: requests are cancelled in between.
         arguments += [
             "--ubatch-size",
             h2o.chunk_size,
             "--batch-size",
-            h2o.chunk_size,
+            h2o.chunk_size + parallel,
             "--no-kv-unified",
             *upstream_options(h2o),
         ]

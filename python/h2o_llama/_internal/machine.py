@@ -45,12 +45,15 @@ def available_cpus() -> int:
 
 def _cpu_quota() -> float | None:
     """How many CPUs' time a container or a service may take (`docker --cpus`, systemd's CPUQuota); None: no limit."""
-    quotas = [_quota(*file.split()) for file in _limits()]
+    files = _limits("cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+    quotas = [_quota(*content.split()) for content in files]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _limits() -> list[str]:
-    """ "quota period" of this process' cgroup and the enclosing ones; a container sees its own as the root."""
+def _limits(controller: str, file: str, *files_1: str) -> list[str]:
+    """What a file, of version 1 several, says of this process' cgroup and the enclosing ones; a container sees its own
+    as the root.
+    """
     version_1 = version_2 = Path()
     for line in _read(_OWN_CGROUPS).splitlines():
         fields = line.split(":", 2)
@@ -59,12 +62,12 @@ def _limits() -> list[str]:
         _, controllers, path = fields  # of version 2 no controllers
         if not controllers:
             version_2 = Path(path.lstrip("/"))
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             version_1 = Path(path.lstrip("/"))
-    limits = [_read(_CGROUPS / folder / "cpu.max") for folder in (version_2, *version_2.parents)]
+    limits = [_read(_CGROUPS / folder / file) for folder in (version_2, *version_2.parents)]
     for folder in (version_1, *version_1.parents):
-        own = _CGROUPS / "cpu" / folder  # where several controllers share a folder, a link to that
-        limits.append(f"{_read(own / 'cpu.cfs_quota_us')} {_read(own / 'cpu.cfs_period_us')}")
+        own = _CGROUPS / controller / folder  # where several controllers share a folder, a link to that
+        limits.append(" ".join(_read(own / name) for name in files_1))
     return limits
 
 
@@ -111,19 +114,14 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
 def physical_memory() -> int | None:
     """Bytes of memory that this process could have at most; None if the system does not tell."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
-    try:
-        return min(total, int(_CGROUP_LIMIT.read_text()))
-    except (OSError, ValueError):  # no cgroup, or "max"
-        return total
+    limits = _limits("memory", "memory.max", "memory.limit_in_bytes")
+    return min([total, *(int(limit) for limit in limits if limit.strip().isdigit())])  # else "max", or no such file
 
 
 def head_size(model: _core.Model, of: Literal["key", "value"] = "key") -> int:

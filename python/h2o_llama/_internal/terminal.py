@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 
+from rich.console import Console
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from h2o_llama.errors import H2OWarning
@@ -46,6 +49,30 @@ def write(text: str) -> None:
     """Write to standard output: a terminal gets printable text, files and pipes the text itself."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
+
+
+def write_thoughts(text: str) -> None:
+    """Write to standard error, dimmed on a terminal."""
+    sys.stderr.write(f"\x1b[2m{printable(text)}\x1b[0m" if sys.stderr.isatty() else text)
+    sys.stderr.flush()
+
+
+def progress_bar() -> Callable[[int, int], None]:
+    """A bar on standard error, drawn by calls with what is done and what there is to do. Elsewhere one line at the end.
+
+    It draws without a thread and leaves the cursor alone, as an exception may end the call that it shows.
+    """
+    console = Console(stderr=True)
+
+    def show(n_done: int, n_total: int) -> None:
+        if console.is_terminal:
+            console.print(ProgressBar(n_total, n_done, width=40), end="")
+        if console.is_terminal or n_done >= n_total:
+            console.print(
+                f" {n_done:,} of {n_total:,} tokens", end="\n" if n_done >= n_total else "\r", highlight=False
+            )
+
+    return show
 
 
 def warn(message: str) -> None:

@@ -23,7 +23,8 @@ from typing_extensions import Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_document
+from h2o_llama._thoughts import Thoughts, check_think
+from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import (
     LONGEST_TAIL,
@@ -32,6 +33,7 @@ from h2o_llama.chat._template import (
     parsed_message,
     plain_prompt,
 )
+from h2o_llama.chat.chat_completion import thoughts_of
 from h2o_llama.config import named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
@@ -59,25 +61,30 @@ class Asked:
     stops: InitVar[list[str]]
     ends: frozenset[int] = frozenset()
     visible: frozenset[int] = frozenset()
+    thoughts: Thoughts | None = None
     parser: _core.ChatParser | None = None
     names: dict[str, str] = field(default_factory=dict)
     n_cached: int = 0
     n_generated: int = 0
     text: str = ""
     is_stopped: bool = False
+    is_cut_off: bool = False
 
     def __post_init__(self, stops: list[str]) -> None:
         self._buffer = TextBuffer(stops)
 
-    def add(self, llm: Llama, token: int) -> bool:
+    def add(self, llm: Llama, token: int, max_tokens: int) -> bool:
         """A token of the answer. Returns whether it ends there."""
         self.n_generated += 1
-        if token in self.ends:
+        is_thought = self.thoughts is not None and self.thoughts.is_thought
+        if token in self.ends and not is_thought:
             self.is_stopped = True
         else:
-            self.text += self._buffer.push(llm.detokenize([token], special=token in self.visible))
+            self.text += self._buffer.push(llm.detokenize([token], special=token in self.visible), is_thought)
             self.is_stopped = self._buffer.stopped
-        return self.is_stopped
+        n_answer = self.n_generated if self.thoughts is None else self.thoughts.n_answer
+        self.is_cut_off = n_answer == max_tokens and not self.is_stopped
+        return self.is_stopped or self.is_cut_off
 
     def answer(self, is_partial: bool) -> tuple[str, str]:
         """Answer and thoughts in what the model said."""
@@ -87,14 +94,16 @@ class Asked:
         with suppress(ValueError):  # a text without the model's format is an answer all the same
             parse_deltas(self.parser, text, is_partial)
         message = parsed_message(self.parser) or {"content": text}
-        return message.get("content") or "", message.get("reasoning_content") or ""
+        answer, thoughts = message.get("content") or "", message.get("reasoning_content") or ""
+        return answer.strip() if thoughts else answer, thoughts
 
 
 class Prompts:
     """How a model is asked about a document: by its chat template, or in plain text where it has none."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model._handle
+    def __init__(self, model: Model, think: bool | int | None = None) -> None:
+        self._budget, self._kwargs = check_think(_OWNER, think, None)
+        self._weights, self._model = model, model._handle
         self._template = model._template if model.chat_template else None
 
     def shared(self, text: str) -> NDArray[np.int32]:
@@ -110,7 +119,9 @@ class Prompts:
         if self._template is None:
             return self._model.tokenize(text.encode(), True, False)
         try:
-            before = self._template.apply(_OWNER, document_messages(text), add_generation_prompt=False)
+            before = self._template.apply(
+                _OWNER, document_messages(text), add_generation_prompt=False, kwargs=self._kwargs
+            )
         except ValueError:  # a template may refuse a chat without a user
             return None
         return before.ids if text.strip() in before.text else None
@@ -120,12 +131,13 @@ class Prompts:
         if self._template is None:
             ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
             return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
-        prompt = self._template.apply(_OWNER, document_messages(text, question))
+        prompt = self._template.apply(_OWNER, document_messages(text, question), kwargs=self._kwargs)
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
             prompt.core.stops,
             stop_tokens(self._model, prompt.core.stops),
             frozenset(prompt.core.preserved_tokens),
+            thoughts_of(self._weights, prompt.core, self._budget),
             prompt.core.parser(""),
         )
 
@@ -175,12 +187,13 @@ class Answerer:
     ) -> None:
         h2o = named_config(_OWNER, settings.h2o, uses_gpu(n_gpu_layers or 0))
         self.settings = replace(settings, h2o=h2o)
+        self._h2o: Any = "auto" if settings.h2o == "auto" else h2o  # dense where the model has nothing else
         self._n_threads = n_threads
         self._parallel = check.integer(_OWNER, "parallel", parallel, 1, 255)
         self._library = open_library(_OWNER, library)
         matmul_kernels = resolved_matmul_kernels(h2o, "auto")
         self._weights = Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels=matmul_kernels, lora=lora, **rope)
-        self._prompts = Prompts(self._weights)
+        self._prompts = Prompts(self._weights, settings.think)
         is_bounded = h2o is not None and h2o.has_bounded_memory
         n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
         self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.n_ctx_train)
@@ -227,7 +240,7 @@ class Answerer:
     ) -> Iterator[Answer]:
         """The same for a file."""
         try:
-            document = read_document(name, path)
+            document = read_file(name, path)
         except (OSError, ValueError) as error:
             yield self._tell(document=name, error=str(error))
             return
@@ -252,7 +265,8 @@ class Answerer:
                 yield self._tell(**task.names, error=str(error))
         if not asked:
             return
-        self._make_room(max(len(task.ids) for task in asked) + self.settings.max_tokens)
+        n_thoughts = max(task.thoughts.budget if task.thoughts else 0 for task in asked)
+        self._make_room(max(len(task.ids) for task in asked) + self.settings.max_tokens + n_thoughts)
         start = time.perf_counter()
         self._llm.reset()
         self._llm.text_name = document.name
@@ -286,7 +300,7 @@ class Answerer:
             self._weights,
             n_ctx=n_ctx,
             n_threads=self._n_threads,
-            h2o=self.settings.h2o,
+            h2o=self._h2o,
             n_seq_max=1 + self._parallel,
             library=self._library,
         )
@@ -306,16 +320,19 @@ class Answerer:
                 tasks[fork] = task
             generation = self._llm.generate_many(
                 prompts,
-                max_tokens=self.settings.max_tokens,
                 dense_tail=LONGEST_TAIL,
                 temperature=self.settings.temperature,
                 seed=self._seed(group[0]),
             )
+            for fork, task in tasks.items():
+                if task.thoughts is not None:
+                    task.thoughts.leave_room(self._llm.n_ctx - len(task.ids), self.settings.max_tokens)
+                    generation.follow(fork, task.thoughts)
             for tokens in generation:
                 for sequence in [sequence for sequence in tasks if sequence not in tokens]:
                     yield self._finish(tasks.pop(sequence), start)
                 for sequence, token in tokens.items():
-                    if tasks[sequence].add(self._llm, token):
+                    if tasks[sequence].add(self._llm, token, self.settings.max_tokens):
                         generation.stop(sequence)
                         yield self._finish(tasks.pop(sequence), start)
             for task in tasks.values():
@@ -327,7 +344,7 @@ class Answerer:
         return zlib.crc32(names.encode()) % _core.RANDOM_SEED
 
     def _finish(self, task: Asked, start: float) -> Answer:
-        is_cut_off = task.n_generated == self.settings.max_tokens and not task.is_stopped
+        is_cut_off = task.is_cut_off or len(task.ids) + task.n_generated >= self._llm.n_ctx
         answer, reasoning = task.answer(is_cut_off)
         return self._tell(
             **task.names,

@@ -12,14 +12,13 @@ from typing import Any, BinaryIO, Literal
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
+from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import H2OConfig, named_config
+from h2o_llama.documents import SUFFIXES, read_document
 from h2o_llama.sampling import Sampling
 
 _OWNER = "batch"
-
-SUFFIXES = (".txt", ".md", ".rst")
-"""Of the files that are documents, in any case."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +47,32 @@ class Document:
         return cls(name, content.decode(), hashlib.sha256(content).hexdigest())
 
 
-def find_documents(folder: str | os.PathLike[str]) -> dict[str, Path]:
-    """The text files in a folder and the folders in it, by their names: paths in the folder, sorted.
+def find_documents(folder: str | os.PathLike[str], left_out: dict[str, Path] | None = None) -> dict[str, Path]:
+    """The documents in a folder and the folders in it, by their names: paths in the folder, sorted.
 
-    Files and folders whose names begin with a dot are left out.
+    They are known by the ends of their names: text, Markdown, HTML, PDF, CSV, JSON, source code. `left_out` gets
+    other files. Files and folders whose names begin with a dot are in neither.
 
     Raises
     ------
     ValueError
-        If it is not a folder, or has no text files.
+        If it is not a folder, or has no documents.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"[batch] documents must be a folder, got {root}")
-    files = [
-        path
-        for path in root.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and not any(part.startswith(".") for part in path.relative_to(root).parts)
-        and path.is_file()
-    ]
+    found = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    seen = {_name(path.relative_to(root)): path for path in found if not _is_hidden(path.relative_to(root))}
+    files = {name: path for name, path in seen.items() if path.suffix.lower() in SUFFIXES}
     if not files:
-        raise ValueError(f"[batch] {root} has no text files: their names end with {', '.join(SUFFIXES)}")
-    return dict(sorted((_name(path.relative_to(root)), path) for path in files))
+        raise ValueError(f"[batch] {root} has no documents: their names end with .txt, .md, .html, .pdf or the like")
+    if left_out is not None:
+        left_out.update((name, path) for name, path in seen.items() if name not in files)
+    return dict(sorted(files.items()))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _name(path: Path) -> str:
@@ -78,22 +80,10 @@ def _name(path: Path) -> str:
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
-def read_document(name: str, path: str | os.PathLike[str]) -> Document:
-    """Read a file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        If it is not UTF-8.
-    """
+def read_file(name: str, path: str | os.PathLike[str]) -> Document:
+    """Read a file. Raises as `documents.read_document`."""
     content = Path(path).read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    try:
-        return Document(name, content.decode("utf-8-sig"), digest)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: byte {content[error.start]:#04x} at {error.start}") from error
+    return Document(name, read_document(content, os.fspath(path)), hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -176,11 +166,13 @@ class BatchSettings:
     h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
         As in `Llama`. A model that H2O cannot work with needs None, dense attention.
     max_tokens : int, default 512
-        The most tokens of an answer.
+        The most tokens of an answer, thoughts apart.
     temperature : float, default 0.0
         0 always takes the most probable token.
     seed : int, default 0
         With a temperature. Documents, and questions that are asked together, are drawn by seeds made from this one.
+    think : bool, int or None, default None
+        As in `Llama.create_chat_completion`.
 
     Raises
     ------
@@ -192,10 +184,12 @@ class BatchSettings:
     max_tokens: int = MAX_TOKENS
     temperature: float = 0.0
     seed: int = 0
+    think: bool | int | None = None
 
     def __post_init__(self) -> None:
         check.integer(_OWNER, "max_tokens", self.max_tokens, 1)
         check.integer(_OWNER, "seed", self.seed, 0)
+        check_think(_OWNER, self.think, None)
         Sampling(temperature=self.temperature)
         config = named_config(_OWNER, self.h2o)
         if not (config is None or isinstance(config, H2OConfig)):
@@ -298,8 +292,8 @@ class AnswersFile:
                 missing[name] = questions
                 continue
             try:
-                digest = read_document(name, path).sha256
-            except (OSError, ValueError):  # reading it will fail, too
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            except OSError:  # reading it will fail, too
                 digest = ""
             missing[name] = [q for q in questions if (name, digest, q.id, q.text) not in self._known]
         return {name: some for name, some in missing.items() if some}

@@ -15,8 +15,9 @@ from typing_extensions import NotRequired
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._prompt import Prompt, as_generated
 from h2o_llama.sequence._state import State, stream
 from h2o_llama.sequence.generating import Stopping, generate_by
@@ -126,9 +127,16 @@ class TextBuffer:
         """Characters that are kept back."""
         return len(self._held)
 
-    def push(self, piece: bytes) -> str:
-        """The text that is certain now. After a stop string `stopped` is set and no more text may be pushed."""
-        return self._release(self._decoder.decode(piece))
+    def push(self, piece: bytes, is_thought: bool = False) -> str:
+        """The text that is certain now. After a stop string `stopped` is set and no more text may be pushed.
+
+        Thoughts are not searched for stop strings.
+        """
+        text = self._decoder.decode(piece)
+        if is_thought:
+            text, self._held = self._held + text, ""
+            return text
+        return self._release(text)
 
     def finish(self) -> str:
         """The text that was kept back until the end; a broken character becomes U+FFFD."""
@@ -159,7 +167,8 @@ MAX_TOKENS = 512
 """The most tokens of an answer, by default."""
 
 
-class CompletionTokensDetails(TypedDict):
+class CompletionTokensDetails(TypedDict, total=False):
+    reasoning_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
 
@@ -181,7 +190,7 @@ class GenerationOptions(SamplingOptions, total=False):
 
     max_tokens: int | None
     stop: str | collections.abc.Sequence[str] | None
-    progress: Progress | None
+    progress: ProgressOption
     draft: int
     dense_tail: int | None
     reuse: bool
@@ -204,7 +213,8 @@ class Generation:
     context is full. `reuse` keeps what the sequence shares with the prompt; without it, only what a library has is
     known. `n_top_logprobs` is the number of most probable tokens reported with each one; None: no log-probabilities.
     `is_text`: what the sequence says in other tokens than the prompt stays. `visible` special tokens are part of the
-    text, by their names.
+    text, by their names. With `thoughts`, `max_tokens` and `stop` are of the answer after them. `is_read`: the sequence
+    is the prompt already.
     """
 
     state: State
@@ -220,6 +230,8 @@ class Generation:
     n_top_logprobs: int | None = None
     is_text: bool = False
     visible: frozenset[int] = frozenset()
+    thoughts: Thoughts | None = None
+    is_read: bool = False
     n_cached: int = 0
     n_generated: int = 0
     n_drafted: int = 0
@@ -237,13 +249,18 @@ class Generation:
             return list(self._pieces())
 
     def _pieces(self) -> Generator[Piece, None, None]:
-        if not self.reuse:
+        thoughts = self.thoughts
+        if thoughts is not None:
+            thoughts.leave_room(self.state.engine.n_ctx - len(self.prompt), self.max_tokens)
+        if self.is_read:
+            pass
+        elif not self.reuse:
             self.state.reset()
         elif self.is_text:
             with self.state.used() as context:
                 ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
-        self.n_cached = self.state.keep(self.prompt.ids)
+        self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
         self._counts_before = self.state.drafted, self.state.accepted
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
@@ -251,13 +268,14 @@ class Generation:
         ends = stop_tokens(self.state.engine.core, self.stop)
         for token in tokens:
             self.n_generated += 1
-            if token in ends:
+            is_thought = thoughts is not None and thoughts.is_thought
+            if token in ends and not is_thought:
                 self._end("stop")
                 yield Piece(buffer.finish(), logprobs)
                 return
             if recorder is not None:
                 logprobs.append(recorder.take(token, n_chars + buffer.n_held))
-            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self.visible))
+            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self.visible), is_thought)
             n_chars += len(text)
             if buffer.stopped:
                 self._end("stop")
@@ -266,7 +284,10 @@ class Generation:
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
-        is_full = self.n_generated == self.max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
+            if thoughts is not None and thoughts.n_answer == self.max_tokens:
+                break
+        n_answer = self.n_generated if thoughts is None else thoughts.n_answer
+        is_full = n_answer == self.max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
         self._end("length" if is_full else "stop")
         yield Piece(buffer.finish(), logprobs)
 
@@ -289,8 +310,9 @@ class Generation:
             self.dense_tail,
             self.draft,
             self.stopping_criteria,
-            self.max_tokens,
+            self.max_tokens if self.thoughts is None or self.max_tokens == 0 else None,
             self.prompt.tokens,
+            self.thoughts,
         )
 
     def usage(self) -> Usage:
@@ -300,11 +322,14 @@ class Generation:
             "completion_tokens": self.n_generated,
             "total_tokens": len(self.prompt) + self.n_generated,
         }
+        details: CompletionTokensDetails = {}
+        if self.thoughts is not None:
+            details["reasoning_tokens"] = self.thoughts.n
         if self.draft > 0:
-            usage["completion_tokens_details"] = {
-                "accepted_prediction_tokens": self.n_accepted,
-                "rejected_prediction_tokens": self.n_drafted - self.n_accepted,
-            }
+            details["accepted_prediction_tokens"] = self.n_accepted
+            details["rejected_prediction_tokens"] = self.n_drafted - self.n_accepted
+        if details:
+            usage["completion_tokens_details"] = details
         if self.reuse or self.n_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
         return usage

@@ -9,6 +9,7 @@ from typing import Any, overload
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.chat._template import PLAIN_STOPS, plain_prompt
 from h2o_llama.chat.chat_completion import ChatCompletion, create_chat_completion
@@ -17,9 +18,15 @@ from h2o_llama.documents import document_messages, read_document
 from h2o_llama.sequence._state import HasState
 
 
+class AskOptions(GenerationOptions, total=False):
+    """Keyword arguments of `ask`."""
+
+    think: bool | int | None
+
+
 @overload
 def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
-    sequence: HasState, document: str | os.PathLike[str], questions: str, **options: Unpack[GenerationOptions]
+    sequence: HasState, document: str | os.PathLike[str], questions: str, **options: Unpack[AskOptions]
 ) -> str: ...
 
 
@@ -28,7 +35,7 @@ def ask(
     sequence: HasState,
     document: str | os.PathLike[str],
     questions: collections.abc.Sequence[str],
-    **options: Unpack[GenerationOptions],
+    **options: Unpack[AskOptions],
 ) -> list[str]: ...
 
 
@@ -36,7 +43,7 @@ def ask(
     sequence: HasState,
     document: str | os.PathLike[str],
     questions: str | collections.abc.Sequence[str],
-    **options: Unpack[GenerationOptions],
+    **options: Unpack[AskOptions],
 ) -> str | list[str]:
     """Answer questions about a document, each by itself. The document is read once.
 
@@ -51,13 +58,14 @@ def ask(
     questions : str or list of str
         One question, or several.
     **options
-        As in `create_chat_completion`: max_tokens, stop, progress, and sampling options. The default temperature is 0:
-        always the most probable token.
+        As in `create_chat_completion`: max_tokens, think, stop, progress, and sampling options. The default temperature
+        is 0: always the most probable token.
 
     Returns
     -------
     str, or list of str
-        The answer; of several questions a list of answers in the same order. `max_tokens` cuts answers off.
+        The answer, without thoughts; of several questions a list of answers in the same order. `max_tokens` cuts
+        answers off.
 
     Raises
     ------
@@ -85,16 +93,19 @@ def ask(
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
     known: dict[str, Any] = {"temperature": 0, **options}
     text = document if isinstance(document, str) else read_document(document)
-    answers = [_answer(sequence, text, question, known) for question in asked]
+    answers = [_answer(sequence, text, question, dict(known)) for question in asked]
     return answers[0] if isinstance(questions, str) else answers
 
 
 def _answer(sequence: HasState, document: str, question: str, options: dict[str, Any]) -> str:
     model = sequence._state.engine.model
     if model.chat_template is None:
+        check_think(f"{sequence._state.owner}.ask", options.pop("think", None), None)  # it has no form for thoughts
         stop = options.get("stop") or PLAIN_STOPS
         prompt = model.tokenize(plain_prompt(document, question))  # names of special tokens are text
         completion: Completion = create_completion(sequence, prompt, **{**options, "stop": stop})
         return completion["choices"][0]["text"].strip()
     answer: ChatCompletion = create_chat_completion(sequence, document_messages(document, question), **options)
-    return answer["choices"][0]["message"].get("content") or ""
+    message = answer["choices"][0]["message"]
+    text = message.get("content") or ""
+    return text.strip() if message.get("reasoning_content") else text

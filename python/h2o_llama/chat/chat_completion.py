@@ -12,6 +12,8 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
+from h2o_llama._thoughts import MAX_THOUGHTS, Thoughts, check_think
 from h2o_llama.chat._generation import (
     MAX_TOKENS,
     ChatLogprobs,
@@ -32,8 +34,10 @@ from h2o_llama.chat._messages import (
     response_schema,
 )
 from h2o_llama.chat._template import LONGEST_TAIL, parse_deltas, parsed_message
+from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import ProgressOption
+from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import Stopping
 
@@ -105,7 +109,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion",
             "created": self.generation.created,
-            "model": self.generation.state.engine.model.model_path,
+            "model": self.generation.state.engine.model._name,
             "choices": [
                 {
                     "index": 0,
@@ -172,7 +176,7 @@ class ChatRun:
             "id": self.id,
             "object": "chat.completion.chunk",
             "created": self.generation.created,
-            "model": self.generation.state.engine.model.model_path,
+            "model": self.generation.state.engine.model._name,
             "choices": [
                 {
                     "index": 0,
@@ -200,6 +204,7 @@ class ChatOptions(GenerationOptions, total=False):
     top_logprobs: int | None
     parallel_tool_calls: bool | None
     chat_template_kwargs: Mapping[str, Any] | None
+    think: bool | int | None
 
 
 @overload
@@ -228,6 +233,7 @@ def create_chat_completion(
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
+@understands("max_tokens", "functions", "function_call", "tfs_z")
 def create_chat_completion(
     sequence: HasState,
     messages: collections.abc.Sequence[Message],
@@ -242,7 +248,8 @@ def create_chat_completion(
     top_logprobs: int | None = None,
     parallel_tool_calls: bool | None = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    think: bool | int | None = None,
+    progress: ProgressOption = None,
     dense_tail: int | None = None,
     draft: int = 0,
     reuse: bool = True,
@@ -269,7 +276,7 @@ def create_chat_completion(
         {"type": "json_object"} for JSON, with "schema" for JSON of that schema; or OpenAI's {"type": "json_schema",
         "json_schema": {"schema"}}. Every schema may be a pydantic model, which is a response_format, too.
     max_tokens : int or None, default 512
-        The most tokens to generate; None: until the model ends, or the context is full.
+        The most tokens of the answer, thoughts apart; None: until the model ends, or the context is full.
     stream : bool, default False
         Return an iterator of chunks instead of one dict.
     stop : str or list of str, optional
@@ -280,6 +287,10 @@ def create_chat_completion(
         With `logprobs`: how many of the most probable tokens are reported with each one.
     parallel_tool_calls : bool, default False
         Let the model call several tools in one answer, if its format can say that.
+    think : bool, int or None, default None
+        Whether the model thinks first, or the most tokens of thoughts; None is as its template has it. By default
+        thoughts have up to 1,024 tokens, and never more than half of the room in the context. Then their end is
+        written, and the answer follows. False is 0.
     progress, draft, reuse
         As in `create_completion`.
     dense_tail : int, optional
@@ -323,6 +334,7 @@ def create_chat_completion(
     if max_tokens is not None:
         max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     template = model._template
+    budget, chat_template_kwargs = check_think(owner, think, chat_template_kwargs)
     prompt = template.apply(
         owner,
         images.messages,
@@ -356,9 +368,45 @@ def create_chat_completion(
         is_text=True,
         n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),
         visible=frozenset(prompt.core.preserved_tokens),
+        thoughts=thoughts_of(model, prompt.core, budget, grammar is not None and not grammar.lazy),
     )
     run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
+
+
+def thoughts_of(
+    model: Model, prompt: _core.ChatPrompt, budget: int = MAX_THOUGHTS, has_grammar: bool = False
+) -> Thoughts | None:
+    """None: the template marks no thoughts."""
+    return Thoughts(model._handle, prompt, budget, has_grammar) if prompt.thoughts[1] else None
+
+
+def continue_chat(
+    sequence: HasState,
+    core: _core.ChatPrompt,
+    prompt: Tokens,
+    max_tokens: int,
+    budget: int,
+    draft: int,
+    **sampling: Unpack[SamplingOptions],
+) -> ChatRun:
+    """The answer to a prompt that the sequence has just read."""
+    state = sequence._state
+    generation = Generation(
+        state=state,
+        prompt=state.check_prompt(state.owner, prompt, 0),
+        max_tokens=max_tokens,
+        stop=core.stops,
+        sampling=Sampling.of(state.owner, sampling),
+        progress=None,
+        dense_tail=0,
+        draft=draft,
+        reuse=True,
+        visible=frozenset(core.preserved_tokens),
+        thoughts=thoughts_of(state.engine.model, core, budget),
+        is_read=True,
+    )
+    return ChatRun(generation, core.parser(""))
 
 
 def _check_top_logprobs(owner: str, logprobs: bool | None, top_logprobs: int | None) -> int | None:

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, overload
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama.chat._generation import (
     MAX_TOKENS,
     CompletionLogprobs,
@@ -23,7 +24,7 @@ from h2o_llama.chat._generation import (
 )
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, check_progress
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
@@ -79,6 +80,7 @@ def create_completion(
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
+@understands("max_tokens", "suffix", "tfs_z")
 def create_completion(
     sequence: HasState,
     prompt: str | bytes | Tokens,
@@ -87,7 +89,7 @@ def create_completion(
     stream: bool | None = False,
     stop: str | collections.abc.Sequence[str] | None = None,
     echo: bool | None = False,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     dense_tail: int | None = None,
     draft: int = 0,
     reuse: bool = True,
@@ -221,6 +223,6 @@ class _Run:
             "id": self.id,
             "object": "text_completion",
             "created": self.generation.created,
-            "model": model.model_path,
+            "model": model._name,
             "choices": [{"text": piece.text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
         }

@@ -21,7 +21,7 @@ from h2o_llama.eval._settings import DENSE, Setting
 from h2o_llama.eval._subject import Progress, Row, Subject, answer
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
-from h2o_llama.models._named import find_text
+from h2o_llama.models._find import find_text
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 WORDS, ESSAYS = "english-words", "war-and-peace"

@@ -103,7 +103,7 @@ def _remove_dead() -> None:
 
 
 class Librarian:
-    """Libraries of one model and its settings, one for each API key: nobody is given the text of another one."""
+    """The library of one model and its settings, one part for each API key: nobody is given the text of another one."""
 
     def __init__(self, folder: Path, origin: SnapshotOrigin) -> None:
         self._folder = folder
@@ -116,7 +116,7 @@ class Librarian:
         with self._opening:
             if key not in self._libraries:
                 name = hashlib.sha256(key.encode()).hexdigest()[:32]
-                self._libraries[key] = Library(self._folder / "keys" / name if key else self._folder)
+                self._libraries[key] = Library(self._folder).of_owner(name if key else "")
             return self._libraries[key]
 
     def give(self, about: dict[str, Any], tokens: NDArray[np.int32], state: bytes) -> None:

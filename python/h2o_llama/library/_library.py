@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
-import sys
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
-import filelock
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
-from h2o_llama.errors import BusyError, DamagedFileError, H2OError
+from h2o_llama.errors import DamagedFileError, H2OError
+from h2o_llama.library._index import Index, Stored
 from h2o_llama.library._texts import (
+    FORMAT,
     BlockFiles,
     Contents,
     Layout,
     Rows,
-    Stored,
     Text,
-    TextFiles,
     key_of,
     layout_of,
-    write_text,
 )
 from h2o_llama.models._named import cache_folder
+from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _OWNER = "Library"
 
 _MOST_BYTES = 8_000_000_000
-_LOCK_SECONDS = 60
+_TRIES = 100
+"""Texts that may be removed, one after another, while they are looked for."""
+
+_WRITE_SECONDS = 3600
+"""A block that is older, and of no text, was left by a process that was killed."""
+
+_SECTIONS = ("known", "tokens", "blocks")
+"""Of the file of a text that is given away."""
+
 _READERS = 4
 """Threads that read blocks: they are checked and decompressed meanwhile."""
 
@@ -106,7 +114,10 @@ class Library:
         self._limit = None if limit_bytes is None else check.integer(_OWNER, "limit_bytes", limit_bytes, 0, 1 << 62)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._blocks = BlockFiles(self.folder / "blocks")
-        self._texts = TextFiles(self.folder / "texts")
+        self._index = Index(self.folder)
+        self._owner = ""
+        self._shown: str | None = None  # all owners' texts
+        self._is_swept = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -119,21 +130,27 @@ class Library:
         if self._limit is not None:
             return self._limit
         free = shutil.disk_usage(self.folder).free
-        return min(_MOST_BYTES, (free + self.n_bytes) // 10)
+        return min(_MOST_BYTES, (free + self._taken(None)) // 10)
 
     @property
     def n_bytes(self) -> int:
         """How much it takes."""
-        return sum(self._blocks.digests().values()) + sum(map(_size, self._texts.paths()))
+        return self._taken(self._shown)
+
+    def of_owner(self, owner: str) -> Library:
+        """The texts of one owner alone, in the same folder and within the same limit."""
+        library = Library(self.folder, limit_bytes=self._limit)
+        library._owner = library._shown = owner
+        return library
 
     # --- its texts
 
     def texts(self) -> list[Text]:
-        """Its texts, last used first. Unreadable files are left out: `verify` names them."""
+        """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them."""
         self.flush()
-        stored, _ = self._texts.read()
-        sizes = self._blocks.digests()
-        n_users = Counter(digest for text in stored for digest in set(text.contents.blocks))
+        with self._index.reading() as connection:
+            stored, _ = self._index.texts(connection, self._shown)
+            sizes, n_users = self._index.blocks(connection), self._index.n_users(connection)
         stored.sort(key=lambda text: text.used, reverse=True)
         return [_described(text, sizes, n_users) for text in stored]
 
@@ -148,21 +165,27 @@ class Library:
             If another program does not let go of the library.
         """
         self.flush()
-        with self._alone():
-            chosen = {text.path: text for text in (self._named("remove", name) for name in names)}
-            self._remove(list(chosen.values()))
-        return len(chosen)
+        ids = {self._named("remove", name).id for name in names}
+        with self._index.changing() as connection:
+            n = self._index.remove(connection, list(ids))
+        self._sweep()
+        return n
 
     def clear(self) -> int:
         """Remove all texts, and whatever else was left. Returns how many there were."""
         self.flush()
-        with self._alone():
-            n = len(self._texts.paths())
-            self._make_room(0)
+        try:
+            with self._index.changing() as connection:
+                texts, problems = self._index.texts(connection, self._shown)
+                n = self._index.remove(connection, [*(text.id for text in texts), *problems])
+        except DamagedFileError:
+            self._index.discard()
+            n = 0
+        self._sweep(every=True)
         return n
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Read every file. Returns a line about each that is damaged, and each text that lacks one.
+        """Read every file, while others read and write. Returns a line about each damaged one, and text that lacks one.
 
         With `repair` these are removed, and blocks that no text has. A file that cannot be read at all stays.
 
@@ -173,26 +196,96 @@ class Library:
         """
         check.flag(f"{_OWNER}.verify", "repair", repair)
         self.flush()
-        self._texts.forget()
-        with self._alone():
-            texts, problems = self._texts.read()
-            lines = [str(problem) for problem in problems.values()]
-            there = set(self._blocks.digests())
-            for digest in sorted(there):
-                try:
-                    self._blocks.read(digest, is_verified=True)
-                except (OSError, ValueError) as error:
-                    there.remove(digest)
-                    lines.append(str(error))
-                    if repair and not isinstance(error, OSError):
-                        self._blocks.remove(digest)
-            for text in texts:
-                n_missing = len(set(text.contents.blocks) - there)
-                if n_missing:
-                    lines.append(f"text {text.path.name} ({text.contents.name}) lacks {n_missing} of its blocks")
+        try:
+            with self._index.reading() as connection:
+                texts, problems = self._index.texts(connection)
+        except DamagedFileError as error:
             if repair:
-                self._make_room(sys.maxsize)
+                self._index.discard()
+            return [str(error)]
+        lines, bad = [str(problem) for problem in problems.values()], list(problems)
+        there = self._blocks.names()
+        for name in sorted(there):
+            try:
+                self._blocks.read(name, is_verified=True)
+            except FileNotFoundError:  # its text was removed meanwhile
+                continue
+            except (OSError, ValueError) as error:
+                there.remove(name)
+                lines.append(str(error))
+                if repair and not isinstance(error, OSError):
+                    self._blocks.remove(name)
+        for text in texts:
+            n_missing = sum(name not in there and not self._is_gone(text.id) for name in set(text.contents.blocks))
+            if n_missing:
+                lines.append(f"text {text.id} ({text.contents.name}) lacks {n_missing} of its blocks")
+                bad.append(text.id)
+        if repair:
+            with self._index.changing() as connection:
+                self._index.remove(connection, bad)
+            self._sweep(every=True)
         return lines
+
+    def _is_gone(self, id: str) -> bool:
+        with self._index.reading() as connection:
+            return all(text.id != id for text in self._index.texts(connection)[0])
+
+    def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Write a text to one file, which `import_text` adds to another library.
+
+        Raises
+        ------
+        ValueError
+            If the name means no text, or several.
+        OSError, DamagedFileError
+            If the text cannot be read, or the file cannot be written.
+        """
+        self.flush()
+        contents = self._named("export_text", name).contents
+        blocks = [self._read_block(digest) for digest in contents.blocks]
+        about = {"kind": "text", "format": FORMAT, "key": key_of(contents.origin)}
+        known = json.dumps({"contents": contents.to_json(), "sizes": [len(block) for block in blocks]})
+        sections = (
+            _snapshot_file.Section(known.encode(), 1),
+            _snapshot_file.Section(contents.tokens.astype("<i4").tobytes(), 4),
+            _snapshot_file.Section(b"".join(blocks), contents.origin.number_bytes),
+        )
+        _snapshot_file.write(path, about, dict(zip(_SECTIONS, sections, strict=True)))
+
+    def import_text(self, path: str | os.PathLike[str]) -> Text:
+        """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
+
+        Raises
+        ------
+        ValueError
+            If it was written by a version whose states this one cannot read.
+        DamagedFileError
+            If it is damaged, or of another kind.
+        OSError
+            If it cannot be read, or the library cannot be written.
+        """
+        self.flush()
+        about, (known, tokens, content) = _snapshot_file.read(path, _SECTIONS)
+        try:
+            if about["kind"] != "text":
+                raise ValueError("it is not a text of a library")
+            values = json.loads(known)
+            contents, sizes = Contents.from_json(values["contents"], tokens), values["sizes"]
+            ends = [*accumulate(sizes, initial=0)]
+            blocks = [content[start:end] for start, end in pairwise(ends)]
+            version, key = about["format"], about["key"]
+            digests = tuple(hashlib.sha256(block).hexdigest() for block in blocks)
+            if digests != contents.blocks or ends[-1] != len(content):
+                raise ValueError("its blocks are not what their names say")
+        except (TypeError, KeyError, ValueError, RecursionError) as error:
+            raise _snapshot_file.damaged(path, str(error)) from error
+        if version != FORMAT or key != key_of(contents.origin):
+            raise ValueError(
+                f"[{_OWNER}.import_text] {os.fspath(path)} is of format {version!r:.20} and another llama.cpp, "
+                f"expected format {FORMAT} and the llama.cpp of this version: export the text with this version"
+            )
+        self._write_blocks(contents, lambda: blocks)
+        return next(text for text in self.texts() if text.id == contents.id(self._owner))
 
     # --- for Llama
 
@@ -201,7 +294,8 @@ class Library:
 
         A text that is still being written is not found.
         """
-        texts, _ = self._texts.read(key_of(origin))
+        with self._index.reading() as connection:
+            texts, _ = self._index.texts(connection, self._owner, (key_of(origin), ids))
         best = None
         for text in texts:
             n, n_all = text.contents.n_usable(ids), len(text.contents.tokens)
@@ -227,8 +321,8 @@ class Library:
         try:
             state = contents.layout.join(blocks)
         except ValueError as error:
-            raise DamagedFileError(f"[{_OWNER}] {found.text.path} does not fit its blocks: {error}") from error
-        os.utime(found.text.path)
+            raise DamagedFileError(f"[{_OWNER}] text {found.text.id} does not fit its blocks: {error}") from error
+        self._index.use(found.text.id)
         known = np.frombuffer(logits, dtype="<f4").astype(np.float32) if contents.has_logits else None
         return Snapshot(contents.origin, contents.tokens, known, state)
 
@@ -242,22 +336,30 @@ class Library:
     ) -> Snapshot | None:
         """Load what `find` finds, if a prompt has at least n_least tokens of it, and call `use` with it.
 
-        A text that cannot be read or used is removed, with a warning.
+        Where a checksum is wrong the text is removed, with a warning. After any other failure, of memory say, it stays.
         """
-        while True:
-            found = self.find(origin, ids, n_ctx)
-            if found is None or found.n_tokens < n_least:
-                return None
-            try:
-                snapshot = self.load(found)
-                use(snapshot)
-                return snapshot
-            except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
-                found.text.path.unlink(missing_ok=True)
-            except (OSError, ValueError, H2OError, MemoryError) as error:
-                found.text.path.unlink(missing_ok=True)
-                warn(f"{error}: the text is read again")
-                return None
+        try:
+            for _ in range(_TRIES):
+                found = self.find(origin, ids, n_ctx)
+                if found is None or found.n_tokens < n_least:
+                    return None
+                try:
+                    snapshot = self.load(found)
+                    use(snapshot)
+                    return snapshot
+                except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
+                    self._forget(found.text)
+                except DamagedFileError:
+                    self._forget(found.text)
+                    raise
+        except (OSError, ValueError, H2OError, MemoryError) as error:
+            warn(f"{str(error) or 'there is not enough memory'}: the text is read again")
+        return None
+
+    def _forget(self, text: Stored) -> None:
+        """A text that cannot be loaded, where that can be written."""
+        with suppress(OSError, H2OError), self._index.changing() as connection:
+            self._index.remove(connection, [text.id])
 
     def add(
         self, snapshot: Snapshot, rows: Iterable[Sequence[int]], points: Sequence[tuple[int, int]], name: str
@@ -285,93 +387,106 @@ class Library:
         if problem is not None:
             warn(f"{problem}: this text is not kept")
 
-    # --- writing, one program at a time
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        try:
-            with filelock.FileLock(self.folder / "lock", timeout=_LOCK_SECONDS):
-                self._make_private()
-                yield
-        except filelock.Timeout as error:
-            raise BusyError(
-                f"[{_OWNER}] another program has been writing to {self.folder} for {_LOCK_SECONDS} seconds: try again"
-            ) from error
-
-    def _make_private(self) -> None:
-        """The folder itself may have been there, and be open to others."""
-        for name in ("blocks", "texts"):
-            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
-            if (self.folder / name).stat().st_mode & 0o077:
-                (self.folder / name).chmod(0o700)
+    # --- writing
 
     def _write(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> str | None:
         """Returns why it could not be written."""
-        limit = self.limit_bytes
-        if layout.size > limit:
-            return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={limit:,}"
-        has_logits, origin = snapshot.logits is not None, snapshot.origin
-        logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
-        digests, new = list[str](), list[str]()
         try:
-            with self._alone():
-                try:
-                    for i, content in enumerate(layout.split(snapshot.state)):
-                        block = logits + content if i == len(layout.cuts) else content
-                        digest, is_new = self._blocks.add(block, origin.number_bytes)
-                        digests.append(digest)
-                        new += [digest] * is_new
-                    contents = Contents(origin, name, snapshot.tokens, points, has_logits, layout, tuple(digests))
-                    path = self._texts.path(contents)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    write_text(path, contents)
-                except BaseException:
-                    for digest in new:
-                        self._blocks.remove(digest)
-                    raise
-                others, _ = self._texts.read(key_of(contents.origin))
-                self._remove([text for text in others if contents.covers(text.contents)])
-                if self.n_bytes > limit:
-                    self._make_room(limit * 9 // 10)
+            limit = self.limit_bytes
+            if layout.size > limit:
+                return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={limit:,}"
+            try:
+                self._write_text(snapshot, layout, points, name)
+            except DamagedFileError:  # the index
+                self._index.discard()
+                self._write_text(snapshot, layout, points, name)
+            if self._taken(None) > limit:
+                self._make_room(limit * 9 // 10)
+            self._sweep()
         except (OSError, ValueError, H2OError, MemoryError) as error:
             return str(error) or "there is not enough memory"
         return None
 
-    def _remove(self, chosen: list[Stored]) -> None:
-        """Remove texts, and the blocks that no other one has. The caller is alone."""
-        if not chosen:
-            return
-        for text in chosen:
-            text.path.unlink(missing_ok=True)
-        others, problems = self._texts.read()
-        if _has_unread(problems):
-            return  # their blocks are not known: _make_room removes the rest
-        used = {digest for text in others for digest in text.contents.blocks}
-        for digest in {digest for text in chosen for digest in text.contents.blocks} - used:
-            self._blocks.remove(digest)
+    def _write_text(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> None:
+        logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
+
+        def blocks() -> Iterator[bytes]:
+            for i, content in enumerate(layout.split(snapshot.state)):
+                yield logits + content if i == len(layout.cuts) else content
+
+        contents = Contents(snapshot.origin, name, snapshot.tokens, points, bool(logits), layout, ())
+        self._write_blocks(contents, blocks)
+
+    def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
+        """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
+        origin, width = contents.origin, contents.origin.number_bytes
+        names, new = list[str](), list[str]()
+        try:
+            for block in blocks():
+                digest, is_new = self._blocks.add(block, width)
+                names.append(digest)
+                new += [digest] * is_new
+            contents = replace(contents, blocks=tuple(names))
+            text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
+            with self._index.changing() as connection:
+                for digest, block in zip(names, blocks(), strict=True):
+                    if not self._blocks.path(digest).exists():  # another program has removed the text that had it
+                        self._blocks.add(block, width)
+                self._index.add(connection, text, {digest: self._blocks.size(digest) for digest in names})
+                others, _ = self._index.texts(connection, self._owner, (key_of(origin), contents.tokens))
+                self._index.remove(connection, _replaced(text, others))
+        except BaseException:
+            self._drop(new)
+            raise
+
+    def _drop(self, names: list[str]) -> None:
+        """Remove blocks of a text that could not be written, unless another program has a text of them by now."""
+        try:
+            with self._index.changing() as connection:
+                for name in set(names) - self._index.blocks(connection).keys():
+                    self._blocks.remove(name)
+        except OSError:  # then no other program could add one
+            for name in names:
+                self._blocks.remove(name)
+
+    def _taken(self, owner: str | None) -> int:
+        try:
+            with self._index.reading() as connection:
+                return self._index.n_bytes(connection, owner)
+        except DamagedFileError:  # the next text begins a new one
+            return 0
 
     def _make_room(self, limit: int) -> None:
-        """Remove damaged texts, least recently used texts down to a limit, and blocks without a text. As `_remove`."""
-        stored, problems = self._texts.read()
-        dropped = set[str]()
-        for path, problem in problems.items():
-            if not isinstance(problem, OSError):  # the file itself may be fine
-                path.unlink(missing_ok=True)
-        sizes = self._blocks.digests()
-        kept, n = set[str](), 0
-        stored.sort(key=lambda text: text.used, reverse=True)
-        for text in stored:
-            needed = set(text.contents.blocks)
-            n += sum(sizes.get(digest, 0) for digest in needed - kept) + _size(text.path)
-            if n > limit or not needed <= sizes.keys():
-                text.path.unlink(missing_ok=True)
-                dropped |= needed
-            else:
-                kept |= needed
-        for digest in (dropped & sizes.keys() if _has_unread(problems) else sizes.keys()) - kept:
-            self._blocks.remove(digest)
-        for path in self.folder.glob("*/*/.*.new"):  # left by a process that was killed while it wrote
-            path.unlink(missing_ok=True)
+        """Remove the least recently used texts of all owners, down to a limit, and damaged ones."""
+        with self._index.changing() as connection:
+            stored, problems = self._index.texts(connection)
+            sizes = self._index.blocks(connection)
+            kept, n, dropped = set[str](), 0, list(problems)
+            stored.sort(key=lambda text: text.used, reverse=True)
+            for text in stored:
+                needed = set(text.contents.blocks)
+                n += sum(sizes.get(name, 0) for name in needed - kept) + text.n_bytes
+                if n > limit:
+                    dropped.append(text.id)
+                else:
+                    kept |= needed
+            self._index.remove(connection, dropped)
+
+    def _sweep(self, *, every: bool = False) -> None:
+        """Remove blocks that no text has, also those of a process that was killed while it wrote.
+
+        Texts are out of the index by then, whatever stops this. `every`: those too that may be on their way to a text,
+        which writes them again.
+        """
+        with self._index.changing() as connection:
+            sizes, users = self._index.blocks(connection), self._index.n_users(connection)
+            unused = sizes.keys() - users.keys()
+            if every or not self._is_swept:
+                self._is_swept = True
+                unused |= self._blocks.left(0 if every else _WRITE_SECONDS) - users.keys()
+            for name in unused:
+                self._blocks.remove(name)
+            connection.executemany("DELETE FROM blocks WHERE name = ?", [(name,) for name in unused])
 
     def _read_block(self, digest: str) -> bytes:
         try:
@@ -382,14 +497,15 @@ class Library:
 
     def _named(self, method: str, name: str) -> Stored:
         """The text of this id, or the only one whose name this is or whose id begins so."""
-        texts, _ = self._texts.read()
-        found = [text for text in texts if text.path.name == name] or [
+        with self._index.reading() as connection:
+            texts, _ = self._index.texts(connection, self._shown)
+        found = [text for text in texts if text.id == name] or [
             text
             for text in texts
-            if text.contents.name == name or (len(name) >= _LEAST_DIGITS and text.path.name.startswith(name))
+            if text.contents.name == name or (len(name) >= _LEAST_DIGITS and text.id.startswith(name))
         ]
         if len(found) > 1:
-            ids = ", ".join(text.path.name[:8] for text in found)
+            ids = ", ".join(text.id[:8] for text in found)
             raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} texts: choose by id: {ids}")
         if not found:
             raise ValueError(
@@ -408,29 +524,33 @@ def _limit_of_environment() -> int | None:
     return int(text)
 
 
-def _described(text: Stored, sizes: dict[str, int], n_users: Counter[str]) -> Text:
-    contents, blocks, own = text.contents, set(text.contents.blocks), _size(text.path)
+def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> Text:
+    contents, blocks = text.contents, set(text.contents.blocks)
     return Text(
-        id=text.path.name,
+        id=text.id,
         name=contents.name,
         model=contents.origin.model,
         n_tokens=len(contents.tokens),
-        n_bytes=own + sum(sizes.get(digest, 0) for digest in blocks),
-        n_own_bytes=own + sum(sizes.get(digest, 0) for digest in blocks if n_users[digest] == 1),
+        n_bytes=text.n_bytes + sum(sizes.get(name, 0) for name in blocks),
+        n_own_bytes=text.n_bytes + sum(sizes.get(name, 0) for name in blocks if n_users.get(name) == 1),
         used=datetime.fromtimestamp(text.used),
+        owner=text.owner,
     )
 
 
-def _has_unread(problems: dict[Path, Exception]) -> bool:
-    """Whether there are texts that could not be read, which is not to say that they are damaged."""
-    return any(isinstance(problem, OSError) for problem in problems.values())
+def _replaced(text: Stored, others: list[Stored]) -> list[str]:
+    """The ids of texts that this one continues, as a conversation does its earlier turns.
 
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    A smaller context may have no room for this one: of each beginning the shortest of at most twice its length stays.
+    """
+    covered = sorted((len(other.contents.tokens), other.id) for other in others if text.contents.covers(other.contents))
+    stay, ids = 0, []
+    for n, id in covered:
+        if n < 2 * stay:
+            ids.append(id)
+        else:
+            stay = n
+    return ids
 
 
 LEAST_TOKENS = 256

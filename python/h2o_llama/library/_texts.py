@@ -1,13 +1,14 @@
-"""The files of a library: texts (tokens, places to rewind to, names of blocks) and the blocks of their states."""
+"""What a library knows of a text (tokens, places to rewind to, names of blocks), and the blocks of their states."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama.documents import ABOUT_A_DOCUMENT
-from h2o_llama.errors import DamagedFileError
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._prompt import shared_prefix, text_ids
 from h2o_llama.sequence.snapshot import SnapshotOrigin
@@ -134,13 +134,10 @@ def _number(value: Any) -> int:
     return value
 
 
-FORMAT = 1
-"""Of these files and of the blocks."""
+FORMAT = 2
+"""Of the index and of the blocks."""
 
 _NAME_LENGTH = 40
-
-_KIND = "text"
-_SECTIONS = ("tokens", "layout")
 
 
 def key_of(origin: SnapshotOrigin) -> str:
@@ -162,7 +159,7 @@ def name_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a text's file: `blocks` are SHA-256 digests, the last one for everything but rows of tokens.
+    """What is known of a text: `blocks` are SHA-256 digests, the last one for everything but rows of tokens.
 
     `points` are ranges of positions, first and last, to which the text can be rewound; `has_logits` is whether its last
     token's are known.
@@ -176,10 +173,46 @@ class Contents:
     layout: Layout
     blocks: tuple[str, ...]
 
-    @property
-    def id(self) -> str:
-        """Of the text, with its model and settings."""
-        return hashlib.sha256(key_of(self.origin).encode() + self.tokens.astype("<i4").tobytes()).hexdigest()[:24]
+    @classmethod
+    def from_json(cls, text: str, tokens: bytes) -> Contents:
+        """What `to_json` gave, and int32 tokens. Raises TypeError, KeyError or ValueError if it is anything else."""
+        about = json.loads(text)
+        blocks = about["blocks"]
+        if not all(isinstance(block, str) and is_digest(block) for block in blocks):
+            raise ValueError("it has no names of blocks")
+        contents = cls(
+            SnapshotOrigin.from_json(about["origin"]),
+            str(about["name"]),
+            np.frombuffer(tokens, dtype="<i4").astype(np.int32),
+            tuple((int(first), int(last)) for first, last in about["points"]),
+            about["has_logits"] is True,
+            Layout.from_json(about["layout"]),
+            tuple(blocks),
+        )
+        n = len(contents.tokens)
+        if contents.layout.n_tokens != n or len(blocks) != len(contents.layout.cuts) + 1:
+            raise ValueError("its sizes do not fit")
+        if not all(0 < first <= last <= n for first, last in contents.points):
+            raise ValueError("its points are not in the text")
+        text_ids("Library", contents.tokens, contents.origin.n_vocab)
+        return contents
+
+    def to_json(self) -> str:
+        """All but the tokens."""
+        about = {
+            "name": self.name,
+            "points": self.points,
+            "has_logits": self.has_logits,
+            "origin": self.origin.to_json(),
+            "layout": self.layout.to_json(),
+            "blocks": self.blocks,
+        }
+        return json.dumps(about)
+
+    def id(self, owner: str) -> str:
+        """Of an owner's text, with its model and settings."""
+        begin = (owner + key_of(self.origin)).encode()
+        return hashlib.sha256(begin + self.tokens.astype("<i4").tobytes()).hexdigest()[:24]
 
     def n_usable(self, ids: NDArray[np.int32]) -> int:
         """How many tokens of another text need not be computed."""
@@ -196,61 +229,6 @@ class Contents:
         grid = self.origin.h2o.chunk_size if self.origin.h2o else 1
         marks = [first for first, last in other.points if first == last and first % grid]
         return all(any(first <= point <= last for first, last in self.points) for point in (*marks[:1], n))
-
-
-def write_text(path: Path, contents: Contents) -> None:
-    """Write the file, which replaces one of that name when it is complete."""
-    layout = contents.layout.to_json() | {"blocks": contents.blocks}
-    about = {
-        "kind": _KIND,
-        "format": FORMAT,
-        "name": contents.name,
-        "points": contents.points,
-        "has_logits": contents.has_logits,
-        "origin": contents.origin.to_json(),
-    }
-    sections = {
-        "tokens": _snapshot_file.Section(contents.tokens.astype("<i4").tobytes(), 4),
-        "layout": _snapshot_file.Section(json.dumps(layout).encode(), 1),
-    }
-    _snapshot_file.write(path, about, sections)
-
-
-def read_text(path: Path) -> Contents:
-    """What `write_text` has written, whatever the file's name.
-
-    Raises OSError, or DamagedFileError if it is anything else.
-    """
-    about, (tokens, layout) = _snapshot_file.read(path, _SECTIONS)
-    try:
-        return _contents(about, tokens, json.loads(layout))
-    except (TypeError, KeyError, ValueError, RecursionError) as error:
-        raise _snapshot_file.damaged(path, f"it is not a text of a library ({error})") from error
-
-
-def _contents(about: Any, tokens: bytes, layout: Any) -> Contents:
-    if about["kind"] != _KIND or about["format"] != FORMAT:
-        raise ValueError(f"of kind {about['kind']!r:.20}, format {about['format']!r:.20}")
-    blocks = layout["blocks"]
-    if not all(isinstance(block, str) and is_digest(block) for block in blocks):
-        raise ValueError("names of blocks")
-    points = tuple((int(first), int(last)) for first, last in about["points"])
-    contents = Contents(
-        SnapshotOrigin.from_json(about["origin"]),
-        str(about["name"]),
-        np.frombuffer(tokens, dtype="<i4").astype(np.int32),
-        points,
-        about["has_logits"] is True,
-        Layout.from_json(layout),
-        tuple(blocks),
-    )
-    n = len(contents.tokens)
-    if contents.layout.n_tokens != n or len(blocks) != len(contents.layout.cuts) + 1:
-        raise ValueError("sizes that do not fit")
-    if not all(0 < first <= last <= n for first, last in points):
-        raise ValueError("points that are not in the text")
-    text_ids("Library", contents.tokens, contents.origin.n_vocab)
-    return contents
 
 
 def is_digest(text: str) -> bool:
@@ -278,6 +256,8 @@ class Text:
         Bytes of the files that no other text has.
     used : datetime
         When it was last read or continued.
+    owner : str
+        Empty; in a server's library a digest of its API key.
     """
 
     id: str
@@ -287,65 +267,7 @@ class Text:
     n_bytes: int
     n_own_bytes: int
     used: datetime
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A text's file, and its contents."""
-
-    path: Path
-    contents: Contents
-
-    @cached_property
-    def used(self) -> float:
-        """When it was used last, in seconds; 0 if it was deleted."""
-        try:
-            return self.path.stat().st_mtime
-        except OSError:
-            return 0.0
-
-
-class TextFiles:
-    """The files of the texts of a folder. Each is read once: a file's content never changes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[Path, tuple[tuple[int, int], Contents]] = {}
-
-    def forget(self) -> None:
-        """Read every file anew."""
-        self._known.clear()
-
-    def path(self, contents: Contents) -> Path:
-        """Where it is, or would be."""
-        return self._folder / key_of(contents.origin) / contents.id
-
-    def paths(self, key: str = "*") -> list[Path]:
-        """Of all texts, or a key's."""
-        return [path for path in self._folder.glob(f"{key}/*") if not path.name.startswith(".")]
-
-    def read(self, key: str = "*") -> tuple[list[Stored], dict[Path, Exception]]:
-        """All texts, or the texts of a key, and why others cannot be read."""
-        texts, problems = list[Stored](), dict[Path, Exception]()
-        paths = self.paths(key)
-        for gone in {path for path in list(self._known) if path.match(f"{key}/*")}.difference(paths):
-            self._known.pop(gone, None)  # every answer writes a text that replaces another one
-        for path in paths:
-            try:
-                status = path.stat()
-                file = (status.st_ino, status.st_size)
-                known = self._known.get(path)
-                if known is None or known[0] != file:
-                    contents = read_text(path)
-                    if path != self.path(contents):
-                        raise _snapshot_file.damaged(path, "it has the name of another text")
-                    known = self._known[path] = (file, contents)
-                texts.append(Stored(path, known[1]))
-            except FileNotFoundError:
-                continue
-            except (OSError, DamagedFileError, ValueError) as error:
-                problems[path] = error
-        return texts, problems
+    owner: str = ""
 
 
 class BlockFiles:
@@ -358,16 +280,25 @@ class BlockFiles:
         """Where it is, or would be."""
         return self._folder / digest[:2] / digest
 
-    def digests(self) -> dict[str, int]:
-        """Bytes of the file of each block that is there."""
-        found = {}
+    def names(self) -> set[str]:
+        """Of all blocks that are there."""
+        return {path.name for path in self._folder.glob("??/*") if is_digest(path.name)}
+
+    def left(self, seconds: float) -> set[str]:
+        """The names of those that are older. Files that were never completed are removed."""
+        found, before = set[str](), time.time() - seconds
         for path in self._folder.glob("??/*"):
-            if is_digest(path.name):
-                try:
-                    found[path.name] = path.stat().st_size
-                except FileNotFoundError:
-                    continue
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime <= before:
+                    if is_digest(path.name):
+                        found.add(path.name)
+                    elif path.name.endswith(".new"):
+                        path.unlink()
         return found
+
+    def size(self, digest: str) -> int:
+        """Bytes of its file."""
+        return self.path(digest).stat().st_size
 
     def add(self, content: bytes, width: int) -> tuple[str, bool]:
         """Its digest, and whether it is new. `width` is how many bytes make a number. Raises OSError."""
@@ -375,7 +306,10 @@ class BlockFiles:
         path = self.path(digest)
         if path.exists():
             return digest, False
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder.stat().st_mode & 0o077:  # it was there, open to others
+            self._folder.chmod(0o700)
+        path.parent.mkdir(exist_ok=True)
         about = {"kind": "block", "sha256": digest}
         _snapshot_file.write(path, about, {"content": _snapshot_file.Section(content, width)})
         return digest, True

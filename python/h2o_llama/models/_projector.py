@@ -11,7 +11,8 @@ from typing import Any
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama.errors import H2OError, UnsupportedModelError
-from h2o_llama.models._files import check_model_file, reading_a_model
+from h2o_llama.models._files import check_gguf_file, reading_a_model
+from h2o_llama.models._find import find_projector
 from h2o_llama.sequence._prompt import Prompt
 
 _OWNER = "Llama"
@@ -31,8 +32,11 @@ def open_projector(
     H2OError if it does not fit the model.
     """
     if not isinstance(mmproj, str | os.PathLike):
-        raise check.bad_argument(_OWNER, "mmproj", "the path of a GGUF file, or None", mmproj)
-    path = check_model_file(_OWNER, mmproj)
+        raise check.bad_argument(
+            _OWNER, "mmproj", "the path of a GGUF file, a repository of the Hugging Face Hub, or None", mmproj
+        )
+    path = find_projector(mmproj)
+    check_gguf_file(f"[{_OWNER}]", path)
     with reading_a_model():
         return _core.Projector(model, os.fsencode(path), n_threads, use_gpu, verbose)
 

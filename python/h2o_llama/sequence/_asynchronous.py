@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import collections.abc
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import suppress
+from threading import Lock
 from typing import Any, TypeVar
 
 from h2o_llama._internal import check
 from h2o_llama.chat._messages import Message
 from h2o_llama.chat.chat_completion import create_chat_completion
 from h2o_llama.chat.completion import create_completion
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._prompt import Tokens
-from h2o_llama.sequence._state import HasState, check_progress
+from h2o_llama.sequence._state import HasState, State, check_progress
 from h2o_llama.sequence.generating import generate
 
 T = TypeVar("T")
@@ -42,39 +42,49 @@ class _Report:
 
 
 async def in_thread(call: Callable[[_Report], T], progress: Progress | None) -> T:
-    """Run call(progress). If this task is cancelled, the call is ended, and the task ends only after it."""
+    """Run call(progress). If this task is cancelled, the call is ended, and the task ends after it.
+
+    A task that is cancelled again ends at once, and the thread after what it computes: some frameworks cancel at every
+    tick of the event loop until the task has ended.
+    """
     report = _Report(progress)
     running = asyncio.create_task(asyncio.to_thread(call, report))
+    running.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, if nobody waits for it
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         report.is_cancelled = True
-        while not running.done():
-            with suppress(asyncio.CancelledError):  # once more: the thread still computes
-                await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # seen
+        await asyncio.wait([running])
         raise
 
 
-async def _each(call: Callable[[Progress], Generator[T, None, None]], progress: Progress | None) -> AsyncIterator[T]:
+async def _each(
+    state: State, call: Callable[[Progress], Generator[T, None, None]], progress: Progress | None
+) -> AsyncIterator[T]:
     """What call(progress) yields, each in a thread."""
     current: list[Progress] = []
+    turn = Lock()  # a cancelled task may end before its thread
     found = await in_thread(lambda _: call(lambda n_done, n_total: current[0](n_done, n_total)), progress)
 
     def draw(report: Progress) -> T | None:
-        current[:] = [report]
-        return next(found, None)
+        with turn:
+            current[:] = [report]
+            return next(found, None)
+
+    def end(_: Progress) -> None:
+        with turn:
+            found.close()
+            state.give_away()
 
     try:
         while (item := await in_thread(draw, progress)) is not None:
             yield item
     finally:
-        await in_thread(lambda _: found.close(), progress)  # it may give the text to a library
+        await in_thread(end, progress)
 
 
 async def agenerate(
-    sequence: HasState, tokens: Tokens, *, progress: Progress | None = None, **options: Any
+    sequence: HasState, tokens: Tokens, *, progress: ProgressOption = None, **options: Any
 ) -> AsyncIterator[int]:
     r"""`generate`, as an asynchronous iterator: the event loop is not blocked while a token is computed.
 
@@ -90,8 +100,9 @@ async def agenerate(
     >>> asyncio.run(answer("k17=4829;\nk17?"))
     b'4829'
     """
-    check_progress(f"{sequence._state.owner}.agenerate", progress)
-    async for token in _each(lambda report: generate(sequence, tokens, progress=report, **options), progress):
+    shown = check_progress(f"{sequence._state.owner}.agenerate", progress)
+    state = sequence._state
+    async for token in _each(state, lambda report: generate(sequence, tokens, progress=report, **options), shown):
         yield token
 
 
@@ -129,9 +140,11 @@ async def _create(sequence: HasState, create: Any, name: str, asked: Any, option
     progress = check_progress(owner, options.pop("progress", None))
     criteria = check.callables(owner, "stopping_criteria", options.pop("stopping_criteria", None))
     if options.get("stream"):
-        return _each(
-            lambda report: create(sequence, asked, progress=report, stopping_criteria=criteria, **options), progress
-        )
+
+        def streamed(report: Progress) -> Any:
+            return create(sequence, asked, progress=report, stopping_criteria=criteria, **options)
+
+        return _each(sequence._state, streamed, progress)
 
     def whole(report: _Report) -> Any:
         return create(sequence, asked, progress=report, stopping_criteria=[report.check, *criteria], **options)

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 from h2o_llama import _core
@@ -232,23 +233,38 @@ class ContextParams:
 
 
 Progress = Callable[[int, int], object]
+ProgressOption = Progress | bool | None
+"""What calls take as `progress`: True is a bar on standard error."""
 
 
-def split_calls(params: ContextParams, prompt: Prompt) -> list[tuple[int, int]]:
+def split_calls(params: ContextParams, prompt: Prompt, n_before: int) -> list[tuple[int, int]]:
     """(start, stop) of the calls into llama.cpp that a prompt takes: tokens and rows of embeddings cannot share one.
 
-    With H2O at most n_batch tokens each. Without H2O n_ubatch, as llama.cpp would cut them itself: so they can be
-    cancelled in between.
+    With H2O at most n_batch tokens each, up to the end of a tile. Without H2O n_ubatch, as llama.cpp would cut them
+    itself: so they can be cancelled in between.
     """
     n_max = int(params.n_ubatch if params.h2o is None else params.n_batch)
     calls: list[tuple[int, int]] = []
     first = 0
     for run in prompt.runs():
         end = first + len(run)
-        stops = [*range(first + n_max, end, n_max), end]
-        calls += zip([first, *stops], stops, strict=False)
-        first = end
+        while first < end:
+            stop = min(first + n_max, end)
+            if stop < end and params.h2o is not None:
+                n_open = (n_before + stop) % params.h2o.chunk_size % params.h2o.tile
+                stop -= n_open if n_open < stop - first else 0
+            calls.append((first, stop))
+            first = stop
     return calls
+
+
+def split_at_chunks(params: ContextParams, calls: list[tuple[int, int]], n_before: int) -> list[tuple[int, int]]:
+    """The calls of a prompt after n_before tokens, cut where chunks end, as they are computed."""
+    if params.h2o is None or params.h2o.schedule != "single_pass":
+        return calls
+    size, n = params.h2o.chunk_size, calls[-1][1]
+    edges = {0, *(stop for _, stop in calls), *range(size - n_before % size, n, size)}
+    return list(pairwise(sorted(edges)))
 
 
 class Engine:

@@ -104,9 +104,9 @@ def text_ids(owner: str, tokens: Any, n_vocab: int) -> NDArray[np.int32]:
     return check.token_ids(owner, tokens, n_vocab)
 
 
-def check_rewind(context: _core.Context, n_tokens: int, keep_history: bool) -> int:
+def check_rewind(owner: str, context: _core.Context, n_tokens: int, keep_history: bool) -> int:
     """The argument of `Sequence.rewind`."""
-    owner, n_now = "Llama.rewind", context.n_tokens
+    n_now = context.n_tokens
     n = check.integer(owner, "n_tokens", n_tokens, 0, n_now)
     below, above = context.rewind_points(n)
     if below != n:

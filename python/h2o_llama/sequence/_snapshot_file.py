@@ -40,6 +40,9 @@ _BLOCK_START = struct.Struct("<II")
 _BLOCK = 8 << 20
 _LEVEL = 1
 _MAX_HEADER = 1 << 20
+_MOST_SMALL = 64 << 20
+_MOST_RATIO = 50
+"""A file may decompress to this many bytes, or to this many times its own size. K and V shrink by a fifth."""
 
 
 class Section(NamedTuple):
@@ -85,7 +88,11 @@ def read(path: str | os.PathLike[str], names: tuple[str, ...]) -> tuple[Any, lis
         raise ValueError(f"[{_OWNER}.load] {source} is a folder or a special file, expected a snapshot")
     with source.open("rb") as file:
         header = _header(file)
-        contents = [_content(file, name, header.get("sections")) for name in names]
+        sizes = [_size(file, name, header.get("sections")) for name in names]
+        n_bytes, n_stored = sum(n for n, _ in sizes), source.stat().st_size
+        if n_bytes > max(_MOST_SMALL, _MOST_RATIO * n_stored):
+            raise damaged(source, f"its {n_stored:,} bytes are said to become {n_bytes:,}")
+        contents = [_content(file, name, *size) for name, size in zip(names, sizes, strict=True)]
         if file.read(1):
             raise damaged(source, "it continues after its end")
     return header.get("origin"), contents
@@ -132,14 +139,18 @@ def _header(file: BinaryIO) -> dict[str, Any]:
     return header
 
 
-def _content(file: BinaryIO, name: str, sections: Any) -> bytes:
-    """A section, whose bytes and planes are in the header's `sections`."""
+def _size(file: BinaryIO, name: str, sections: Any) -> tuple[int, int]:
+    """Bytes and planes of a section, as the header's `sections` have them."""
     try:
         n_bytes, width = sections[name]["bytes"], sections[name]["planes"]
     except (TypeError, KeyError):
         n_bytes = width = None
     if type(n_bytes) is not int or n_bytes < 0 or type(width) is not int or width not in (1, 2, 4):
         raise damaged(file.name, f"its header does not say what section {name!r} is")
+    return n_bytes, width
+
+
+def _content(file: BinaryIO, name: str, n_bytes: int, width: int) -> bytes:
     content = io.BytesIO()
     for start, stop in _blocks(n_bytes):
         n_stored, checksum = _BLOCK_START.unpack(_take(file, _BLOCK_START.size))

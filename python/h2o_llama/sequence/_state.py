@@ -14,11 +14,11 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import core_errors
-from h2o_llama._internal.terminal import warn
+from h2o_llama._internal.terminal import progress_bar, warn
 from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, needs_marks, split_at_marks
 from h2o_llama.library._texts import name_of
-from h2o_llama.sequence._engine import Engine, Progress, split_calls
+from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
 from h2o_llama.sequence._prompt import Prompt, Tokens, make_prompt, n_kept
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -208,7 +208,7 @@ class State:
     def logits_to_draw_from(self, context: _core.Context) -> NDArray[np.float32]:
         """`last_logits`. Raises H2OError if the sequence has none."""
         if self.last_logits is None or context.n_tokens == 0:
-            raise H2OError("[Llama.generate] there are no logits to sample from: pass at least one token")
+            raise H2OError(f"[{self.owner}.generate] there are no logits to sample from: pass at least one token")
         return self.last_logits
 
     def accept_draft(self, context: _core.Context, token: int) -> bool:
@@ -241,7 +241,11 @@ class State:
         if self.engine.library is not None and context.n_tokens == 0:
             prompt = prompt[self._take_or_keep(context, prompt.ids) :]
         if len(prompt) > 0:
-            self.eval(context, prompt, False, progress, dense_tail, False)
+            try:
+                self.eval(context, prompt, False, progress, dense_tail, False)
+            except BaseException:  # its first chunks are kept
+                self.give(context)
+                raise
 
     def eval(
         self,
@@ -256,9 +260,11 @@ class State:
         out = np.empty((len(prompt) if all_logits else 1, self.engine.core.n_vocab), dtype=np.float32)
         self.set_logits(None)
         params, n = self.engine.params, len(prompt)
-        calls = split_calls(params, prompt)
-        if self.engine.library and not decode and needs_marks(context):
-            calls = split_at_marks(calls)
+        calls = split_calls(params, prompt, context.n_tokens)
+        if self.engine.library and not decode:
+            calls = split_at_chunks(params, calls, context.n_tokens)  # one that is interrupted loses a chunk at most
+            if needs_marks(context):
+                calls = split_at_marks(calls)
         for start, stop in calls:
 
             def report(n_done: int, n_before: int = start) -> None:
@@ -290,7 +296,11 @@ class State:
         library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx
         if library is not None and len(ids) >= LEAST_NEW:
             snapshot = library.take(
-                origin, ids, n_ctx, n + LEAST_NEW, lambda found: restore_snapshot(context, found, origin, n_ctx)
+                origin,
+                ids,
+                n_ctx,
+                n + LEAST_NEW,
+                lambda found: restore_snapshot("Library", context, found, origin, n_ctx),
             )
             if snapshot is not None:
                 self.restored(snapshot)
@@ -392,7 +402,10 @@ class HasState(Protocol):
     def _state(self) -> State: ...
 
 
-def check_progress(owner: str, progress: Progress | None) -> Progress | None:
-    if progress is not None and not callable(progress):
-        raise check.bad_argument(owner, "progress", "callable or None", progress)
+def check_progress(owner: str, progress: ProgressOption) -> Progress | None:
+    """The argument `progress`, with a bar in the place of True."""
+    if progress is None or isinstance(progress, bool):
+        return progress_bar() if progress else None
+    if not callable(progress):
+        raise check.bad_argument(owner, "progress", "callable, True, False or None", progress)
     return progress

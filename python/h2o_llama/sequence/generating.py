@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
+from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress
+from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
 
@@ -63,11 +66,12 @@ DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
 
+@understands("temp", "tfs_z")
 def generate(
     sequence: HasState,
     tokens: Tokens,
     *,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     dense_tail: int = DENSE_TAIL,
     draft: int = 0,
     stopping_criteria: Stopping = None,
@@ -124,12 +128,13 @@ def generate_by(
     state: State,
     sampling: Sampling,
     tokens: Tokens,
-    progress: Progress | None,
+    progress: ProgressOption,
     dense_tail: int,
     draft: int,
     stopping_criteria: Stopping,
     max_tokens: int | None = None,
     history: NDArray[np.int32] | None = None,
+    thoughts: Thoughts | None = None,
 ) -> Generator[int, None, None]:
     """`generate` of `max_tokens` at most, with the sampling in one piece. Penalties count the tokens of `history`."""
     owner = f"{state.owner}.generate"
@@ -140,16 +145,21 @@ def generate_by(
         sampling = replace(sampling, seed=state.engine.seed)
     stops = check.callables(owner, "stopping_criteria", stopping_criteria)
     sampler = sampling.make_sampler(state.engine.core)
+    sampler.thoughts = thoughts
     sampler.accept(prompt.tokens if history is None else history)
 
     def tokens_after_it() -> Generator[int, None, None]:
         if len(prompt) > 0:
             with state.changed() as context:
                 state.read(context, prompt, progress, tail)
+        reader = threading.current_thread()
         try:
-            yield from islice(_draw(state, sampler, n_draft, stops), max_tokens)
+            for token in islice(_draw(state, sampler, n_draft, stops), max_tokens):
+                yield token
+                reader = threading.current_thread()
         finally:
-            state.give_away()
+            if threading.current_thread() is reader:  # not the one that collects what was abandoned
+                state.give_away()
 
     return tokens_after_it()
 

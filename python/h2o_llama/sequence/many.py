@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import core_errors
+from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Engine
 from h2o_llama.sequence._prompt import Prompt, Tokens
@@ -32,6 +33,10 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
         self._n_texts: dict[Sequence, int] = {}
         self._drawn: dict[Sequence, int] = {}  # tokens that a step which failed has drawn: their samplers have them
         self._n_left = max_tokens
+
+    def follow(self, sequence: Sequence, thoughts: Thoughts) -> None:
+        """Tell thoughts from the answer, before the first step."""
+        next(sampler for start, _, _, sampler in self._starts if start is sequence).thoughts = thoughts
 
     def stop(self, sequence: Sequence) -> None:
         """End a sequence: it gets no more tokens. The others continue."""

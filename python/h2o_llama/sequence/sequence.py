@@ -20,7 +20,7 @@ from h2o_llama.errors import H2OError
 from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.model import Model
 from h2o_llama.sequence import _asynchronous, generating
-from h2o_llama.sequence._engine import Engine, Progress
+from h2o_llama.sequence._engine import Engine, ProgressOption
 from h2o_llama.sequence._prompt import Tokens, check_rewind, text_ids
 from h2o_llama.sequence._state import State, check_progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
@@ -178,7 +178,7 @@ class Sequence:
         *,
         embeddings: ArrayLike | None = None,
         logits: Literal["last", "all"] = "last",
-        progress: Progress | None = None,
+        progress: ProgressOption = None,
         dense_tail: int = 0,
         keep_attention: bool = False,
         decode: bool = False,
@@ -198,8 +198,9 @@ class Sequence:
             are a part of the text like tokens, and `tokens` has a negative number for each.
         logits : {"last", "all"}
             Whether `logits` is [1, n_vocab] afterwards, or [n, n_vocab].
-        progress : callable, optional
-            Called as progress(n_done, n) after every chunk. An exception that it raises ends the eval.
+        progress : callable or bool, optional
+            Called as progress(n_done, n) after every chunk; True shows a bar on standard error. An exception that it
+            raises ends the eval.
         dense_tail : int, default 0
             How many of the last tokens attend to everything in the sequence, as with h2o=None: for the question at the
             end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
@@ -247,14 +248,14 @@ class Sequence:
                     state.read(context, prompt, progress, tail)
                     state.give(context)
 
-    async def aeval(self, tokens: Tokens | None = None, *, progress: Progress | None = None, **options: Any) -> None:
+    async def aeval(self, tokens: Tokens | None = None, *, progress: ProgressOption = None, **options: Any) -> None:
         """`eval`, awaited: the event loop is not blocked.
 
         Cancelling the task ends the call after the chunk that is being computed, and undoes what `eval` undoes when
         `progress` raises. `progress` is called by another thread. Not within `lock()`, which is for one thread.
         """
-        check_progress(f"{self._state.owner}.aeval", progress)
-        await _asynchronous.in_thread(lambda report: self.eval(tokens, progress=report, **options), progress)
+        shown = check_progress(f"{self._state.owner}.aeval", progress)
+        await _asynchronous.in_thread(lambda report: self.eval(tokens, progress=report, **options), shown)
 
     # --- generation: functions over a sequence, each in a file of its own
 
@@ -305,7 +306,7 @@ class Sequence:
         """
         state = self._state
         with state.changed() as context:
-            restore_snapshot(context, snapshot, state.engine.origin, state.engine.n_ctx)
+            restore_snapshot(f"{state.owner}.restore", context, snapshot, state.engine.origin, state.engine.n_ctx)
             state.restored(snapshot)
             state.n_texts += 1
             state.n_kept = 0
@@ -340,7 +341,7 @@ class Sequence:
         """
         state = self._state
         with state.changed() as context:
-            n = check_rewind(context, n_tokens, bool(state.engine.params.keep_history))
+            n = check_rewind(f"{state.owner}.rewind", context, n_tokens, bool(state.engine.params.keep_history))
             state.n_texts += n < context.n_tokens
             state.cut(context, n)
 
@@ -371,7 +372,7 @@ class Sequence:
         (192, 245)
         >>> llm.eval(second[n_cached:])
         """
-        return self._state.keep(text_ids("Llama.reuse", tokens, self.model.n_vocab))
+        return self._state.keep(text_ids(f"{self._state.owner}.reuse", tokens, self.model.n_vocab))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`.

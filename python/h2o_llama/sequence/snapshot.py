@@ -16,8 +16,6 @@ from h2o_llama.errors import DamagedFileError
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._prompt import text_ids
 
-_OWNER = "Llama.restore"
-
 SECTIONS = ("tokens", "logits", "state")
 
 _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -183,22 +181,24 @@ def take_snapshot(context: _core.Context, origin: SnapshotOrigin, logits: NDArra
     return Snapshot(origin, context.tokens, None if logits is None else logits.copy(), state)
 
 
-def restore_snapshot(context: _core.Context, snapshot: Snapshot, origin: SnapshotOrigin, n_ctx: int) -> None:
+def restore_snapshot(
+    owner: str, context: _core.Context, snapshot: Snapshot, origin: SnapshotOrigin, n_ctx: int
+) -> None:
     """Put it in the place of the context's sequence, which stays as it was if this raises. See `Llama.restore`."""
     if not isinstance(snapshot, Snapshot):
-        raise check.bad_argument(_OWNER, "snapshot", "a Snapshot", snapshot)
+        raise check.bad_argument(owner, "snapshot", "a Snapshot", snapshot)
     differences = snapshot.origin.differences(origin)
     if differences:
         raise ValueError(
-            f"[{_OWNER}] this snapshot does not fit: {'; '.join(differences)}. Open the model as it was opened for the "
+            f"[{owner}] this snapshot does not fit: {'; '.join(differences)}. Open the model as it was opened for the "
             "snapshot, or eval the tokens again"
         )
     if snapshot.n_tokens > n_ctx:
         raise ValueError(
-            f"[{_OWNER}] this snapshot has {snapshot.n_tokens} tokens, which do not fit into n_ctx={n_ctx}: use a "
+            f"[{owner}] this snapshot has {snapshot.n_tokens} tokens, which do not fit into n_ctx={n_ctx}: use a "
             "larger n_ctx"
         )
-    tokens = text_ids(_OWNER, snapshot.tokens, origin.n_vocab)
+    tokens = text_ids(owner, snapshot.tokens, origin.n_vocab)
     if snapshot.logits is not None:
-        check.float_array(_OWNER, "snapshot.logits", snapshot.logits, [origin.n_vocab])
+        check.float_array(owner, "snapshot.logits", snapshot.logits, [origin.n_vocab])
     context.restore(snapshot.state, tokens)

@@ -14,6 +14,7 @@
 #include <cctype>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 // f(); whatever upstream throws is about the caller's messages, tools or template
@@ -203,6 +204,17 @@ public:
             [&] { return chat_parser(params, !inputs.tools.empty(), id_prefix); });
     }
 
+    // What begins thoughts, and what ends them; nothing if the model does not think. Then: what of them the prompt has.
+    std::tuple<std::string, std::vector<std::string>, std::string> thoughts() const {
+        auto start = params.thinking_start_tag;
+        auto ends  = params.thinking_end_tags;
+        if (ends.empty() && params.prompt.find("<|channel|>") != std::string::npos) { // upstream names none of Harmony's
+            start = "<|channel|>analysis<|message|>";
+            ends  = { "<|end|>" };
+        }
+        return { start, ends, params.generation_prompt };
+    }
+
     const common_chat_params params;
 
     std::vector<llama_token> preserved_tokens; // special tokens that are part of an answer's text
@@ -332,6 +344,7 @@ void init_chat(py::module_ & m) {
         .def_property_readonly("text",  [](const chat_prompt & self) { return self.params.prompt; })
         .def_property_readonly("stops", [](const chat_prompt & self) { return self.params.additional_stops; })
         .def_readonly("preserved_tokens", &chat_prompt::preserved_tokens)
+        .def_property_readonly("thoughts", &chat_prompt::thoughts)
         .def("tokens", &chat_prompt::tokens, py::arg("marker"), py::arg("parse_names"))
         .def("grammar", &chat_prompt::make_grammar)
         .def("parser", &chat_prompt::make_parser, py::arg("id_prefix"));

@@ -73,22 +73,22 @@ public:
         add(llama_sampler_init_dist(seed));
     }
 
-    void accept(llama_token token) {
-        llama_sampler_accept(chain.get(), token);
-    }
-
-    // logits: [n_vocab]
-    llama_token sample(const context::rows_array & logits) {
-        return llama_call::run("[Llama.generate] ", [&] {
-            llama_token token = draw(logits.data(), logits.size(), /*constrained =*/ false);
-            if (constraint && !fits(token)) {
-                token = draw(logits.data(), logits.size(), /*constrained =*/ true);
-            }
+    // A token of the prompt, or, constrained, of the text that the grammar describes.
+    void accept(llama_token token, bool constrained) {
+        llama_call::run("[Llama.generate] ", [&] {
             llama_sampler_accept(chain.get(), token);
-            if (constraint) {
+            if (constraint && constrained) {
                 llama_sampler_accept(constraint.get(), token);
             }
-            return token;
+        });
+    }
+
+    // The next token, which is not accepted yet. logits: [n_vocab]
+    llama_token sample(const context::rows_array & logits, bool constrained) {
+        return llama_call::run("[Llama.generate] ", [&] {
+            const llama_token token = draw(logits.data(), logits.size(), /*constrained =*/ false);
+            return constraint && constrained && !fits(token) ?
+                draw(logits.data(), logits.size(), /*constrained =*/ true) : token;
         });
     }
 
@@ -143,7 +143,7 @@ void init_sampler(py::module_ & m) {
                 const std::vector<std::pair<llama_token, float>> &, const std::optional<std::shared_ptr<grammar>> &>(),
             py::arg("model"), py::arg("numbers"), py::arg("seed"), py::arg("breakers"), py::arg("logit_bias"),
             py::arg("grammar"))
-        .def("accept", &sampler::accept, py::arg("token"))
-        .def("sample", &sampler::sample, py::arg("logits"));
+        .def("accept", &sampler::accept, py::arg("token"), py::arg("constrained"))
+        .def("sample", &sampler::sample, py::arg("logits"), py::arg("constrained"));
     m.attr("RANDOM_SEED") = LLAMA_DEFAULT_SEED;
 }

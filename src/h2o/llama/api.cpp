@@ -244,8 +244,17 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
         memory.insert(memory.end(), row, row + n);
     }
 
-    kv->sequence.set_memory(layer->index, std::move(memory));
-    return true;
+    const auto before = kv->state().record(n_tokens, kv->state().open_start());
+    try {
+        if (kv->sequence.set_memory(layer->index, std::move(memory)) && !kv->context.caches.side.empty()) {
+            kv->sequence.set_side(kv->context.caches.side.save(kv->id), n_tokens);
+        }
+        return true;
+    } catch (const std::exception & e) { // no memory, or a device that cannot be read
+        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+        kv->sequence.restore(before);
+        return false;
+    }
 }
 
 bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst) {

@@ -130,7 +130,7 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
 
     for (uint32_t id = 0; id < n_seq_max; ++id) {
         seqs.push_back(std::make_unique<llama_h2o_kv>(*this, id));
-        store.release(id, 0);
+        release_rows(id);
     }
 
     const auto stats = llama_h2o_kv_stats(seqs[0].get());
@@ -161,9 +161,16 @@ void h2o_context::clear(llama_h2o_kv & kv) {
     caches.side.clear(kv.id);
     kv.sequence.clear();
     store.go_back(kv.id, kv.state(), {}, backends);
-    store.release(kv.id, 0);
+    release_rows(kv.id);
     kv.stats   = {};
     kv.profile = {};
+}
+
+void h2o_context::release_rows(llama_seq_id id) const {
+    store.release(id, 0);
+    if (index) {
+        index->release(id);
+    }
 }
 
 void h2o_context::go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint,
@@ -245,12 +252,18 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
         const auto checkpoint = kv.state().checkpoint_of(p0);
         const auto rows       = store.read_moved(kv.id, checkpoint);
 
-        if (caches.side.can_rewind(kv.id, p0)) {
-            caches.side.rewind(kv.id, p0);
-        } else {
-            caches.side.load(kv.id, *kv.state().side_of(p0));
+        try {
+            if (caches.side.can_rewind(kv.id, p0)) {
+                caches.side.rewind(kv.id, p0);
+            } else {
+                caches.side.load(kv.id, *kv.state().side_of(p0));
+            }
+            go_back(kv, checkpoint, rows, /*moves_keys =*/ true);
+        } catch (...) { // part of it has gone back
+            LLAMA_LOG_ERROR("%s: sequence %d is empty now\n", __func__, kv.id);
+            clear(kv);
+            throw;
         }
-        go_back(kv, checkpoint, rows, /*moves_keys =*/ true);
         return true;
     } catch (const std::exception & e) { // a device or a file that cannot be read
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());

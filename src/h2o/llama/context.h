@@ -116,6 +116,9 @@ public:
     std::vector<ggml_backend_t> backends; // of llama_context, the CPU's last
 
 private:
+    // returns their memory until they are written
+    void release_rows(llama_seq_id id) const;
+
     bool remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1);
 
     // this one, or all: -1. Throws std::runtime_error if there is none

@@ -61,8 +61,12 @@ bool h2o_step_context::next() {
 bool h2o_step_context::apply() {
     try {
         t_start_us = ggml_time_us();
+        is_applied = false;
 
+        std::vector<llama_seq_id> seq_ids;
         for (const auto & s : steps[i_step]) {
+            seq_ids.push_back(s.kv->id);
+
             auto & call = calls[s.i_call];
             if (!call.transaction) {
                 // said for this call only
@@ -71,6 +75,10 @@ bool h2o_step_context::apply() {
 
                 call.transaction = std::make_unique<h2o_transaction>(*call.kv, call.steps, call.n_tokens);
             }
+        }
+
+        if (seq_ids.size() > 1) {
+            memory.caches.side.make_room(seq_ids);
         }
 
         // in phase 2 the cells are already there
@@ -84,7 +92,7 @@ bool h2o_step_context::apply() {
             begin_step(s, first);
             first += s.step.n_tokens;
         }
-        return true;
+        return is_applied = true;
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return false;

@@ -57,6 +57,8 @@ public:
 
     h2o_context & memory;
 
+    bool is_applied = false; // the current step will be computed
+
     std::unique_ptr<llama_kv_cache_context> dense; // the same for the dense layers' cache, if there is one
 
     // rows that attention to everything reads, padding among them

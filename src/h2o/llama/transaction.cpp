@@ -40,7 +40,9 @@ h2o_transaction::~h2o_transaction() {
                 /*moves_keys =*/ false);
         kv.context.caches.side.go_back(kv.id, start, windows.get());
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
-        LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone: %s\n", __func__, e.what());
+        LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone, sequence %d is empty now: %s\n", __func__,
+                kv.id, e.what());
+        kv.context.clear(kv);
     }
 }
 

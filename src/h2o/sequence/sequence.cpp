@@ -7,6 +7,7 @@
 #include <future>
 #include <iterator>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -141,7 +142,8 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
     h2o_selection res = { (uint32_t) st.layers[0].n_memory(), config.n_memory(pos), {} };
     res.from.resize(st.layers.size());
 
-    // Layers are independent. Threads share them, as a GPU waits for the memory sets.
+    // Layers are independent. Threads share the work of ranking, as a GPU waits for the memory sets; without further
+    // threads this one does it.
     std::atomic<uint32_t> next { 0 };
     const auto build = [&]() {
         for (uint32_t i = next++; i < st.layers.size(); i = next++) {
@@ -149,8 +151,12 @@ std::optional<h2o_selection> h2o_sequence::close_chunk(uint32_t pos) {
         }
     };
     std::vector<std::future<void>> others;
-    for (size_t n = std::min<size_t>({ st.layers.size(), std::thread::hardware_concurrency(), 8 }); n > 1; --n) {
-        others.push_back(std::async(std::launch::async, build));
+    try {
+        for (size_t n = std::min<size_t>({ st.layers.size(), std::thread::hardware_concurrency(), 8 });
+                st.is_scored && n > 1; --n) {
+            others.push_back(std::async(std::launch::async, build));
+        }
+    } catch (const std::system_error &) { // no more threads may start
     }
     build();
     for (auto & other : others) {
@@ -221,7 +227,9 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
         for (size_t k = 0, i = 0; k < n; ++k) {
             for (; pos[h][i] < chosen[k]; ++i) {}
             from[h*n + k] = i;
-            kept[h*n + k] = received[h][i]*config.ema_alpha;
+            // a set by hand may have lacked a sink
+            kept[h*n + k] = st.is_scored && pos[h][i] != chosen[k] ? layer.score(h, chosen[k]) :
+                received[h][i]*config.ema_alpha;
         }
     }
 
@@ -245,10 +253,10 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
     return from;
 }
 
-void h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
+bool h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
     auto & layer = st.layers[i_layer];
 
-    close_chunk(st.n_tokens);
+    const bool closes = close_chunk(st.n_tokens).has_value();
     if (st.is_scored) {
         layer.grow(st.n_tokens); // generated tokens may have no scores
     }
@@ -261,4 +269,5 @@ void h2o_sequence::set_memory(uint32_t i_layer, std::vector<int32_t> memory) {
         it->second.is_by_hand = true;
         it->second.layers[i_layer] = st.record(st.n_tokens, st.n_tokens).layers[i_layer];
     }
+    return closes;
 }

@@ -59,7 +59,8 @@ public:
 
     // Replaces the layer's memory set for the chunk that begins at n_tokens, where a chunk must begin; nothing may be
     // evicted. memory [n_head_kv, n], ascending, as many as config.n_memory(n_tokens)
-    void set_memory(uint32_t layer, std::vector<int32_t> memory);
+    // Returns whether this has closed the chunk before.
+    bool set_memory(uint32_t layer, std::vector<int32_t> memory);
 
     // A prompt continues here, within a chunk: the sequence can be cut here, with eviction until the chunk is closed.
     // Of more than MAX_MARKS such positions the first ones, where a document may end, and the last ones are kept. Only

@@ -1,6 +1,7 @@
 #include "h2o/store/key-index.h"
 
 #include "h2o/config/refusal.h"
+#include "h2o/store/kv-rows.h"
 
 #include "llama-impl.h"
 
@@ -64,6 +65,12 @@ ggml_tensor * h2o_key_index::keys(ggml_context * ctx, const h2o_kv_layer & layer
 
     return ggml_view_3d(ctx, t, layer.k.n_embd, n, layer.k.n_head, t->nb[1], ggml_row_size(t->type, layer.k.n_embd),
             seq*n_rows*t->nb[1]);
+}
+
+void h2o_key_index::release(uint32_t seq) const {
+    for (const auto & [il, t] : tensors) {
+        h2o_release_rows(t, seq*n_rows, (seq + 1)*n_rows);
+    }
 }
 
 void h2o_key_index::copy(uint32_t from, uint32_t to, uint32_t n) const {

@@ -34,6 +34,9 @@ public:
 
     void copy(uint32_t from, uint32_t to, uint32_t n) const;
 
+    // the sequence's rows are free
+    void release(uint32_t seq) const;
+
     std::map<ggml_backend_buffer_type_t, size_t> sizes() const { return buffers.sizes(); }
 
     const size_t n_rows; // of a sequence

@@ -126,7 +126,11 @@ void h2o_kv_rows::move(uint32_t first, const std::vector<int32_t> & from) const 
     }
 }
 
-void h2o_kv_rows::release([[maybe_unused]] uint32_t r0, [[maybe_unused]] uint32_t r1) const {
+void h2o_kv_rows::release(uint32_t r0, uint32_t r1) const {
+    h2o_release_rows(t, row0 + r0, row0 + r1);
+}
+
+void h2o_release_rows([[maybe_unused]] ggml_tensor * t, [[maybe_unused]] size_t r0, [[maybe_unused]] size_t r1) {
 #ifdef __linux__ // elsewhere pages cannot be given back, or are only marked
     // a device may know where pages are
     if (ggml_backend_buffer_get_type(t->buffer) != ggml_backend_cpu_buffer_type()) {
@@ -135,8 +139,8 @@ void h2o_kv_rows::release([[maybe_unused]] uint32_t r0, [[maybe_unused]] uint32_
     static const uintptr_t page = sysconf(_SC_PAGESIZE);
 
     const uintptr_t data  = (uintptr_t) t->data;
-    const uintptr_t begin = (data + (row0 + r0)*t->nb[1] + page - 1)/page*page;
-    const uintptr_t end   = (data + (row0 + r1)*t->nb[1])/page*page;
+    const uintptr_t begin = (data + r0*t->nb[1] + page - 1)/page*page;
+    const uintptr_t end   = (data + r1*t->nb[1])/page*page;
     if (begin < end) {
         madvise((void *) begin, end - begin, MADV_DONTNEED); // they read as zeros then; where it fails they stay
     }

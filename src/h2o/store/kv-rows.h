@@ -25,7 +25,7 @@ struct h2o_kv_rows {
     // Moves each head's rows from[i] to first + i, which is not after from[i]. from [n_head, n], ascending
     void move(uint32_t first, const std::vector<int32_t> & from) const;
 
-    // The rows [r0, r1) are free: their pages are returned to the operating system until they are written.
+    // the rows [r0, r1) are free
     void release(uint32_t r0, uint32_t r1) const;
 
     // bytes of the rows [r0, ...)
@@ -35,6 +35,9 @@ struct h2o_kv_rows {
     // undoes or makes llama.cpp's rotation: it is its own inverse
     void rotate(float * data, size_t n) const;
 };
+
+// The pages of a tensor's rows [r0, r1) are returned to the operating system until they are written.
+void h2o_release_rows(ggml_tensor * t, size_t r0, size_t r1);
 
 // the Walsh-Hadamard matrix [n, n], orthonormal and symmetric
 std::vector<float> h2o_hadamard(uint32_t n);

@@ -2,6 +2,7 @@
 
 import { $, element, number, tokens } from "./elements.js";
 import { begin, change, current, events, isFixed, keep } from "./conversation.js";
+import { isHtml, textOfHtml } from "./html.js";
 import { textOfPdf } from "./pdf.js";
 import { post } from "./server.js";
 import { newId } from "./store.js";
@@ -53,10 +54,23 @@ async function textOf(file, own) {
   const onPage = (n, all) => {
     if (own === current) $("size").textContent = `Reading ${file.name}: page ${number(n)} of ${number(all)}`;
   };
-  const text = await (isPdf ? textOfPdf(file, onPage) : file.text());
+  const text = await (isPdf ? textOfPdf(file, onPage) : plainText(file));
   if (text.includes("\0")) throw new Error(`${file.name} is neither text nor PDF. Save it as one of them first.`);
   if (!text.trim()) throw new Error(`${file.name} is empty.`);
   return text;
+}
+
+// As documents.py has it.
+async function plainText(file) {
+  const data = new Uint8Array(await file.arrayBuffer());
+  const begin = data[0] * 256 + data[1];
+  const encoding = begin === 0xfffe ? "utf-16le" : begin === 0xfeff ? "utf-16be" : "utf-8";
+  try {
+    const text = new TextDecoder(encoding, { fatal: true }).decode(data).replace(/\r\n?/g, "\n");
+    return isHtml(text) ? textOfHtml(text) : text;
+  } catch (error) {
+    throw new Error(`${file.name} is neither text nor PDF. Save it as one of them first.`, { cause: error });
+  }
 }
 
 async function documentOf(name, text) {

@@ -16,7 +16,7 @@ async function answer(question, signal) {
   const asked = show(question, "You");
   reading({});
   scroll();
-  let turn = null, place = null, timings = null, frame = 0;
+  let turn = null, place = null, timings = null, isCutOff = false, frame = 0;
   try {
     own.draft = question;
     await Promise.race([added(), aborted(signal)]);
@@ -26,25 +26,28 @@ async function answer(question, signal) {
     await keep(own);
     own.slot = await freeSlot(own.slot);
     const body = {
-      messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 1024,
+      messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 512,
     };
     for await (const event of streamOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
       if (event.error) throw new Error(event.error.message);
       const progress = event.prompt_progress;
       if (progress) reading(progress);
       timings = event.timings ?? timings;
-      const text = event.choices?.[0]?.delta?.content;
-      if (!text) continue;
+      const { delta, finish_reason } = event.choices?.[0] ?? {};
+      const { content = "", reasoning_content: thoughts = "" } = delta ?? {};
+      isCutOff ||= finish_reason === "length";
+      if (!content && !thoughts) continue;
       if (!turn) {
-        turn = { role: "assistant", content: "", isStopped: true };
+        turn = { role: "assistant", content: "", thoughts: "", isStopped: true };
         own.turns.push({ role: "user", content: question }, turn);
         own.draft = "";
         $("reading").hidden = true;
         place = show("", "Answer");
       }
-      turn.content += text;
+      turn.content += content ?? ""; // null next to a call of a tool
+      turn.thoughts += thoughts ?? "";
       cancelAnimationFrame(frame); // one layout for all tokens of a frame
-      frame = requestAnimationFrame(() => follow(() => { place.textContent = turn.content; }));
+      frame = requestAnimationFrame(() => follow(() => write(place, turn)));
       keepTurns(own);
     }
     if (turn) delete turn.isStopped;
@@ -53,7 +56,8 @@ async function answer(question, signal) {
   }
   cancelAnimationFrame(frame);
   own.isAsked = false;
-  if (turn && timings) turn.facts = facts(timings, own.longest);
+  if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? " The answer was cut off." : "") +
+    (turn.content ? "" : " There are only thoughts, no answer.");
   await keep(own);
   change(own);
   $("reading").hidden = true;
@@ -83,6 +87,17 @@ function show(text, speaker) {
   return content;
 }
 
+// An answer, and before it what the model thought, folded.
+function write(place, { content, thoughts }) {
+  place.textContent = content;
+  if (!thoughts) return;
+  const before = place.previousElementSibling;
+  const folded = before.tagName === "DETAILS"
+    ? before : element("details", { className: "thoughts" }, element("summary", {}, "Thoughts"), element("div"));
+  if (folded !== before) place.before(folded);
+  folded.lastChild.textContent = thoughts;
+}
+
 const scroll = () => $("turns").scrollIntoView({ block: "end" });
 
 // Scrolls with the change of an answer, unless the user has scrolled up.
@@ -93,7 +108,7 @@ function follow(change) {
 }
 
 function finish(place, turn) {
-  place.textContent = turn.content + (turn.isStopped ? " … (stopped)" : "");
+  write(place, { ...turn, content: turn.content + (turn.isStopped ? " … (stopped)" : "") });
   if (turn.facts) place.parentElement.append(element("div", { className: "faint" }, turn.facts));
 }
 

@@ -1,12 +1,14 @@
 #include "h2o/llama/side/caches.h"
 
 #include "h2o/llama/side/bytes.h"
+#include "h2o/store/buffers.h"
 
 #include "llama-cparams.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
 
 #include <algorithm>
+#include <utility>
 
 // as llama_kv_cache_iswa without swa_full, which would keep the whole text
 static uint32_t window_size(const llama_hparams & hparams, const llama_cparams & cparams) {
@@ -89,6 +91,66 @@ void h2o_side_caches::drop_spare(llama_seq_id seq_id) {
     if (recurrent) {
         recurrent->seq_rm(spare(seq_id), -1, -1);
     }
+}
+
+bool h2o_side_caches::find_room(uint32_t n) {
+    const auto & cells = recurrent->cells;
+
+    const auto first = std::search_n(cells.begin(), cells.end(), n, true,
+            [](const auto & cell, bool is_empty) { return cell.is_empty() == is_empty; });
+    recurrent->head = first - cells.begin();
+
+    // upstream searches from there, or from the first cell if there are many free ones before
+    return first != cells.end() && recurrent->head <= recurrent->used + 2*n;
+}
+
+void h2o_side_caches::move_cell(uint32_t from, uint32_t to) {
+    for (const auto * tensors : { &recurrent->r_l, &recurrent->s_l, &recurrent->p_l }) {
+        for (auto * t : *tensors) {
+            if (t) {
+                h2o_copy_rows(t, from, t, to, 1);
+            }
+        }
+    }
+    auto & cells = recurrent->cells;
+
+    std::swap(cells[to].pos,    cells[from].pos);
+    std::swap(cells[to].seq_id, cells[from].seq_id);
+    cells[to]  .src = to;
+    cells[from].src = -1;
+    for (const auto id : cells[to].seq_id) {
+        cells[id].tail = to;
+    }
+}
+
+void h2o_side_caches::make_room(const std::vector<llama_seq_id> & seq_ids) {
+    if (!recurrent || find_room(seq_ids.size())) {
+        return;
+    }
+    // others' states first, then these: two steps later these cells are free for them again
+    const auto & cells = recurrent->cells;
+
+    std::vector<llama_seq_id> order;
+    for (const bool is_of_step : { false, true }) {
+        for (const auto & cell : cells) {
+            const bool is_one = std::any_of(seq_ids.begin(), seq_ids.end(),
+                    [&](llama_seq_id id) { return cell.has_seq_id(id); });
+            if (!cell.is_empty() && is_one == is_of_step) {
+                order.push_back(*cell.seq_id.begin());
+            }
+        }
+    }
+    for (uint32_t i = 0; i < order.size(); ++i) {
+        if (cells[order[i]].tail == (int32_t) i) {
+            continue;
+        }
+        if (!cells[i].is_empty()) {
+            move_cell(i, std::find_if(cells.begin(), cells.end(), [](const auto & c) { return c.is_empty(); }) -
+                    cells.begin());
+        }
+        move_cell(cells[order[i]].tail, i);
+    }
+    find_room(seq_ids.size());
 }
 
 void h2o_side_caches::go_back(llama_seq_id seq_id, uint32_t n_tokens, const std::vector<uint8_t> * windows) {

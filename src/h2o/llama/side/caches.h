@@ -37,6 +37,11 @@ public:
     // spare sequence shares its cell until the call writes it. Drop the spare after the call.
     std::shared_ptr<const std::vector<uint8_t>> keep(llama_seq_id seq_id, bool many_steps);
     void go_back   (llama_seq_id seq_id, uint32_t n_tokens, const std::vector<uint8_t> * windows);
+
+    // Before a step of several sequences, after keep() of each: upstream's cells for them lie together. Else the step
+    // would also move states of other sequences, and lose them if its graph stops in between.
+    void make_room(const std::vector<llama_seq_id> & seq_ids);
+
     void drop_spare(llama_seq_id seq_id);
 
     // without anything saved
@@ -53,6 +58,12 @@ public:
 
 private:
     llama_seq_id spare(llama_seq_id seq_id) const { return n_seq_max + seq_id; }
+
+    // whether the next n recurrent states have free cells next to each other: they are taken next
+    bool find_room(uint32_t n);
+
+    // moves a recurrent state to a free cell
+    void move_cell(uint32_t from, uint32_t to);
 
     std::vector<uint8_t> save_window(llama_seq_id seq_id) const;
     void                 load_window(llama_seq_id seq_id, const std::vector<uint8_t> & saved);

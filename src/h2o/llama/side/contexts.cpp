@@ -25,7 +25,7 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
             return nullptr;
         }
         auto state = ubatches.empty() ? std::make_unique<llama_memory_recurrent_context>(recurrent.get()) :
-            std::make_unique<llama_memory_recurrent_context>(recurrent.get(), ubatches);
+            std::make_unique<h2o_recurrent_context>(steps, recurrent.get(), ubatches);
 
         if (window) {
             res = std::make_unique<h2o_composed_context<llama_memory_hybrid_iswa_context>>(steps, ubatches,

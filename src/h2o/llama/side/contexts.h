@@ -28,6 +28,17 @@ struct h2o_composed_context : context, h2o_composed {
     bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override { return steps->finish(res, sched); }
 };
 
+// Recurrent states get their cells only for a step that will be computed: upstream would also ask them after a refusal.
+struct h2o_recurrent_context : llama_memory_recurrent_context {
+    h2o_recurrent_context(const h2o_step_context * steps, llama_memory_recurrent * memory,
+            std::vector<llama_ubatch> ubatches)
+        : llama_memory_recurrent_context(memory, std::move(ubatches)), steps(steps) {}
+
+    bool apply() override { return steps->is_applied && llama_memory_recurrent_context::apply(); }
+
+    const h2o_step_context * steps;
+};
+
 // nullptr if it is not of an H2O context
 inline const h2o_step_context * h2o_steps_of(const llama_memory_context_i * mctx) {
     const auto * composed = dynamic_cast<const h2o_composed *>(mctx);

@@ -1,0 +1,258 @@
+"""The index of a library: one SQLite file with a write-ahead log, for any number of programs at the same time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama.errors import BusyError, DamagedFileError, H2OError
+from h2o_llama.library._texts import FORMAT, Contents, key_of
+
+_SECONDS = 60.0
+"""How long a change waits for another program's, which takes milliseconds."""
+
+HEAD_TOKENS = 64
+"""At the beginning of a text: it is looked for by their hash."""
+
+_TABLES = """
+CREATE TABLE texts (
+    id TEXT PRIMARY KEY, owner TEXT, key TEXT, head INTEGER, used REAL,
+    contents TEXT, tokens BLOB, checksum INTEGER, n_bytes INTEGER);
+CREATE INDEX heads ON texts (owner, key, head);
+CREATE TABLE parts (text TEXT, block TEXT, PRIMARY KEY (text, block)) WITHOUT ROWID;
+CREATE INDEX users ON parts (block);
+CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID;
+"""
+
+_ALL, _OF_OWNER = "1", "owner = ?"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A text in the index: `used` is when it was used last, in seconds, `n_bytes` what it takes there."""
+
+    id: str
+    owner: str
+    used: float
+    n_bytes: int
+    contents: Contents
+
+
+class Index:
+    """The file. A connection is open for one use at a time, so threads and forked processes share nothing.
+
+    Raises
+    ------
+    H2OError
+        If the file is of a later version.
+    DamagedFileError
+        If it is damaged.
+    BusyError
+        If another program does not let go of it.
+    OSError
+        If it cannot be read or written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "texts" / "index.sqlite"
+
+    # --- connections
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise BusyError(
+                    f"[Library] another program has been writing to {self.path} for {_SECONDS:.0f} seconds: try again"
+                ) from error
+            if str(error).startswith(("no such", "malformed", "unsupported file format")):
+                raise DamagedFileError(f"[Library] {self.path} is damaged: {error}") from error
+            raise OSError(errno.EIO, f"[Library] {self.path} cannot be written or read ({error})") from error
+        except sqlite3.DatabaseError as error:
+            raise DamagedFileError(f"[Library] {self.path} is damaged: {error}") from error
+
+    def _connect(self, path: Path, mode: str, seconds: float) -> sqlite3.Connection:
+        name = f"{path.absolute().as_uri()}?{mode}"
+        return sqlite3.connect(name, uri=True, timeout=seconds, isolation_level=None)
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > FORMAT:
+            raise H2OError(
+                f"[Library] {self.path} is of format {version}, this h2o-llama reads format {FORMAT}: update h2o-llama "
+                "or name another folder"
+            )
+        if version < FORMAT:
+            raise DamagedFileError(f"[Library] {self.path} is damaged: its format is {version}, expected {FORMAT}")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection | None]:
+        """As the last change has left it. None if there is no file yet. Nobody waits for it; it may be read-only."""
+        if not self.path.exists():
+            yield None
+            return
+        with self._errors(), closing(self._open_to_read()) as connection:
+            self._check(connection)
+            yield connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """A log that cannot be written may be unreadable: then what was there before it is read."""
+        for mode in ("mode=rw", "mode=ro", "immutable=1"):
+            with ExitStack() as opened:
+                try:
+                    connection = opened.enter_context(closing(self._connect(self.path, mode, _SECONDS)))
+                    connection.execute("BEGIN")
+                    connection.execute("SELECT * FROM sqlite_master")  # the transaction begins with what it reads
+                    opened.pop_all()
+                    return connection
+                except sqlite3.OperationalError:
+                    if mode == "immutable=1":
+                        raise
+        raise AssertionError
+
+    @contextmanager
+    def changing(self, seconds: float = _SECONDS) -> Iterator[sqlite3.Connection]:
+        """A transaction that no other one overlaps. It is undone if the block raises."""
+        with self._errors():
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.path.parent.stat().st_mode & 0o077:  # it was there, open to others
+                self.path.parent.chmod(0o700)
+            if not self.path.exists():
+                self._remove_format_1()
+                self._create()
+            with closing(self._connect(self.path, "mode=rw", seconds)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    self._check(connection)
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                    raise
+
+    def _create(self) -> None:
+        """An empty file, under its name when it is complete."""
+        new = self.path.with_name(f".{secrets.token_hex(4)}.new")
+        try:
+            with closing(self._connect(new, "mode=rwc", _SECONDS)) as connection:
+                connection.executescript(f"PRAGMA journal_mode = WAL; {_TABLES} PRAGMA user_version = {FORMAT};")
+            with suppress(FileExistsError):  # another program was faster
+                os.link(new, self.path)
+        finally:
+            new.unlink(missing_ok=True)
+
+    def _remove_format_1(self) -> None:
+        """What earlier versions have kept: a file for each text, a folder for each API key."""
+        folder = self.path.parent.parent
+        for old in (folder / "keys", *(path for path in self.path.parent.glob("*") if path.is_dir())):
+            shutil.rmtree(old, ignore_errors=True)
+        (folder / "lock").unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove a damaged file. Blocks stay: what is read again finds them."""
+        for path in self.path.parent.glob(f"{self.path.name}*"):
+            path.unlink(missing_ok=True)
+
+    # --- texts
+
+    def texts(
+        self,
+        connection: sqlite3.Connection | None,
+        owner: str | None = None,
+        like: tuple[str, NDArray[np.int32]] | None = None,
+    ) -> tuple[list[Stored], dict[str, DamagedFileError]]:
+        """Texts of an owner, or all; with `like`, a key and the ids of a prompt, only those that may begin so.
+
+        And why others cannot be read, by their ids.
+        """
+        texts, problems = list[Stored](), dict[str, DamagedFileError]()
+        if connection is None:
+            return texts, problems
+        where, values = (_ALL, ()) if owner is None else (_OF_OWNER, (owner,))
+        if like is not None:
+            where, values = f"{where} AND key = ? AND head = ?", (*values, like[0], _head(like[1]))
+        rows = connection.execute(
+            f"SELECT id, owner, used, n_bytes, contents, tokens, checksum FROM texts WHERE {where}", values
+        )
+        for id, of, used, n_bytes, contents, tokens, checksum in rows:
+            try:
+                if _checksum(of, contents, tokens) != checksum:
+                    raise ValueError("its checksum is wrong")
+                texts.append(Stored(id, of, used, n_bytes, Contents.from_json(contents, tokens)))
+            except (TypeError, KeyError, ValueError, RecursionError) as error:
+                problems[id] = DamagedFileError(f"[Library] text {id} in {self.path} is damaged: {error}")
+        return texts, problems
+
+    def add(self, connection: sqlite3.Connection, text: Stored, sizes: dict[str, int]) -> None:
+        """A text, or another version of it, whose blocks have these sizes. They are on the disk."""
+        contents = text.contents
+        about, tokens = contents.to_json(), contents.tokens.astype("<i4").tobytes()
+        values = (text.id, text.owner, key_of(contents.origin), _head(contents.tokens), text.used, about, tokens)
+        checksum = _checksum(text.owner, about, tokens)
+        self.remove(connection, [text.id])
+        connection.execute(
+            "INSERT INTO texts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, checksum, len(about) + len(tokens))
+        )
+        connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", sizes.items())
+        connection.executemany("INSERT INTO parts VALUES (?, ?)", [(text.id, name) for name in sizes])
+
+    def remove(self, connection: sqlite3.Connection, ids: list[str]) -> int:
+        """Remove texts. Their blocks are `unused` then, unless others have them. Returns how many texts there were."""
+        connection.executemany("DELETE FROM parts WHERE text = ?", [(id,) for id in ids])
+        return connection.executemany("DELETE FROM texts WHERE id = ?", [(id,) for id in ids]).rowcount
+
+    def use(self, id: str) -> None:
+        """Its last use is now, if that can be written."""
+        with suppress(OSError, H2OError), self.changing(1.0) as connection:
+            connection.execute("UPDATE texts SET used = ? WHERE id = ?", (time.time(), id))
+
+    # --- blocks
+
+    def blocks(self, connection: sqlite3.Connection | None) -> dict[str, int]:
+        """The names and sizes of all that the index knows."""
+        return dict(_all(connection, "SELECT name, n_bytes FROM blocks"))
+
+    def n_users(self, connection: sqlite3.Connection | None) -> dict[str, int]:
+        """How many texts have each block."""
+        return dict(_all(connection, "SELECT block, count(*) FROM parts GROUP BY block"))
+
+    def n_bytes(self, connection: sqlite3.Connection | None, owner: str | None) -> int:
+        """What the texts of an owner, or of all, take."""
+        if connection is None:
+            return 0
+        where, values = (_ALL, ()) if owner is None else (_OF_OWNER, (owner,))
+        (n,) = connection.execute(
+            f"SELECT (SELECT total(n_bytes) FROM texts WHERE {where}) + "
+            f"(SELECT total(n_bytes) FROM blocks WHERE name IN "
+            f"(SELECT block FROM parts JOIN texts ON text = id WHERE {where}))",
+            values * 2,
+        ).fetchone()
+        return int(n)
+
+
+def _all(connection: sqlite3.Connection | None, query: str) -> list[Any]:
+    return [] if connection is None else connection.execute(query).fetchall()
+
+
+def _head(tokens: NDArray[np.int32]) -> int:
+    return zlib.crc32(tokens[:HEAD_TOKENS].astype("<i4").tobytes())
+
+
+def _checksum(owner: str, contents: str, tokens: bytes) -> int:
+    return zlib.crc32(tokens, zlib.crc32(f"{owner}\n{contents}".encode()))
