@@ -138,6 +138,11 @@ class _Chat:
         if llm.h2o.evict:
             report = memory_report(llm, llm.tokens, "the chat")
         else:
-            tokens, before = llm.model.chat_tokens(asked), _shared_tokens(llm.model, asked[:-1])
-            report = read_report(llm, tokens, "the chat", range(len(before)))
+            other = [*asked[:-1], {"role": "user", "content": "…"}]
+            try:
+                tokens, others = map(llm.model.chat_tokens, (asked, other))
+            except ValueError as error:  # images
+                echo(f"h2o-llama: {describe(error)}", err=True)
+                return
+            report = read_report(llm, tokens, "the chat", range(shared_prefix(tokens, others)))
         print_report(Console(), report, report.select())

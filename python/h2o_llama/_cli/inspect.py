@@ -41,7 +41,9 @@ def inspect(
     head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
 ) -> None:
-    """Show what a question reads of a text: the passages with most attention weight, by layer and head.
+    """Show which passages of a text a question reads most.
+
+    Passages are ranked by the attention weight of the question's tokens, of all heads or of --layer and --head.
 
     The question is --prompt after a --file; without one it is the last tokens of the text. A setting with heavy hitters
     shows the memory sets instead. --html writes a page with all layers and heads.
