@@ -149,8 +149,8 @@ class SequenceKV(KVView):
         """Attention of the last tokens of a prompt, such as the question, to each position, float32 [n_tokens].
 
         For each position it is the sum of softmax weights over the dense tail of the last `eval` with
-        keep_attention=True, and over the query heads of the KV head. With scores and `scorer="distant"`, a query does not
-        count for the last L positions before it.
+        keep_attention=True, and over the query heads of the KV head. With scores and `scorer="distant"`, a query does
+        not count for the last L positions before it.
 
         Parameters
         ----------
