@@ -15,7 +15,7 @@ from rich.text import Text
 
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import open_model, progress_bars, read_prompt, tokenize
+from h2o_llama._cli.prompt import open_model, progress_bars, read_prompt
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
 from h2o_llama.inspect._report import (
@@ -53,7 +53,9 @@ def inspect(
         check_target(html)
     text = read_prompt(o)
     with open_model(o) as weights:
-        tokens = tokenize(weights, text)
+        tokens = weights.tokenize(text)
+        if not tokens:
+            raise ValueError("the text is empty")
         # on a GPU "auto" is dense where that is faster: here it is for what H2O keeps
         llm = Llama(weights, n_ctx=len(tokens), n_threads=o.threads, h2o="balanced" if config == "auto" else config)
     title = o.file.name if o.file and str(o.file) != "-" else "the text"
