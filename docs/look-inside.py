@@ -8,7 +8,7 @@
 # ## Read a text
 #
 # The text is a file of Python's own library. Chunks have 512 tokens here, and a memory set 128 positions.
-# `keep_history=True` keeps the memory sets of all chunks.
+# `keep_history=True` keeps the extra keys and memory sets of all chunks.
 
 # %%
 import json.decoder
@@ -64,22 +64,6 @@ axes.legend()
 display(figure)
 
 # %% [markdown]
-# ## From chunk to chunk
-#
-# A kept position may be dropped later. The plot has a line for each chunk, with the positions of its memory set. A
-# dropped position never returns, but tiles may still read it.
-
-# %%
-figure = Figure(figsize=(8, 3), layout="constrained")
-axes = figure.subplots()
-for chunk, memory in enumerate(llm.kv.history):
-    kept = memory[3][0]
-    axes.plot(kept[kept >= 0], [chunk] * (kept >= 0).sum(), "|", color="C0")
-axes.set(xlabel="position", ylabel="memory set after chunk")
-axes.invert_yaxis()
-display(figure)
-
-# %% [markdown]
 # ## Extra keys
 #
 # The queries of a tile choose more positions together, anywhere in the text before their chunk. Here is a line for each
@@ -95,6 +79,21 @@ for tile in range(first, first + 3):
 axes.set(xlabel="position", ylabel="tile", yticks=range(first, first + 3))
 axes.invert_yaxis()
 display(figure)
+
+# %% [markdown]
+# ## What a question reads
+#
+# The default has no heavy hitters, and its last tokens, the question, read everything. `keep_attention=True` keeps how
+# much: for each position the sum of the question's attention weights.
+
+# %%
+with Llama(demo_model_path(), h2o=H2OConfig(chunk_size=512)) as asked:
+    body, question = asked.tokenize(b"k17=4829;\n\n" + text), asked.tokenize(b"k17=")
+    asked.eval(body)
+    asked.eval(question, dense_tail=len(question), keep_attention=True)
+    weights = sum(asked.kv.attention(layer, head) for layer in asked.kv.layers for head in range(2))[4 : len(body) - 40]
+best = int(weights.argmax()) + 4
+print(best, (b"k17=4829;\n\n" + text)[best : best + 20])
 
 # %% [markdown]
 # ## Its cost

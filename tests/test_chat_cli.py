@@ -52,7 +52,7 @@ def test_commands_of_a_chat(chat_model: Path, chats: list[list[Any]]) -> None:
     assert chats == [[user("one")], [user("one")], [user("two")]]
     assert "There is no answer yet." in result.stderr
     assert "There is no /nonsense." in result.stderr
-    assert result.stderr.count("/inspect  what the heads kept") == 2
+    assert result.stderr.count("/inspect  what the last question read") == 2
 
 
 def test_a_document_is_read_once(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
     for evict in ([], ["--evict"]):
         options = ["--file", str(tmp_path / "a.txt"), *evict, *h2o_set(chunk_size=256), "--threads", "1"]
         result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
-        assert ("Heavy hitters" if evict else "Extra keys") in result.stdout
+        assert ("Heavy hitters" if evict else "tokens read most") in result.stdout
     assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", stdin="/inspect\n").stderr
-    assert "Nothing has been read yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
+    assert "There is no question yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
 
 
 def test_a_message_that_does_not_fit_is_taken_back(chat_model: Path, chats: list[list[Any]]) -> None:

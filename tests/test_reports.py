@@ -6,18 +6,19 @@ import json
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cases import SMALL
-from h2o_llama._cli.inspect import highlighted
+from h2o_llama import H2OError
 from h2o_llama.inspect._report import (
+    READ_MOST,
     SHADES,
     HeadMemory,
     MemoryReport,
     memory_report,
+    passages,
     render_html,
     shades,
     split_pieces,
@@ -54,7 +55,7 @@ class Page(HTMLParser):
             self.stack.append((tag, dict(attrs)))
         if tag == "mark" and self.in_document:
             values = dict(attrs)
-            assert values["class"] in {f"s{n}" for n in range(1, SHADES + 1)}
+            assert values.get("class", "s1") in {f"s{n}" for n in range(1, SHADES + 1)}
             self.marks.append(("", [int(p) for p in (values["data-p"] or "").split()]))
         if tag == "script":
             self.scripts.append("")
@@ -118,21 +119,34 @@ def random_report(seed: int) -> MemoryReport:
 # --- data of a model, and by hand
 
 
-@pytest.mark.parametrize("retrieval", ["index", "ngrams"])
-def test_without_heavy_hitters_extra_keys_are_shown(tiny_model: Path, retrieval: Any) -> None:
-    """The last chunk has tiles 16 to 18."""
-    config = SMALL.but(heavy_budget=0, lookup_budget=6, kv_type="f16", retrieval=retrieval)
-    with open_llama(tiny_model, config) as llm:
-        llm.eval(repetitive_tokens(75))
-        report = memory_report(llm, llm.tokens.tolist(), "a text")
-        for head in report.heads:
-            read = np.concatenate([llm.kv.extra_keys(head.layer, head.head, 16 + tile) for tile in range(3)])
-            positions, n_tiles = np.unique(read, return_counts=True)
-            assert len(positions) > 0
-            order = np.argsort(-n_tiles, kind="stable")
-            assert head.positions.tolist() == positions[order].tolist()
-            np.testing.assert_allclose(head.scores, n_tiles[order] / 3, rtol=1e-6)
-    assert "extra keys" in render_html(report)
+def test_what_a_question_reads_is_the_sum_of_its_weights(tiny_model: Path) -> None:
+    """The same as the scores that plain sums add for it, and nothing else changes."""
+    tokens = repetitive_tokens(75)
+    with open_llama(tiny_model, SMALL.but(scorer="sum", heavy_budget=6)) as llm:
+        llm.eval(tokens[:60])
+        before = [llm.kv.scores(layer) for layer in llm.kv.layers]
+        llm.eval(tokens[60:], dense_tail=15, keep_attention=True)
+        for layer, scores in zip(llm.kv.layers, before, strict=True):
+            for head, row in enumerate(llm.kv.scores(layer)):
+                row[:60] -= scores[head]
+                np.testing.assert_allclose(llm.kv.attention(layer, head), row, atol=1e-4)
+    with open_llama(tiny_model, SMALL.but(heavy_budget=0)) as llm:
+        llm.eval(tokens[:60])
+        llm.eval(tokens[60:], dense_tail=15, keep_attention=True)
+        asked, logits = llm.kv.attention(0, 0), llm.logits
+        report = memory_report(llm, tokens, "a text", range(3, 60))
+        llm.eval(tokens[:1], dense_tail=1)
+        np.testing.assert_array_equal(llm.kv.attention(0, 0), [*asked, 0])  # this call did not ask
+        llm.reset()
+        llm.eval(tokens[:60])
+        llm.eval(tokens[60:], dense_tail=15)
+        np.testing.assert_allclose(llm.logits, logits, rtol=1e-5, atol=1e-5)
+        with pytest.raises(H2OError, match="no attention is kept"):
+            llm.kv.attention(0, 0)
+        with pytest.raises(ValueError, match="keep_attention is for a dense_tail"):
+            llm.eval(tokens[:1], keep_attention=True)
+    assert report.heads[0].positions[0] == 3 + np.argmax(asked[3 : report.local.start])
+    assert "read with weight" in render_html(report)
 
 
 # --- the page and the terminal
@@ -199,17 +213,16 @@ def test_regions_and_chunk_marks() -> None:
 
 def test_shades_follow_the_rank_of_one_head_and_count_several() -> None:
     report = report_of([b"x"] * 30, {(0, 0): [9, 3, 5, 7, 1]}, chunk_size=16)
-    assert shades(report.heads) == {9: 5, 3: 4, 5: 3, 7: 2, 1: 1}
+    assert shades(report, report.heads) == {9: 5, 3: 4, 5: 3, 7: 2, 1: 1}
     heavy = {(0, 0): [1, 2], (0, 1): [2, 3], (1, 0): [2, 3], (1, 1): [2, 4], (2, 0): [2]}
     report = report_of([b"x"] * 30, heavy, chunk_size=16)
-    assert shades(report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
+    assert shades(report, report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
 
 
-def test_terminal_text_highlights_the_same_tokens() -> None:
-    report = random_report(1)
-    text = highlighted(report, report.heads)
-    assert text.plain == "".join(p.text for p in report.pieces)
-    orange = {i for span in text.spans if span.style.bgcolor for i in range(span.start, span.end)}
-    assert orange == {int(p) for h in report.heads for p in h.positions}
-    report = report_of(byte_tokens(b"0123456789"), {(0, 0): [2, 3, 7]})
-    assert highlighted(report, report.heads, brackets=True).plain == "01⟦23⟧456⟦7⟧89"
+def test_passages_are_ranked_by_weight() -> None:
+    text = b"One fact. Another one, longer.\nThird? Last"
+    report = replace(report_of(byte_tokens(text), {(0, 0): [12, 3, 33], (1, 0): [3]}, chunk_size=40), marked=READ_MOST)
+    found = passages(report, report.heads, 2)
+    assert [passage.text.strip() for passage in found] == ["One fact.", "Another one, longer."]
+    np.testing.assert_allclose([passage.share for passage in found], [3 / 7, 3 / 7], atol=1e-6)
+    assert shades(report, report.heads) == {3: 5, 12: 3}  # 5 % of 40 tokens

@@ -14,7 +14,7 @@ from rich.console import Console
 from h2o_llama import H2OError, Llama, Model, shared_prefix
 from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.inspect import print_report
+from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import read_text, said
 from h2o_llama._internal.terminal import echo, write
@@ -25,7 +25,7 @@ from h2o_llama.inspect._report import memory_report
 _HELP = """\
 /image F  the next message is about the image in the file F
 /regen    answer once more
-/inspect  what the heads kept of the chat so far
+/inspect  what the last question read of the chat so far
 /reset    begin a new chat, about the same document
 /help     this
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
@@ -130,9 +130,19 @@ class _Chat:
             echo("There is no answer yet.", err=True)
 
     def _inspect(self) -> None:
-        tokens = self._llm.tokens.tolist()
-        if self._llm.h2o is None or not tokens:
-            echo("H2O is off." if self._llm.h2o is None else "Nothing has been read yet.", err=True)
+        llm = self._llm
+        asked = self._messages[:-1] if self._messages and self._messages[-1]["role"] == "assistant" else self._messages
+        if llm.h2o is None or not asked or asked[-1]["role"] != "user":
+            echo("H2O is off." if llm.h2o is None else "There is no question yet.", err=True)
             return
-        report = memory_report(self._llm, tokens, "the chat")
-        print_report(Console(), report, report.select(), self._llm.kv.chunk_size)
+        if llm.h2o.evict:
+            report = memory_report(llm, llm.tokens, "the chat")
+        else:
+            other = [*asked[:-1], {"role": "user", "content": "…"}]
+            try:
+                tokens, others = map(llm.model.chat_tokens, (asked, other))
+            except ValueError as error:  # images
+                echo(f"h2o-llama: {describe(error)}", err=True)
+                return
+            report = read_report(llm, tokens, "the chat", range(shared_prefix(tokens, others)))
+        print_report(Console(), report, report.select())

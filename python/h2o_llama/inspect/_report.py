@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,16 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.atomic import replacing
 from h2o_llama._internal.terminal import printable
-from h2o_llama.errors import H2OError
-from h2o_llama.inspect.sequence_kv import last_tiles
+from h2o_llama.sequence._prompt import Tokens
 
 if TYPE_CHECKING:
     from h2o_llama import Llama
 
 SHADES = 5
+HEAVY, READ_MOST = "heavy hitters", "tokens read most"
+_STRONGEST = 0.05
+_LONGEST = 64
+"""Tokens of a passage."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,7 @@ def visible(text: str) -> str:
 class HeadMemory:
     """The marked positions of one KV head, int32 [k], highest score first, and their scores float32 [k].
 
-    These are its heavy hitters. A setting without any has the extra keys that the last chunk read; the score of one is
-    the share of the chunk's tiles that did.
+    These are its heavy hitters. A setting without any has the tokens that the question read most, and its weights.
     """
 
     layer: int
@@ -73,14 +76,18 @@ class HeadMemory:
     positions: NDArray[np.int32]
     scores: NDArray[np.float32]
 
+    def first(self, n: int) -> HeadMemory:
+        """With the first n positions."""
+        return replace(self, positions=self.positions[:n], scores=self.scores[:n])
+
 
 @dataclass(frozen=True)
 class MemoryReport:
     """A document and the current memory set of every layer and KV head.
 
-    The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly.
-    Sinks and local window are the same for every head, so they are here once; both are empty before the first
-    memory set is built. `marked` names the positions of the heads: "heavy hitters" or "extra keys".
+    The memory sets hold positions below `memory_end`, where the last chunk begins; that chunk is read directly. With
+    READ_MOST it is where the question begins. Sinks and local window are the same for every head, so they are here
+    once. `marked` names the positions of the heads: HEAVY or READ_MOST.
     """
 
     title: str
@@ -92,7 +99,17 @@ class MemoryReport:
     sinks: range
     local: range
     heads: tuple[HeadMemory, ...]
-    marked: str = "heavy hitters"
+    marked: str = HEAVY
+
+    @property
+    def n_marked(self) -> int:
+        """How many of the read tokens are marked."""
+        return max(1, int(_STRONGEST * self.memory_end))
+
+    def strongest(self) -> MemoryReport:
+        """With that many positions of each head."""
+        n = self.n_marked
+        return replace(self, heads=tuple(h.first(n) for h in self.heads))
 
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """A layer's heads, a head of every layer, a single head, or all. Raises ValueError if there is none."""
@@ -112,64 +129,105 @@ class MemoryReport:
         return "sinks" if position in self.sinks else "old"
 
 
-def memory_report(llm: Llama, tokens: Sequence[int], title: str) -> MemoryReport:
-    """What `llm` kept of `tokens`, which are all that it has evaluated since its last reset."""
-    kv = llm.kv
+def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None = None) -> MemoryReport:
+    """What `llm` kept, or read, of `tokens`, which are all that it has evaluated since its last reset.
+
+    With heavy hitters it is the memory sets. Without, it is what the tokens after `document` attended to, which the
+    last `eval` has kept (keep_attention=True), but for the tokens before it.
+    """
+    kv, h2o = llm.kv, llm.h2o
+    assert h2o is not None  # `kv` works with H2O only
+    has_heavy = h2o.heavy_budget > 0
+    if has_heavy or document is None:
+        document = range(max(0, kv.chunk_index - 1) * kv.chunk_size)
+    end = document.stop
+    sinks = range(min(max(int(h2o.sink_tokens), document.start), end))
+    local = range(max(len(sinks), end - h2o.local_window), end)
     heads = []
-    sinks, local = range(0), range(0)
-    has_heavy = llm.h2o is not None and llm.h2o.heavy_budget > 0
     for layer in kv.layers:
-        indices = kv.memory_indices(layer)
         scores = kv.scores(layer) if has_heavy else None
-        for head, kept in enumerate(indices):
-            heavy = kv.heavy_hitters(layer, head)
-            score = scores[head] if scores is not None else _shares_of_tiles(llm, layer, head)
-            found = heavy if has_heavy else np.flatnonzero(score).astype(np.int32)
+        for head in range(len(kv.memory_indices(layer))):
+            if scores is not None:
+                found, score = kv.heavy_hitters(layer, head), scores[head]
+            else:
+                score = kv.attention(layer, head)
+                found = np.arange(len(sinks), local.start, dtype=np.int32)
             ranked = found[np.argsort(-score[found], kind="stable")]
             heads.append(HeadMemory(layer, head, ranked, score[ranked]))
-            window = kv.local_window_of(layer, head)
-            sinks = range(int((kept >= 0).sum()) - len(window) - len(heavy))
-            local = range(int(window[0]), int(window[-1]) + 1) if len(window) else range(0)
-    return MemoryReport(
+    report = MemoryReport(
         title=title,
-        pieces=tuple(split_pieces([_text(llm, t) for t in tokens])),
+        pieces=tuple(split_pieces([_text(llm, int(t)) for t in tokens])),
         n_tokens=len(tokens),
         chunk_size=kv.chunk_size,
         memory_size=kv.memory_size,
-        memory_end=max(0, kv.chunk_index - 1) * kv.chunk_size,
+        memory_end=end,
         sinks=sinks,
         local=local,
         heads=tuple(heads),
-        marked="heavy hitters" if has_heavy else "extra keys",
+        marked=HEAVY if has_heavy else READ_MOST,
     )
-
-
-def _shares_of_tiles(llm: Llama, layer: int, head: int) -> NDArray[np.float32]:
-    """The share of the last chunk's tiles that read each position as an extra key, float32 [n_tokens]."""
-    kv, shares = llm.kv, np.zeros(llm.n_tokens, np.float32)
-    if llm.h2o is not None and llm.h2o.lookup_budget > 0 and llm.n_tokens > 0:
-        tiles = last_tiles(kv._info())
-        for tile in tiles:
-            with suppress(H2OError):  # it attended to everything
-                shares[kv.extra_keys(layer, head, tile)] += 1 / len(tiles)
-    return shares
+    return report if has_heavy else report.strongest()
 
 
 def _text(llm: Llama, token: int) -> bytes:
     return "▨".encode() if token < 0 else llm.detokenize([token])  # a row of embeddings
 
 
-def shades(heads: Sequence[HeadMemory]) -> dict[int, int]:
-    """Shade 1 to `SHADES` for every marked position of a head.
+def weights_of(report: MemoryReport, heads: Sequence[HeadMemory]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The marked positions, ascending, and by what they are coloured: the heads' weights summed up, or their number."""
+    if not heads:
+        return np.empty(0, np.int32), np.empty(0)
+    positions, places = np.unique(np.concatenate([h.positions for h in heads]), return_inverse=True)
+    weights = np.concatenate([h.scores for h in heads]).astype(np.float64)
+    counts = None if report.marked == HEAVY and len(heads) > 1 else weights
+    return positions, np.bincount(places, counts, len(positions)).astype(np.float64)
 
-    For one head by the rank of the score (the top fifth gets the darkest), for several by how many of them have it.
+
+def shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
+    """Shade 1 to `SHADES` of marked positions: by the rank of their weight, or by how many heads keep them.
+
+    Of what was read, the strongest 5 % are marked.
     """
-    if len(heads) == 1:
-        n = len(heads[0].positions)
-        return {int(p): SHADES - rank * SHADES // n for rank, p in enumerate(heads[0].positions)}
-    positions, counts = np.unique(np.concatenate([h.positions for h in heads]), return_counts=True)
-    most = counts.max(initial=1)
-    return {int(p): -(-int(n) * SHADES // int(most)) for p, n in zip(positions, counts, strict=True)}
+    positions, weights = weights_of(report, heads)
+    if report.marked == HEAVY and len(heads) > 1:
+        most = weights.max(initial=1)
+        return {int(p): -(-int(n) * SHADES // int(most)) for p, n in zip(positions, weights, strict=True)}
+    n = len(positions) if report.marked == HEAVY else report.n_marked
+    strongest = positions[np.argsort(-weights, kind="stable")][:n]
+    return {int(p): SHADES - rank * SHADES // len(strongest) for rank, p in enumerate(strongest)}
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A sentence or a line of the text, and its share of the weight of all marked tokens."""
+
+    start: int
+    end: int
+    share: float
+    text: str
+
+
+def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int) -> list[Passage]:
+    """The n passages that were read most, the strongest first."""
+    weights = np.zeros(report.n_tokens)
+    positions, marked = weights_of(report, heads)
+    weights[positions] = marked
+    total = weights.sum() or 1.0
+    cuts, text = [0], ""
+    end = Piece(report.n_tokens, report.n_tokens, "\n")
+    for piece, following in pairwise([*report.pieces, end]):
+        text += piece.text
+        ends = re.search(r"[.!?;][\"')\]]*$", text) and following.text[:1].isspace()
+        if ends or "\n\n" in text or piece.end - cuts[-1] >= _LONGEST or following is end:
+            cuts.append(piece.end)
+            text = ""
+    shares = np.add.reduceat(weights, cuts[:-1]) / total
+    found = []
+    for i in np.argsort(-shares, kind="stable")[:n].tolist():
+        if shares[i] > 0:
+            parts = report.pieces[index_at(report.pieces, cuts[i]) : index_at(report.pieces, cuts[i + 1] - 1) + 1]
+            found.append(Passage(cuts[i], cuts[i + 1], float(shares[i]), "".join(part.text for part in parts)))
+    return found
 
 
 def top_texts(report: MemoryReport, head: HeadMemory, n: int) -> list[tuple[str, int]]:
@@ -194,7 +252,8 @@ class Run:
 
 def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[Run]:
     """The document in order: a part is text that no head has marked, or a piece that some have."""
-    static_shades = shades(report.heads)
+    static_shades = shades(report, report.heads)
+    of_some_head = {int(p) for head in report.heads for p in head.positions}
     run: Run | None = None
     for piece in report.pieces:
         region, chunk = report.region(piece.start), piece.start // report.chunk_size
@@ -203,9 +262,10 @@ def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[Run]:
             if run is not None:
                 yield run
             run = Run(region, chunk, is_noted, begins_chunk=run is None or run.chunk != chunk)
-        kept = [p for p in range(piece.start, piece.end) if p in static_shades]
+        kept = [p for p in range(piece.start, piece.end) if p in of_some_head]
         if kept:
-            run.parts.append({"positions": kept, "shade": max(static_shades[p] for p in kept), "text": piece.text})
+            shade = max(static_shades.get(p, 0) for p in kept)
+            run.parts.append({"positions": kept, "shade": shade, "text": piece.text})
         elif run.parts and not run.parts[-1]["positions"]:
             run.parts[-1]["text"] += piece.text
         else:
@@ -214,8 +274,17 @@ def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[Run]:
         yield run
 
 
-def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), notes: Sequence[range] = ()) -> str:
-    """The page. `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around."""
+def render_html(
+    report: MemoryReport,
+    facts: Sequence[tuple[str, str]] = (),
+    notes: Sequence[range] = (),
+    layer: int | None = None,
+    head: int | None = None,
+) -> str:
+    """The page, which opens at a layer and a head, or all.
+
+    `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
+    """
     # What the page's script needs of every head. Scores keep three digits.
     heads: list[dict[str, Any]] = [
         {
@@ -233,15 +302,16 @@ def render_html(report: MemoryReport, facts: Sequence[tuple[str, str]] = (), not
         report=report,
         facts=facts,
         runs=list(_runs(report, notes)),
-        script_data={"heads": heads, "shades": SHADES, "marked": report.marked},
+        script_data={"heads": heads, "shades": SHADES, "most": 0 if report.marked == HEAVY else report.n_marked},
+        chosen_layer=layer,
+        chosen_head=head,
+        heavy=report.marked == HEAVY,
         n_shades=SHADES,
     )
 
 
-def write_html(
-    path: Path, report: MemoryReport, facts: Sequence[tuple[str, str]] = (), notes: Sequence[range] = ()
-) -> None:
-    """Writes the page. A half one never replaces a whole one."""
-    page = render_html(report, facts, notes)
+def write_html(path: Path, report: MemoryReport, *shown: Any) -> None:
+    """Writes `render_html(report, *shown)`. A half page never replaces a whole one."""
+    page = render_html(report, *shown)
     with replacing(path) as file:
         file.write(page.encode())

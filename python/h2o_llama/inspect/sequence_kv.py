@@ -145,6 +145,43 @@ class SequenceKV(KVView):
                 )
             return keys
 
+    def attention(self, layer: int, head: int) -> NDArray[np.float32]:
+        """What the last tokens of a prompt, such as the question, attended to, float32 [n_tokens].
+
+        Of the last `eval` with keep_attention=True: for each position the sum of softmax weights over the queries of
+        its dense tail and over the query heads of the KV head. With scores and `scorer="distant"`, a query does not
+        count for the last L positions before it.
+
+        Parameters
+        ----------
+        layer, head : int
+            Layer and KV head.
+
+        Raises
+        ------
+        ValueError
+            If the layer or head does not exist.
+        H2OError
+            If no call has kept it: with keep_attention=True, a dense_tail, and K and V in memory it is kept.
+
+        Examples
+        --------
+        >>> llm.eval(llm.tokenize("a text of some length, " * 10), dense_tail=8, keep_attention=True)
+        >>> llm.kv.attention(1, 0).shape
+        (230,)
+        """
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            head = self._head(kv, layer, head)
+            weights = kv.attention(layer)
+            if weights is None:
+                raise H2OError(
+                    f"[{self._owner}] no attention is kept: pass dense_tail and keep_attention=True to `eval`, without "
+                    "eviction, and for a layer that is not dense"
+                )
+            found: NDArray[np.float32] = weights[head]
+            return found
+
     @property
     def history(self) -> list[Mapping[int, NDArray[np.int32]]]:
         """The memory sets of all chunks so far, M_0 first: mappings from layer to int32 [n_head_kv, M].

@@ -180,6 +180,7 @@ class Sequence:
         logits: Literal["last", "all"] = "last",
         progress: ProgressOption = None,
         dense_tail: int = 0,
+        keep_attention: bool = False,
         decode: bool = False,
     ) -> None:
         """Append tokens to the sequence, or rows of embeddings in their place, and compute their logits.
@@ -203,6 +204,8 @@ class Sequence:
         dense_tail : int, default 0
             How many of the last tokens attend to everything in the sequence, as with h2o=None: for the question at the
             end of a prompt. Costs O(dense_tail * n_tokens). Without H2O every token does.
+        keep_attention : bool, default False
+            Keep what the dense tail attends to, for `kv.attention`. Not with `evict`.
         decode : bool, default False
             The tokens were generated: they attend to what `H2OConfig.decode` says.
             `generate` does this by itself; it is for a sampling loop of your own. Without H2O it makes no difference.
@@ -233,14 +236,17 @@ class Sequence:
                 raise ValueError(
                     f"[{owner}] dense_tail and embeddings are for a prompt: leave them out with decode=True"
                 )
+            if check.flag(owner, "keep_attention", keep_attention) and (tail == 0 or state.engine.params.h2o is None):
+                raise ValueError(f"[{owner}] keep_attention is for a dense_tail, with H2O on")
             progress = check_progress(owner, progress)
             if all_logits:
                 check_fits(owner, "n_tokens", len(prompt), 4 * len(prompt) * self.model.n_vocab, "{} for logits='all'")
-            if all_logits or decode:
-                state.eval(context, prompt, all_logits, progress, tail, bool(decode))
-            else:
-                state.read(context, prompt, progress, tail)
-                state.give(context)
+            with _keeping_attention(context, keep_attention):
+                if all_logits or decode:
+                    state.eval(context, prompt, all_logits, progress, tail, bool(decode))
+                else:
+                    state.read(context, prompt, progress, tail)
+                    state.give(context)
 
     async def aeval(self, tokens: Tokens | None = None, *, progress: ProgressOption = None, **options: Any) -> None:
         """`eval`, awaited: the event loop is not blocked.
@@ -385,3 +391,17 @@ class Sequence:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file that `save` has written: `restore(Snapshot.load(path))`. See there."""
         self.restore(Snapshot.load(path))
+
+
+@contextmanager
+def _keeping_attention(context: _core.Context, is_wanted: bool) -> Iterator[None]:
+    """For the calls of the block: their dense tails keep what they attend to."""
+    kv = _core.KV.of_context(context) if is_wanted else None
+    if kv is None:
+        yield
+        return
+    kv.keep_attention(True)
+    try:
+        yield
+    finally:
+        kv.keep_attention(False)

@@ -78,6 +78,14 @@ static f32_array scores(const h2o_kv & self, int32_t il) {
     return dst;
 }
 
+static std::optional<f32_array> attention(const h2o_kv & self, int32_t il) {
+    f32_array dst({ n_head_kv(self, il, "attention"), (py::ssize_t) llama_h2o_kv_info(self).n_tokens });
+    if (!llama_h2o_kv_attention(self, il, dst.mutable_data())) {
+        return std::nullopt;
+    }
+    return dst;
+}
+
 // K or V of positions [p0, p1)
 template <auto get, auto head_size>
 static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
@@ -251,6 +259,9 @@ void init_kv(py::module_ & m) {
         .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
         .def("extra_keys",     &extra_keys,     py::arg("layer"), py::arg("head"), py::arg("tile"))
         .def("scores",         &scores,         py::arg("layer"))
+        .def("keep_attention", [](h2o_kv & self, bool keep) { llama_h2o_kv_keep_attention(self, keep); },
+            py::arg("keep"))
+        .def("attention",      &attention,      py::arg("layer"))
         .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>,
             py::arg("layer"), py::arg("start"), py::arg("stop"))
         .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>,

@@ -119,7 +119,7 @@ h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_ten
 
     h2o_attention_params params = params_of(g, a, q, keys);
     params.sums   = sums_of(g, a);
-    params.limits = params.sums ? limits : nullptr;
+    params.limits = params.sums && g.state.is_scored ? limits : nullptr;
     if (keys.is_text && g.env.kinds[layer.il] == H2O_ATTENTION_FUSED) {
         params.rows = nullptr;
         params.n_k  = g.shape.n_text;

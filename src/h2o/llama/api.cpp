@@ -190,6 +190,28 @@ bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
     return layer && kv->state().is_scored && give(kv->state().scores(*layer), dst);
 }
 
+void llama_h2o_kv_keep_attention(llama_h2o_kv * kv, bool keep) {
+    kv->sequence.keep_attention = keep;
+    if (keep) {
+        kv->sequence.forget_attention();
+    }
+}
+
+bool llama_h2o_kv_attention(const llama_h2o_kv * kv, int32_t il, float * dst) {
+    const auto * layer = kv->state().layer(il);
+    if (!layer || layer->attention.empty()) {
+        return false;
+    }
+    const size_t n_tokens = kv->state().n_tokens;
+    const size_t n_kept   = layer->attention.size()/layer->n_head_kv; // tokens may have been removed or added
+    for (uint32_t h = 0; h < layer->n_head_kv; ++h) {
+        for (size_t pos = 0; pos < n_tokens; ++pos) {
+            *dst++ = pos < n_kept ? layer->attention[pos*layer->n_head_kv + h] : 0.0f;
+        }
+    }
+    return true;
+}
+
 bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * dst) {
     const auto * layer = kv->state().layer(il);
     return layer && give(kv->state().memory(*layer), dst);

@@ -213,7 +213,12 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
                     sequence.add_scores(s.layer, { step.n_memory, start, 0 }, data, n_k);
                     break;
                 case h2o_step::TAIL:
-                    sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
+                    if (step.keeps_attention) {
+                        sequence.add_attention(s.layer, end, data, n_k);
+                    }
+                    if (sequence.state().is_scored) {
+                        sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
+                    }
                     break;
                 case h2o_step::DECODE:
                     sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data,

@@ -106,7 +106,8 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
         const bool is_decode = kv.next_call == LLAMA_H2O_CALL_DECODE ||
                 (kv.next_call == LLAMA_H2O_CALL_AUTO && is_token);
 
-        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, kv.dense_tail, n_ubatch, is_decode });
+        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, kv.dense_tail, n_ubatch, is_decode,
+                kv.sequence.keep_attention });
     }
 
     std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);

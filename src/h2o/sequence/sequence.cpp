@@ -86,6 +86,23 @@ void h2o_sequence::add_generated(uint32_t i_layer, const h2o_columns & columns, 
     add_scores(i_layer, columns, sums, stride);
 }
 
+void h2o_sequence::add_attention(uint32_t i_layer, uint32_t end, const float * sums, size_t stride) {
+    auto & layer = st.layers[i_layer];
+
+    layer.attention.resize((size_t) end*layer.n_head_kv);
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        for (uint32_t pos = 0; pos < end; ++pos) {
+            layer.attention[(size_t) pos*layer.n_head_kv + h] += sums[h*stride + pos];
+        }
+    }
+}
+
+void h2o_sequence::forget_attention() {
+    for (auto & layer : st.layers) {
+        layer.attention.clear();
+    }
+}
+
 void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const h2o_tile_choice & keys) {
     auto & extra = st.layers[i_layer].extra_keys;
     if (!keep_extra_keys) {

@@ -48,6 +48,9 @@ public:
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
+    // likewise, of a dense tail, to positions before `end`, if it is kept
+    void add_attention(uint32_t layer, uint32_t end, const float * sums, size_t stride);
+
     // sets the extra keys of the queries [q0, q1) of one chunk
     void set_extra_keys(uint32_t layer, uint32_t q0, uint32_t q1, const h2o_tile_choice & keys);
 
@@ -89,6 +92,11 @@ public:
 
     // likewise
     bool keep_extra_keys = false;
+
+    // dense tails of the next calls are asked for their attention
+    bool keep_attention = false;
+
+    void forget_attention();
 
 private:
     std::optional<h2o_selection> close_chunk(uint32_t pos);

@@ -33,6 +33,8 @@ struct h2o_layer {
     std::vector<float> scores;
     uint32_t           first = 0;
 
+    std::vector<float> attention; // [.., n_head_kv] of the tails that kept it: sums of weights of all positions
+
     std::map<uint32_t, h2o_tile_choice> extra_keys; // by tile; of a chunk at least, unless tokens were removed
 
     // from this tile on

@@ -1,6 +1,6 @@
 "use strict";
 const byId = id => document.getElementById(id);
-const { heads, shades, marked } = JSON.parse(byId("data").textContent);
+const { heads, shades, most } = JSON.parse(byId("data").textContent);
 const marks = new Map();
 for (const mark of document.querySelectorAll("#document mark"))
   for (const p of mark.dataset.p.split(" ")) marks.set(Number(p), mark);
@@ -21,33 +21,32 @@ function whose(n) {
 
 // --- the text
 
+// Heavy hitters of several heads are coloured by how many have them, all others by weight; of read tokens the strongest.
 function paintText(selected) {
-  const one = selected.length === 1, shade = new Map();
-  if (one) {
-    heads[selected[0]].positions.forEach((p, i, all) => shade.set(p, shades - Math.floor(i * shades / all.length)));
-  } else {
-    const count = new Map();
-    for (const h of selected) for (const p of heads[h].positions) count.set(p, (count.get(p) || 0) + 1);
-    let most = 1;
-    for (const n of count.values()) most = Math.max(most, n);
-    for (const [p, n] of count) shade.set(p, Math.ceil(n * shades / most));
-  }
+  const byHeads = !most && selected.length > 1, weight = new Map(), shade = new Map();
+  for (const h of selected)
+    heads[h].positions.forEach((p, i) => weight.set(p, (weight.get(p) || 0) + (byHeads ? 1 : heads[h].scores[i])));
+  const ranked = [...weight].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, most || weight.size);
+  ranked.forEach(([p, n], i) =>
+    shade.set(p, byHeads ? Math.ceil(n * shades / ranked[0][1]) : shades - Math.floor(i * shades / ranked.length)));
   for (const mark of marks.values()) mark.removeAttribute("class");
   for (const [p, s] of [...shade].sort((a, b) => a[1] - b[1])) marks.get(p).className = "s" + s;
-  byId("scale").textContent = one ? "higher score" : "of more heads";
+  byId("scale").textContent = byHeads ? "of more heads" : most ? "read more" : "higher score";
   return shade.size;
 }
 
 function tellMark(mark) {
-  const positions = mark.dataset.p.split(" ").map(Number), names = [];
+  const positions = mark.dataset.p.split(" ").map(Number), found = [];
   const selected = chosen();
   for (const h of selected.map(i => heads[i])) {
     const i = h.positions.findIndex(p => positions.includes(p));
-    if (i < 0) continue;
-    names.push(`layer ${h.layer} head ${h.head} (score ${h.scores[i]})`);
+    if (i >= 0) found.push([h.scores[i], `layer ${h.layer} head ${h.head}: ${h.scores[i]}`]);
   }
-  say(`Position ${positions.map(number).join(", ")}: ${marked} of ${names.length} of ${selected.length} heads: ` +
-    names.slice(0, 6).join(", ") + (names.length > 6 ? ", …" : ""));
+  found.sort((a, b) => b[0] - a[0]);
+  const sum = found.reduce((sum, [score]) => sum + score, 0);
+  const what = most ? `read with weight ${sum.toPrecision(3)} by` : "heavy hitter of";
+  say(`Position ${positions.map(number).join(", ")}: ${what} ${found.length} of ${selected.length} heads: ` +
+    found.slice(0, 6).map(([, name]) => name).join(", ") + (found.length > 6 ? ", …" : ""));
 }
 
 // --- everything together
@@ -56,7 +55,8 @@ function paint() {
   const selected = chosen();
   const n = paintText(selected);
   say(selected.length === 0 ? "This head does not exist: choose another." :
-    `${number(n)} tokens are ${marked} of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
+    most ? `The ${number(n)} tokens that ${whose(selected.length)} read most.` :
+      `${number(n)} tokens are heavy hitters of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
 }
 
 document.addEventListener("pointerover", event => {

@@ -1,5 +1,4 @@
-// Products in BF16 with almost the precision of float32: x = hi + lo + O(2^-17 x), both BF16. The product of two lo parts
-// is as small as what lo itself leaves out, so three products make one.
+// Products in BF16 with almost the precision of float32: x = hi + lo + O(2^-17 x), both BF16, each times each.
 //
 // A tile multiplies 16 pairs of numbers. Of 32 numbers in a row, the j-th pair are the j-th and the (j+16)-th, so that
 // two vectors become pairs without moving between lanes. Rows are split into groups of 32: 16 pairs of hi, 16 pairs of
@@ -154,6 +153,10 @@ void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, fl
         _tile_loadd(4, a  + VL, lda);
         _tile_loadd(5, a1 + VL, lda);
         add_products(); // lo*hi
+
+        _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
+        _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
+        add_products(); // lo*lo
     }
 
     _tile_stored(0, c,       ldc);
