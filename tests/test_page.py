@@ -143,13 +143,6 @@ def get_answers(page: Any, question: str, n: int) -> list[str]:
     return facts()
 
 
-def look(page: Any) -> None:
-    """At the kept tokens of the last answer."""
-    wait(page, lambda: element(page, "look").is_displayed())
-    element(page, "look").click()
-    wait(page, lambda: element(page, "tokens").is_displayed())
-
-
 def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path) -> None:
     read_keys(page, tmp_path)
     (first,) = get_answers(page, "k07=", 1)
@@ -157,27 +150,9 @@ def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path)
     assert "cached" not in first
     assert element(page, "news").get_attribute("textContent") == f"Answer: {said(page)}"  # for screen readers
 
-    look(page)
-    layer = element(page, "layer").get_attribute("value")
-    (slot,) = [i for i in (0, 1) if server.get(f"/slots/{i}/h2o")["n_tokens"] > 0]
-    found = server.get(f"/slots/{slot}/h2o?layer={layer}")
-    kept = {position for head in found["memory_set"] for position in head}
-    marked = page.find_elements("css selector", "#tokens mark")
-    assert {int(span.get_attribute("title").split()[1].rstrip(":")) for span in marked} == kept
-    assert text_of(page, "kept-text").startswith("Each KV head keeps 64 of the 1,024 tokens")
-    assert DOCUMENT[:70] in page.execute_script("return document.getElementById('tokens').textContent")
-    element(page, "close").click()
-    assert page.switch_to.active_element == element(page, "look")
-
     second = get_answers(page, "k31=", 2)[1]
     assert "tokens were cached, which saved about" in second
     assert int(second.split()[1]) < 200
-
-    wait(page, lambda: element(page, "look").is_displayed())
-    server.complete("Another client's", id_slot=slot, cache_prompt=False)
-    element(page, "look").click()
-    wait(page, lambda: text_of(page, "kept-text").startswith("The server has read another text since."))
-    assert not element(page, "tokens").is_displayed()
 
 
 def test_thoughts_are_folded(browser: Any, server_of: ServerOf, tmp_path: Path) -> None:
@@ -444,6 +419,5 @@ def test_nothing_runs_or_is_fetched_but_the_page(page: Any, tmp_path: Path) -> N
 def test_markup_in_a_text_is_text(page: Any, tmp_path: Path) -> None:
     read(page, tmp_path / "markup.txt", "<img src=x onerror=document.title='run'> " + DOCUMENT)
     get_answers(page, "<b>k07=</b>", 1)
-    look(page)
     assert page.title == "h2o-llama"
     assert "<b>k07=</b>" in text_of(page, "turns")

@@ -22,7 +22,6 @@ __all__: list[str] = [
     "Grammar",
     "H2OOption",
     "KVInfo",
-    "Lookup",
     "Model",
     "Projector",
     "Sampler",
@@ -333,31 +332,6 @@ class H2OOption:
     def min(self) -> float: ...
     @property
     def name(self) -> str: ...
-
-class Lookup:
-    def __init__(
-        self,
-        *,
-        chunk_size: typing.SupportsInt | typing.SupportsIndex,
-        tile: typing.SupportsInt | typing.SupportsIndex,
-        budget: typing.SupportsInt | typing.SupportsIndex,
-        sink_tokens: typing.SupportsInt | typing.SupportsIndex,
-        local_window: typing.SupportsInt | typing.SupportsIndex,
-    ) -> None: ...
-    def append(self, ids: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None: ...
-    def choose(
-        self,
-        first: typing.SupportsInt | typing.SupportsIndex,
-        last: typing.SupportsInt | typing.SupportsIndex,
-        log: collections.abc.Sequence[
-            tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]
-        ],
-    ) -> list[tuple[int, int]]: ...
-    def truncate(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def n_tokens(self) -> int: ...
 
 class Grammar:
     def __init__(self, model: Model, text: str) -> None: ...

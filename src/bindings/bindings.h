@@ -14,7 +14,6 @@ void init_context  (py::module_ & m);
 void init_embed    (py::module_ & m);
 void init_kv       (py::module_ & m);
 void init_options  (py::module_ & m);
-void init_lookup   (py::module_ & m);
 void init_pattern  (py::module_ & m);
 void init_grammar  (py::module_ & m);
 void init_chat     (py::module_ & m);

@@ -10,7 +10,6 @@ PYBIND11_MODULE(_core, m) {
     init_embed    (m);
     init_kv       (m);
     init_options  (m);
-    init_lookup   (m);
     init_pattern  (m);
     init_grammar  (m);
     init_chat     (m);

@@ -96,6 +96,6 @@ export function messages({ documents, turns }, question) {
   return [
     ...(text ? [{ role: "system", content: text }] : []),
     ...turns.map(({ role, content }) => ({ role, content })),
-    ...(question ? [{ role: "user", content: question }] : []),
+    { role: "user", content: question },
   ];
 }

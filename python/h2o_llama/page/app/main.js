@@ -2,7 +2,6 @@
 
 import "./conversations.js";
 import "./documents.js";
-import "./kept.js";
 import "./questions.js";
 import { begin, choose, last } from "./conversation.js";
 import * as library from "./library.js";

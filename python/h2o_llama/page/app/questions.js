@@ -146,4 +146,4 @@ $("form").addEventListener("submit", async (event) => {
   run((signal) => answer(question, signal));
 });
 $("stop").addEventListener("click", stop);
-document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !$("kept").open) stop(); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
