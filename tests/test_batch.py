@@ -24,7 +24,6 @@ from h2o_llama.batch import (
     read_questions,
 )
 from h2o_llama.documents import ABOUT_A_DOCUMENT
-from h2o_llama.sequence._state import State
 from spies import record_calls
 
 CHUNK = 64
@@ -117,18 +116,6 @@ def test_answers_are_those_of_one_chat_each(
             expected[row["document"], question] = completion["choices"][0]["message"]["content"]
     assert answers_of(folder) == expected
     assert len(expected) == len(DOCUMENTS) * len(QUESTIONS)
-
-
-def test_a_model_without_a_template_is_asked_in_plain_text(one_layer_model: Path, folder: Path) -> None:
-    succeeded(run_batch(folder, one_layer_model))
-    expected = {}
-    with Llama(one_layer_model, n_ctx=6000, n_threads=1, h2o=H2OConfig(chunk_size=CHUNK)) as llm:
-        for name, text in DOCUMENTS.items():
-            for question in QUESTIONS:
-                end = f"\n\nQuestion: {question}\nAnswer:"
-                completion = llm(text + end, max_tokens=N, temperature=0, dense_tail=len(end), stop=["\nQuestion:"])
-                expected[name, question] = completion["choices"][0]["text"].strip()
-    assert answers_of(folder) == expected
 
 
 def test_a_run_that_was_cut_off_goes_on(
@@ -256,20 +243,6 @@ def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path)
         (folder / "documents" / name).write_text("now short")
     assert run_batch(folder, chat_model).stderr.endswith(", 1 error\n")
     assert [row["document"] for row in rows_of(folder) if row["error"] is not None] == ["sub/long.RST"]
-
-
-def test_a_library_saves_reading(chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are the same. Each setting has its own texts."""
-    computed = record_calls(monkeypatch, State, "eval")  # of the documents: questions are read by forks
-    n_computed, answers = [], []
-    for options in ([], ["--evict"], ["--evict"], ["--evict", "--no-library"]):
-        (folder / "out.jsonl").unlink(missing_ok=True)
-        computed.clear()
-        succeeded(run_batch(folder, chat_model, *options))
-        n_computed.append(sum(len(call["prompt"]) for call in computed if call["self"].owner == "Llama"))
-        answers.append(answers_of(folder))
-    assert n_computed[0] == n_computed[1] == n_computed[3] > n_computed[2] == 0
-    assert answers[1] == answers[2]
 
 
 def test_questions_from_a_file(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_wrong_usage_exits_with_2() -> None:
         (["run", "demo", "-p", "x", "--threads", "513"], "--threads must be an integer from 1 to 512, got 513"),
         (["run", "demo", "-p", "x", "--rope-scaling", "ntk"], "--rope-scaling must be one of"),
         (["run", "demo", "-p", "x", "--matmul-kernels", "mine"], "must be one of 'auto', 'upstream', 'own'"),
+        (["serve", "demo", "--library", __file__], "is a file, expected a folder"),
         (["serve", "demo", "--matmul-kernels", "mine"], "--matmul-kernels must be one of 'auto', 'upstream', 'own'"),
         (["run", "demo", "-p", "x", "--lora", f"{demo_model_path()}:nan"], "must be a finite number"),
         (["run", "demo", "-p", "x", "--lora", f"{demo_model_path()}:x"], "there is no file"),
@@ -277,7 +278,8 @@ def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: P
     invoke(*command)
     options = h2o_set(sink_tokens=2, scorer="distant", schedule="two_phase", lookup_budget=24)
     invoke(*command, *options, *h2o_set(retrieval="index"))
-    in_proportion = H2OConfig(local_window=16, heavy_budget=16, lookup_budget=128, chunk_size=64)
+    in_proportion = H2OConfig(local_window=16, heavy_budget=16, chunk_size=64)
+    assert in_proportion.lookup_budget == 128
     changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, *h2o_set(scorer="best")), "scorer must be one of 'distant', 'sum'")

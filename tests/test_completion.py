@@ -101,14 +101,6 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
             next(stream)
 
 
-def test_generation_goes_on_where_it_was(llm: Llama) -> None:
-    prompt = random_tokens(20)
-    whole = list(itertools.islice(llm.generate(prompt, temperature=0), 10))
-    llm.reset()
-    first = list(itertools.islice(llm.generate(prompt, temperature=0), 4))
-    assert first + list(itertools.islice(llm.generate([], temperature=0), 6)) == whole
-
-
 def test_generation_ends_when_the_context_is_full(tiny_model: Path) -> None:
     with open_tiny(tiny_model, n_ctx=24) as llm:
         assert len(list(llm.generate([1] * 20, temperature=0))) == 4

@@ -71,7 +71,7 @@ def test_all_answer_alike(doors: tuple[str, list[Door]], llm: Llama) -> None:
         with case(fields=fields):
             expected = ask_llama(llm, asked)
             assert isinstance(expected, dict), expected
-            for door in doors[1]:
+            for door in doors[1][doors[0] == "Llama" :]:  # what is expected is that door's
                 found = door(asked)
                 if found is not None:
                     assert isinstance(found, dict), found

@@ -66,7 +66,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # --- llama.cpp's source: vendor/fetch.py
 
-FILES = {
+SOURCES = {
     "CMakeLists.txt": "project(llama.cpp)\n",
     "src/llama.cpp": "".join(f"line {i}\n" for i in range(1, 21)),
     "src/unicode.cpp": "int unicode;\n",
@@ -95,9 +95,9 @@ def layout(index: Path, tmp_path: Path) -> fetch.Layout:
     layout.cache.mkdir(parents=True)
     (layout.root / "patches").mkdir()
     sdist = write_sdist(
-        index / "some_package-1.0.tar.gz", {f"vendor/llama.cpp/{name}": text for name, text in FILES.items()}
+        index / "some_package-1.0.tar.gz", {f"vendor/llama.cpp/{name}": text for name, text in SOURCES.items()}
     )
-    tree = "".join(sorted(f"{name} {sha256(FILES[name].encode())}\n" for name in KEPT))
+    tree = "".join(sorted(f"{name} {sha256(SOURCES[name].encode())}\n" for name in KEPT))
     layout.requirements.write_text(
         f"# commit: ggml-org/llama.cpp {'0' * 40}\n# tree-sha256: {sha256(tree.encode())}\n"
         f"some-package==1.0 --hash=sha256:{sha256(sdist.read_bytes())}\n"
@@ -142,7 +142,7 @@ def test_a_patch_touches_only_its_file(downloaded: fetch.Layout) -> None:
     (downloaded.tree / ".git").mkdir()
     patch(downloaded, PATCH)
     assert fetch.fill(downloaded) == "vendor/llama.cpp is an editable tree: used as it is"
-    assert tree_of(downloaded) == {name: FILES[name] for name in KEPT}
+    assert tree_of(downloaded) == {name: SOURCES[name] for name in KEPT}
 
 
 @pytest.mark.parametrize(
@@ -167,16 +167,16 @@ def test_a_patch_fits_exactly_or_stops(downloaded: fetch.Layout, old: str, new: 
 
 def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path) -> None:
     source = tmp_path / "llama.cpp"
-    for name, text in FILES.items():
+    for name, text in SOURCES.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text + "int changed;\n" * (name == "src/unicode.cpp"))
     for folder, message in ((source, "is not an unchanged llama.cpp 000000000"), (tmp_path, "llama.cpp source folder")):
         with pytest.raises(fetch.VendorError, match=message):
             fetch.fill(layout, folder)
         assert tree_of(layout) == {}
-    (source / "src/unicode.cpp").write_text(FILES["src/unicode.cpp"])
+    (source / "src/unicode.cpp").write_text(SOURCES["src/unicode.cpp"])
     fetch.fill(layout, source)
-    assert tree_of(layout) == {name: FILES[name] for name in KEPT}
+    assert tree_of(layout) == {name: SOURCES[name] for name in KEPT}
 
 
 @pytest.mark.slow

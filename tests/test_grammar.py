@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from itertools import islice, permutations, product
 from pathlib import Path
@@ -271,12 +270,9 @@ def test_bad_schemas_are_refused() -> None:
     for schema, match in [
         ("{", "json_schema must be JSON"),
         ("[1]", "json_schema must be a JSON schema"),
-        ({"type": "foo"}, "unrecognized type foo"),
         ({"$ref": "#/x"}, "cannot resolve"),
         ({"enum": [{1}]}, "json_schema must be what JSON can say"),
-        ({"propertyNames": {"enum": ["a"]}}, '"propertyNames" is nothing that a grammar can say'),
         ({"properties": {"*": {}}, "additionalProperties": True}, "cannot have the name \\*"),
-        ({"pattern": "a(b$)"}, "an anchor stands inside"),
         ("[" * 100_000, "json_schema must be JSON"),
         ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}}, "leads only to itself"),
         (
@@ -331,17 +327,6 @@ def test_what_says_nothing_about_values_is_ignored(llm: Llama) -> None:
     friend = '{"mail":"c","kind":"b"}'
     assert accepts(llm, schema, '{"mail":"a@b","kind":"a","tags":["x"],"friend":' + friend + "}")
     assert not accepts(llm, schema, '{"mail":"a@b","kind":"c"}')
-
-
-# --- biases
-
-
-def test_a_bias_decides(llm: Llama) -> None:
-    free = next(iter(llm.generate(PROMPT, temperature=0)))
-    llm.reset()
-    assert next(iter(llm.generate(PROMPT, temperature=0, logit_bias={free: -math.inf}))) != free
-    llm.reset()
-    assert list(islice(llm.generate(PROMPT, temperature=1.0, logit_bias={"77": 1e6}), 5)) == [77] * 5  # type: ignore[dict-item]
 
 
 # --- processors

@@ -177,13 +177,6 @@ def test_other_layers_go_back_to_the_last_chunk(model: str, model_by_name: Model
         np.testing.assert_allclose(other.logits, llm.logits, atol=1e-5)
 
 
-def test_the_whole_text_again_costs_nothing(tiny_model: Path, library: Library) -> None:
-    assert goes_on(tiny_model, library, CONFIG, DOCUMENT, DOCUMENT) == N
-    with open_llama(tiny_model, CONFIG, library=library) as llm:
-        llm.eval(DOCUMENT)
-        assert llm.kv.stats.prefill_tokens == 0
-
-
 def test_generated_tokens_are_kept(tiny_model: Path, library: Library) -> None:
     """When an answer ends, also one that nobody wants to the end."""
     with open_llama(tiny_model, CONFIG, library=library) as llm:

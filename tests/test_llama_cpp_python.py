@@ -10,9 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import h2o_llama
 import models
@@ -22,7 +20,6 @@ from h2o_llama.sampling import SamplingOptions
 from inputs import EXTERNAL_MODEL, Opened, random_tokens
 
 GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
-NUMBERS = LlamaGrammar.from_string('root ::= "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" | "10"')
 
 
 # --- a real model
@@ -51,34 +48,6 @@ def test_external_completions(external: Llama) -> None:
         grammar=LlamaGrammar.from_string('\nroot ::= "true" | "false"\n'),
     )
     assert answer["choices"][0]["text"] in ("true", "false")
-
-
-def test_an_external_model_obeys_a_processor(external: Llama) -> None:
-    """test_real_llama."""
-    tokens = external.tokenize(b"rot", add_special=False)
-
-    def prefer(input_ids: NDArray[np.int32], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        logits[tokens] = np.abs(logits[tokens]) * 1000
-        return logits
-
-    answer = external.create_completion(
-        "The capital of france is par", max_tokens=4, seed=1337, logits_processor=[prefer]
-    )
-    assert answer["choices"][0]["text"].startswith("rot")
-
-
-def test_external_numbers_come_back_with_the_seed(external: Llama) -> None:
-    """test_real_llama; a call's seed is all that is random in it. So hot that no model is sure of one number."""
-    prompt = "Pick a number from 1 to 10?:\n"
-    picked = [
-        external.create_completion(prompt, max_tokens=4, temperature=10.0, min_p=0.0, seed=seed, grammar=NUMBERS)[
-            "choices"
-        ][0]["text"]
-        for seed in (*range(10), *range(10))
-    ]
-    assert picked[:10] == picked[10:]
-    assert len(set(picked)) > 1
-    assert set(picked) <= {str(i) for i in range(1, 11)}
 
 
 # --- what a sequence holds already

@@ -20,7 +20,7 @@ import pytest
 
 from adapters import random_adapter
 from chats import user
-from command_line import assert_one_line_error, h2o_set, invoke
+from command_line import h2o_set
 from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from inputs import ModelByName, random_tokens
@@ -131,17 +131,6 @@ def test_python_and_the_server_share_a_library(serve: Any, library: Library, nam
             assert llm.n_cached >= least
 
 
-def test_the_prompt_cache_in_memory_stays_above_the_library(serve: Any) -> None:
-    """A text that left its slot comes back from there, though the library has lost it."""
-    with serve() as server:
-        server.complete(DOCUMENT + QUESTION)
-        server.complete(OTHER + QUESTION)
-        wait_for(lambda: len(texts(server)) == 2)
-        for text in texts(server):
-            server.request("DELETE", f"/h2o/library/{text['id']}")
-        assert n_known(server.complete(DOCUMENT + QUESTION)) == len(DOCUMENT + QUESTION) - 4
-
-
 def test_a_server_that_is_stopped_writes_before_it_ends(serve: Any, library: Library) -> None:
     with serve() as server:
         server.complete(DOCUMENT)
@@ -245,27 +234,6 @@ def test_the_server_goes_on_without_its_librarian(serve: Any, tmp_path: Path) ->
         status, answer = server.request("GET", "/h2o/library")
         assert (status, answer["error"]["type"]) == (503, "unavailable_error")
         assert (tmp_path / "log").read_text().count("the library is off") == 1
-
-
-def test_a_library_that_cannot_be_written_stops_nobody(serve: Any, library: Library) -> None:
-    with serve() as server:
-        (library.folder / "blocks").write_text("a file where a folder must be")
-        first = server.complete(DOCUMENT)
-        server.complete(OTHER)
-        assert server.complete(DOCUMENT, cache_prompt=False)["content"] == first["content"]
-        assert texts(server) == []
-
-
-def test_no_library(serve: Any, library: Library) -> None:
-    with serve(folder="off") as server:
-        server.complete(DOCUMENT)
-        for method, path in (("GET", "/h2o/library"), ("DELETE", "/h2o/library/1")):
-            status, answer = server.request(method, path)
-            assert (status, answer["error"]["type"]) == (501, "not_supported_error")
-    assert list(library.folder.iterdir()) == []
-    file = library.folder / "file"
-    file.touch()
-    assert_one_line_error(invoke("serve", "--library", file), "is a file, expected a folder")
 
 
 @pytest.mark.parametrize("options", [[], ["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--api-key", "a"]])
