@@ -17,6 +17,7 @@ from cases import SMALL, Case
 from compare import assert_logits_close, assert_refused, relative_error
 from gguf_mutation import UINT32, mutated, pack
 from h2o_llama import DamagedFileError, H2OConfig, Llama, Model
+from h2o_llama.models._quantize import quantize_model
 from inputs import ModelByName, random_tokens
 from llamas import assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import read_model
@@ -79,7 +80,10 @@ def test_an_adapter_of_the_embedding(model_by_name: ModelByName, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["llama-gqa2-q8_0", "deepseek2-mla-q8_0"])
 def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """Dense layers and experts: as with upstream's products but for their rounding, which the adapter is far above."""
+    """Dense layers and experts: as with weights of 32 bits but for rounding, which the adapter is far above.
+
+    Not as with upstream's products: on a CPU with AMX these are off by 0.18 for the experts.
+    """
     if name == "deepseek2-mla-q8_0":
         path = tmp_path / "model.gguf"
         models.write_model(replace(models.DEEPSEEK2, weight_type="q8_0"), path)
@@ -88,17 +92,20 @@ def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, t
     lora = random_adapter(path).write(tmp_path / "adapter.gguf")
     tokens = random_tokens(70)
 
-    def logits(config: Case | None, products: str, **options: Any) -> Any:
-        with open_llama(path, config, matmul_kernels=products, **options) as llm:
+    exact = tmp_path / "exact.gguf"
+    quantize_model(path, exact, "F32")
+
+    def logits(config: Case | None, path: Path = path, **options: Any) -> Any:
+        with open_llama(path, config, matmul_kernels="own", **options) as llm:
             return eval_calls(llm, [tokens])[0]
 
     everything = CONFIG.but(heavy_budget=128, lookup_budget=0)
     with pytest.warns(UserWarning, match="costs more than it saves"):
-        own = logits(everything, "own", lora=lora)
+        own = logits(everything, lora=lora)
     bound = tolerance("Q8_0", "f32").logits
-    assert_logits_close(own, logits(None, "own", lora=lora), bound)
-    assert_logits_close(own, logits(None, "upstream", lora=lora), bound)
-    assert relative_error(logits(None, "own"), logits(None, "own", lora=lora)) > 4 * bound
+    assert_logits_close(own, logits(None, lora=lora), bound)
+    assert_logits_close(own, logits(None, exact, lora=lora), bound)
+    assert relative_error(logits(None), logits(None, lora=lora)) > 4 * bound
 
 
 def test_a_scale_of_zero_adds_nothing(tiny_model: Path, adapter: Path) -> None:

@@ -1,0 +1,69 @@
+"""A plugin of `llm` (https://llm.datasette.io): `llm -m h2o/qwen2.5-coder-0.5b -f report.txt "Who signed it?"`.
+
+Fragments are one document, which is read once: the next question finds it in the library. `-f h2o:report.pdf` reads
+all kinds of files that `h2o-llama ask` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import llm
+
+from h2o_llama import Llama, document_messages, read_document
+from h2o_llama.models._named import MODELS
+
+
+@llm.hookimpl  # type: ignore[untyped-decorator]
+def register_models(register: Callable[..., None]) -> None:
+    """One model for each short name."""
+    for name in ("demo", *MODELS):
+        register(H2OModel(name))
+
+
+@llm.hookimpl  # type: ignore[untyped-decorator]
+def register_fragment_loaders(register: Callable[..., None]) -> None:
+    """`h2o:FILE`: text, PDF, HTML and more."""
+    register("h2o", lambda path: llm.Fragment(read_document(path), path))
+
+
+class H2OModel(llm.Model):  # type: ignore[misc]
+    """A model of this package, opened at the first prompt."""
+
+    can_stream = True
+
+    class Options(llm.Options):  # type: ignore[misc]
+        """As in `Llama.create_chat_completion`."""
+
+        max_tokens: int | None = None
+        temperature: float = 0.8
+
+    def __init__(self, name: str) -> None:
+        self.model_id = f"h2o/{name}"
+        self._name = name
+        self._llm: Llama | None = None
+
+    def execute(self, prompt: llm.Prompt, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
+        """The answer, as it is written."""
+        if self._llm is None:
+            self._llm = Llama(self._name, library=True)
+        messages: list[dict[str, Any]] = []
+        for before in conversation.responses if conversation else ():
+            messages += [*_messages(before.prompt), {"role": "assistant", "content": before.text()}]
+        options = prompt.options.model_dump(exclude_none=True)
+        usage: dict[str, Any] = {}
+        for chunk in self._llm.create_chat_completion([*messages, *_messages(prompt)], stream=True, **options):
+            yield chunk["choices"][0]["delta"].get("content") or ""
+            usage = chunk.get("usage") or usage
+        if usage:
+            response.set_usage(input=usage["prompt_tokens"], output=usage["completion_tokens"])
+
+
+def _messages(prompt: llm.Prompt) -> list[dict[str, Any]]:
+    document = "\n".join(prompt.fragments)
+    question = prompt.prompt.removeprefix(document).lstrip("\n")
+    said = document_messages(document, question) if document else [{"role": "user", "content": question}]
+    if prompt.system:
+        said.insert(0, {"role": "system", "content": prompt.system})
+    return said
