@@ -318,7 +318,7 @@ LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int3
 // scores [n_head_kv, n_tokens], float32; NaN for evicted positions. False if none are kept (has_scores)
 LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, float * dst);
 
-// Whether the dense tails of the next calls keep their attention; what was kept before is forgotten if so.
+// Whether the dense tails of the next calls keep their attention. If so, attention kept before is forgotten.
 LLAMA_API void llama_h2o_kv_keep_attention(struct llama_h2o_kv * kv, bool keep);
 
 // The weights of these tails' queries, summed up for each position: [n_head_kv, n_tokens], float32. False if none are

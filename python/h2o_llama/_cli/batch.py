@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,12 +12,10 @@ from h2o_llama._cli.errors import as_typed
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import has_library, progress_bars
 from h2o_llama._internal.terminal import counted, echo
-from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
+from h2o_llama.batch import AnswersFile, BatchSettings, find_documents, read_questions
 from h2o_llama.batch._answering import answer_locally
-from h2o_llama.batch._answers import Answer
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
-from h2o_llama.sequence._engine import Progress
 
 
 def batch(
@@ -54,14 +50,11 @@ def batch(
     with AnswersFile(out, fingerprint_of(path, **o.changes), settings.to_json()) as answers:
         missing = answers.missing(files, asked)
         n_known = n_total - sum(map(len, missing.values()))
-        answer_all: Callable[..., Generator[Answer, None, None]] = _answer_here
-        if workers > 0:
-            answer_all = partial(answer_locally, workers=workers)
         try:
             with (
                 progress_bars() as update,
                 closing(
-                    answer_all(
+                    answer_locally(
                         {name: files[name] for name in missing},
                         missing,
                         progress=lambda n, total: update("reading", n, total),
@@ -71,6 +64,7 @@ def batch(
                         n_threads=o.threads,
                         n_gpu_layers=o.gpu_layers,
                         parallel=parallel,
+                        workers=workers,
                         library=has_library(o.library),
                         **o.changes,
                     )
@@ -93,13 +87,3 @@ def batch(
             )
     if n_errors:
         raise typer.Exit(1)
-
-
-def _answer_here(
-    files: dict[str, Path], questions: dict[str, list[Question]], *, progress: Progress, **options: Any
-) -> Generator[Answer, None, None]:
-    """In this process, one document after another."""
-    if files:
-        with Answerer(**options) as answerer:
-            for name, path in files.items():
-                yield from answerer.answer_file(name, path, questions[name], progress)

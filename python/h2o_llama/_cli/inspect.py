@@ -83,7 +83,7 @@ def _asked(o: Options, weights: Model) -> tuple[Tokens, range]:
 
 
 def read_report(llm: Llama, tokens: Tokens, title: str, document: range) -> MemoryReport:
-    """Read the tokens, of which those after the document attend to everything, and show what they read of it."""
+    """Read the tokens; those after the document attend to all of it. The report shows how much."""
     question = document.stop
     kept = llm.reuse(tokens[:question])
     has_heavy = llm.h2o is not None and llm.h2o.heavy_budget > 0

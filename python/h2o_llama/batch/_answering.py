@@ -381,12 +381,17 @@ def answer_locally(
     progress: Progress,
     **options: Any,
 ) -> Generator[Answer, None, None]:
-    """Answers about files, each with questions of its own.
+    """Answers about files, each with questions of its own, by so many processes; with 0 by this one.
 
-    `options` are passed to `Answerer`. By default the workers share the machine's threads. `progress` is not called:
-    they read several documents at once.
+    `options` are passed to `Answerer`. By default the workers share the machine's threads. They do not call `progress`,
+    as they read several documents at once.
     """
     if not files:
+        return
+    if workers == 0:
+        with Answerer(model, settings, n_threads=n_threads, **options) as answerer:
+            for name, path in files.items():
+                yield from answerer.answer_file(name, path, questions[name], progress)
         return
     options = {"n_threads": n_threads or max(1, available_cpus() // workers), **options}
     with Answerer(model, settings, **options):

@@ -33,22 +33,8 @@ class AnswerDocuments:
 
     Batches are pyarrow tables. A row is a document, as "text" or as the "path" of a file that the worker can read; it
     may have a name, "document", and the ids of its "questions", if not all are to be asked. Rows of the result are
-    lines of `h2o-llama batch`, with "settings" as JSON.
-
-    Parameters
-    ----------
-    model : str or os.PathLike
-        As in `Llama`, on the worker's machine.
-    questions : iterable of str or Question
-        The questions about every document.
-    settings : BatchSettings
-        How.
-    **options
-        n_ctx, n_threads, n_gpu_layers, parallel, library, lora and RoPE options, as in `batch.Answerer`.
-
-    Raises
-    ------
-    As `batch.Answerer`.
+    lines of `h2o-llama batch`, with "settings" as JSON. Parameters are as in `answer_documents`, errors as of
+    `batch.Answerer`.
     """
 
     def __init__(

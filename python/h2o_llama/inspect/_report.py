@@ -174,7 +174,7 @@ def _text(llm: Llama, token: int) -> bytes:
 
 
 def weights_of(report: MemoryReport, heads: Sequence[HeadMemory]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The marked positions, ascending, and by what they are coloured: the heads' weights summed up, or their number."""
+    """The marked positions, ascending, and their weights: summed over heads, or the number of heads."""
     if not heads:
         return np.empty(0, np.int32), np.empty(0)
     positions, places = np.unique(np.concatenate([h.positions for h in heads]), return_inverse=True)
@@ -186,7 +186,7 @@ def weights_of(report: MemoryReport, heads: Sequence[HeadMemory]) -> tuple[NDArr
 def shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
     """Shade 1 to `SHADES` of marked positions: by the rank of their weight, or by how many heads keep them.
 
-    Of what was read, the strongest 5 % are marked.
+    The strongest 5 % of read tokens are marked.
     """
     positions, weights = weights_of(report, heads)
     if report.marked == HEAVY and len(heads) > 1:

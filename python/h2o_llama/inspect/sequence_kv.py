@@ -146,10 +146,10 @@ class SequenceKV(KVView):
             return keys
 
     def attention(self, layer: int, head: int) -> NDArray[np.float32]:
-        """What the last tokens of a prompt, such as the question, attended to, float32 [n_tokens].
+        """Attention of the last tokens of a prompt, such as the question, to each position, float32 [n_tokens].
 
-        Of the last `eval` with keep_attention=True: for each position the sum of softmax weights over the queries of
-        its dense tail and over the query heads of the KV head. With scores and `scorer="distant"`, a query does not
+        For each position it is the sum of softmax weights over the dense tail of the last `eval` with
+        keep_attention=True, and over the query heads of the KV head. With scores and `scorer="distant"`, a query does not
         count for the last L positions before it.
 
         Parameters

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import sqlite3
 import time
 import zlib
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,13 +99,14 @@ class Index:
             raise DamagedFileError(f"[Library] {self.path} is damaged: its format is {version}, expected {FORMAT}")
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """As the last change has left it. None if there is no file yet. Nobody waits for it; it may be read-only."""
-        if not self.path.exists():
-            yield None
-            return
-        with self._errors(), closing(self._open_to_read()) as connection:
-            self._check(connection)
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """As the last change has left it, empty without a file. Nobody waits for it; it may be read-only."""
+        is_there = self.path.exists()
+        with self._errors(), closing(self._open_to_read() if is_there else sqlite3.connect(":memory:")) as connection:
+            if is_there:
+                self._check(connection)
+            else:
+                connection.executescript(_TABLES)
             yield connection
 
     def _open_to_read(self) -> sqlite3.Connection:
@@ -133,7 +132,6 @@ class Index:
             if self.path.parent.stat().st_mode & 0o077:  # it was there, open to others
                 self.path.parent.chmod(0o700)
             if not self.path.exists():
-                self._remove_format_1()
                 self._create()
             with closing(self._connect(self.path, "mode=rw", seconds)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
@@ -157,13 +155,6 @@ class Index:
         finally:
             new.unlink(missing_ok=True)
 
-    def _remove_format_1(self) -> None:
-        """What earlier versions have kept: a file for each text, a folder for each API key."""
-        folder = self.path.parent.parent
-        for old in (folder / "keys", *(path for path in self.path.parent.glob("*") if path.is_dir())):
-            shutil.rmtree(old, ignore_errors=True)
-        (folder / "lock").unlink(missing_ok=True)
-
     def discard(self) -> None:
         """Remove a damaged file. Blocks stay: what is read again finds them."""
         for path in self.path.parent.glob(f"{self.path.name}*"):
@@ -173,7 +164,7 @@ class Index:
 
     def texts(
         self,
-        connection: sqlite3.Connection | None,
+        connection: sqlite3.Connection,
         owner: str | None = None,
         like: tuple[str, NDArray[np.int32]] | None = None,
     ) -> tuple[list[Stored], dict[str, DamagedFileError]]:
@@ -182,8 +173,6 @@ class Index:
         And why others cannot be read, by their ids.
         """
         texts, problems = list[Stored](), dict[str, DamagedFileError]()
-        if connection is None:
-            return texts, problems
         where, values = (_ALL, ()) if owner is None else (_OF_OWNER, (owner,))
         if like is not None:
             where, values = f"{where} AND key = ? AND head = ?", (*values, like[0], _head(like[1]))
@@ -224,18 +213,16 @@ class Index:
 
     # --- blocks
 
-    def blocks(self, connection: sqlite3.Connection | None) -> dict[str, int]:
+    def blocks(self, connection: sqlite3.Connection) -> dict[str, int]:
         """The names and sizes of all that the index knows."""
-        return dict(_all(connection, "SELECT name, n_bytes FROM blocks"))
+        return dict(connection.execute("SELECT name, n_bytes FROM blocks").fetchall())
 
-    def n_users(self, connection: sqlite3.Connection | None) -> dict[str, int]:
+    def n_users(self, connection: sqlite3.Connection) -> dict[str, int]:
         """How many texts have each block."""
-        return dict(_all(connection, "SELECT block, count(*) FROM parts GROUP BY block"))
+        return dict(connection.execute("SELECT block, count(*) FROM parts GROUP BY block").fetchall())
 
-    def n_bytes(self, connection: sqlite3.Connection | None, owner: str | None) -> int:
+    def n_bytes(self, connection: sqlite3.Connection, owner: str | None) -> int:
         """What the texts of an owner, or of all, take."""
-        if connection is None:
-            return 0
         where, values = (_ALL, ()) if owner is None else (_OF_OWNER, (owner,))
         (n,) = connection.execute(
             f"SELECT (SELECT total(n_bytes) FROM texts WHERE {where}) + "
@@ -244,10 +231,6 @@ class Index:
             values * 2,
         ).fetchone()
         return int(n)
-
-
-def _all(connection: sqlite3.Connection | None, query: str) -> list[Any]:
-    return [] if connection is None else connection.execute(query).fetchall()
 
 
 def _head(tokens: NDArray[np.int32]) -> int:

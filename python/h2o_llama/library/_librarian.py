@@ -142,13 +142,6 @@ def _listing(library: Library) -> dict[str, Any]:
     return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
 
 
-def _is_removed(library: Library, name: str) -> bool:
-    """Remove a text by its whole id. False if there is none."""
-    with suppress(ValueError):
-        return _ID.fullmatch(name) is not None and library.remove(name) > 0
-    return False
-
-
 class _Requests(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
@@ -181,8 +174,9 @@ class _Requests(BaseHTTPRequestHandler):
         if self.path == "/list":
             return 200, _listing(library), []
         if self.path == "/remove":
-            if _is_removed(library, about["id"]):
-                return 200, {"success": True}, []
+            with suppress(ValueError):  # by its whole id
+                if _ID.fullmatch(about["id"]) and library.remove(about["id"]) > 0:
+                    return 200, {"success": True}, []
             return _error(404, "not_found_error", f"there is no text {about['id']!r:.40}: GET /h2o/library lists them")
         if self.path == "/is-new":  # whether there is enough in a text that could not be taken
             tokens = _tokens(self.rfile, n_bytes)

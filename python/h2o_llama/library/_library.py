@@ -432,7 +432,8 @@ class Library:
                 for digest, block in zip(names, blocks(), strict=True):
                     if not self._blocks.path(digest).exists():  # another program has removed the text that had it
                         self._blocks.add(block, width)
-                self._index.add(connection, text, {digest: self._blocks.size(digest) for digest in names})
+                sizes = {digest: self._blocks.path(digest).stat().st_size for digest in names}
+                self._index.add(connection, text, sizes)
                 others, _ = self._index.texts(connection, self._owner, (key_of(origin), contents.tokens))
                 self._index.remove(connection, _replaced(text, others))
         except BaseException:

@@ -114,18 +114,16 @@ class Layout:
         return state
 
 
-def cuts_of(n_tokens: int, grid: int, points: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Where to cut a text: on the grid, where single positions can be gone back to, and at its end."""
-    single = (first for first, last in points if first == last)
-    return tuple(sorted({*range(grid, n_tokens, grid), *single, n_tokens}))
-
-
 def layout_of(
     size: int, rows: Iterable[Rows], n_tokens: int, chunk_size: int | None, points: Sequence[tuple[int, int]]
 ) -> Layout:
-    """Of the state of a text with chunks of this size, or without H2O."""
-    cuts = cuts_of(n_tokens, DENSE_GRID, []) if chunk_size is None else cuts_of(n_tokens, chunk_size, points)
-    return Layout(size, tuple(sorted(rows)), cuts)
+    """Of the state of a text with chunks of this size, or without H2O.
+
+    It is cut on the grid of chunks, where single positions can be gone back to, and at its end.
+    """
+    grid = chunk_size or DENSE_GRID
+    single = (first for first, last in points if first == last and chunk_size is not None)
+    return Layout(size, tuple(sorted(rows)), tuple(sorted({*range(grid, n_tokens, grid), *single, n_tokens})))
 
 
 def _number(value: Any) -> int:
@@ -295,10 +293,6 @@ class BlockFiles:
                     elif path.name.endswith(".new"):
                         path.unlink()
         return found
-
-    def size(self, digest: str) -> int:
-        """Bytes of its file."""
-        return self.path(digest).stat().st_size
 
     def add(self, content: bytes, width: int) -> tuple[str, bool]:
         """Its digest, and whether it is new. `width` is how many bytes make a number. Raises OSError."""

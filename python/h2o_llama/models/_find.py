@@ -252,20 +252,24 @@ def _projector(repository: str, names: Iterable[str], or_none: bool = False) -> 
 
 def _fetch_address(url: str) -> Path:
     """A file of any server, kept by its address."""
-    from huggingface_hub.file_download import http_get
-
     file = Path(unquote(urlsplit(url).path)).name or "model.gguf"
     path = _named.cache_folder() / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{file}"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        with FileLock(part.with_name(".lock")):
-            if path.is_file():
-                return path
-            with _asking(HubFile(url)), part.open("ab") as content:
-                http_get(url, content, resume_size=content.tell(), displayed_filename=file)
-            part.replace(path)
+        with FileLock(path.with_name(".lock")), _asking(HubFile(url)):
+            download(url, path, file)
     return path
+
+
+def download(url: str, path: Path, file: str) -> None:
+    """A file, unless it is there; what an interrupted download has left is continued."""
+    from huggingface_hub.file_download import http_get
+
+    if not path.is_file():
+        part = path.with_name(f".{path.name}.part")
+        with part.open("ab") as content:
+            http_get(url, content, resume_size=content.tell(), displayed_filename=file)
+        part.replace(path)
 
 
 def _endpoint() -> str:

