@@ -12,7 +12,7 @@ from typing import Any
 from chats import ADD, ROOT, TOOLS, named, user
 from command_line import invoke
 from h2o_llama import H2OError, Llama
-from pdfs import pdf
+from pdfs import CHINESE, pdf
 from servers import Server
 
 Fields = dict[str, Any]
@@ -351,6 +351,7 @@ READ: dict[str, tuple[bytes, str]] = {
         b"<pre>e\n  f</pre><table><tr><td>1<td>2</table><script>z</script>",
         "A & B\ncd\ne\n  f\n1\t2",
     ),
+    "b.pdf": (pdf(["中文"], CHINESE, "gbk"), "[page 1]\n\n中文\n"),  # a file of the page has the meaning of its codes
     "a.pdf": (pdf(PAGES), "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n"),
 }
 """Files, and the texts in them."""

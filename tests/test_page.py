@@ -17,7 +17,7 @@ from doors import READ
 from gguf_mutation import STRING, mutated, pack_string
 from h2o_llama import demo_model_path
 from h2o_llama.documents import ABOUT_A_DOCUMENT
-from pdfs import CHINESE, ENCRYPTED, pdf
+from pdfs import ENCRYPTED, pdf
 from servers import Server, ServerOf, serving
 
 if not (shutil.which("chromedriver") and (shutil.which("chromium") or shutil.which("google-chrome"))):
@@ -319,18 +319,6 @@ def drop(page: Any, **files: bytes) -> None:
         """,
         {name: list(data) for name, data in files.items()},
     )
-
-
-def test_pdf(page: Any) -> None:
-    # a file of the page has the meaning of the second one's codes
-    drop(page, a_pdf=pdf(["one\ntwo", "", "three"]), b_pdf=pdf(["中文"], CHINESE, "gbk"))
-    wait(page, lambda: text_of(page, "size").endswith("in 2 documents"))
-    get_answers(page, "What?", 1)
-    text = asked(page)[0][0]["content"].removeprefix(ABOUT_A_DOCUMENT)
-    assert text.split("\n\nThat was a.pdf. This is b.pdf:\n\n") == [
-        "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n",
-        "[page 1]\n\n中文\n",
-    ]
 
 
 def test_files_are_read_as_by_commands(page: Any) -> None:
