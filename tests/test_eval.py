@@ -459,7 +459,7 @@ def test_settings_with_eviction_and_a_cold_store() -> None:
 
 def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:
     for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
-        path = _named.NAMED_FILES[name].path
+        path = _named.TEXTS[name].packaged.path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     out = tmp_path / "rows.json"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from cases import CASES, EVICT, INDEX, LOOKUP, SMALL, Case, S
+from cases import EVICT, INDEX, LOOKUP, SMALL, Case, S
 from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, repetitive_tokens, split
@@ -75,25 +75,6 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert int(found[2]) == min(p for p in possible if p > n)
             assert ("keep_history=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=5)))
             assert llm.snapshot().state == snapshot.state
-
-
-@pytest.mark.parametrize("name", ["distant", "lookups", "composed", "evict"])
-def test_going_back_in_generated_text(tiny_model: Path, name: str) -> None:
-    """To the prompt's end, and to the last tokens; in a fork as well."""
-    config = CASES[name]
-    assert config is not None
-    n_prompt, n = 45, 75
-    tokens = random_tokens(n)
-    with open_llama(tiny_model, config.but(chunk_size=40, decode="memory"), n_seq_max=2) as llm:
-        llm.eval(tokens[:n_prompt])
-        decode_calls(llm, [[token] for token in tokens[n_prompt:]])
-        oldest = min_position(llm) + 1
-        assert n - 16 <= oldest <= n - 8
-        with llm.fork() as fork:
-            for sequence in (llm, fork):
-                points = [rewind_points(sequence, position) for position in range(n + 1)]
-                possible = {position for position, found in enumerate(points) if position in found}
-                assert possible == {0, 40, n_prompt, *range(oldest, n + 1)}
 
 
 @pytest.mark.parametrize(
