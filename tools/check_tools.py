@@ -48,7 +48,7 @@ EVALUATED = (
 STATISTICS = {
     "ppl": r"Mean PPL\(Q\) +: +([\d.]+)",
     "ppl_dense": r"Mean PPL\(base\) +: +([\d.]+)",
-    "kld_mean": r"Mean +KLD: +([\d.]+)",
+    "kld_mean": r"Mean +KLD: +(-?[\d.]+)",
     "same_top": r"Same top p: +([\d.]+)",
 }
 
