@@ -82,7 +82,7 @@ def test_an_adapter_of_the_embedding(model_by_name: ModelByName, tmp_path: Path)
 def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, tmp_path: Path) -> None:
     """Dense layers and experts: as with weights of 32 bits but for rounding, which the adapter is far above.
 
-    Not as with upstream's products: on a CPU with AMX these are off by 0.18 for the experts.
+    Not as with upstream's products: its AMX kernel adds to unwritten sums where weights have rows of 32 numbers.
     """
     if name == "deepseek2-mla-q8_0":
         path = tmp_path / "model.gguf"

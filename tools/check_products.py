@@ -23,7 +23,7 @@ from test_products import FLOATS, TYPES, check, columns_of, ggml_type, unit, wei
 
 DRIVER = ROOT / "tests" / "products_driver.cpp"
 KERNELS = ROOT / "src" / "ggml" / "product"
-INCLUDES = (f"-I{ROOT / 'src'}", f"-I{ROOT / 'vendor' / 'llama.cpp' / 'ggml' / 'include'}")
+INCLUDES = (f"-I{ROOT}/src", *(f"-isystem{ROOT}/vendor/llama.cpp/ggml/{d}" for d in ("include", "src", "src/ggml-cpu")))
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-static", *INCLUDES)
 
 SAME_BY_AVX512 = ("-D__AVXVNNI__", "-D_mm256_dpbusd_avx_epi32=_mm256_dpbusd_epi32")
