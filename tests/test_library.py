@@ -515,7 +515,7 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: Library, tmp_path: Path) -> None:
-    """It is found in another library, by its model alone. What is damaged or of another version is refused."""
+    """It is found in another library, by its model alone. A damaged file, or one of another version, is refused."""
     read(tiny_model, library, DOCUMENT, name="one")
     file, other = tmp_path / "one.text", Library(tmp_path / "other")
     library.export_text("one", file)

@@ -18,7 +18,7 @@ from h2o_llama.models._named import MODELS
 @llm.hookimpl  # type: ignore[untyped-decorator]
 def register_models(register: Callable[..., None]) -> None:
     """One model for each short name."""
-    for name in ("demo", *MODELS):
+    for name in MODELS:
         register(H2OModel(name))
 
 
@@ -45,17 +45,16 @@ class H2OModel(llm.Model):  # type: ignore[misc]
         self._llm: Llama | None = None
 
     def execute(self, prompt: llm.Prompt, stream: bool, response: Any, conversation: Any) -> Iterator[str]:
-        """The answer, as it is written."""
+        """The answer, token by token."""
         if self._llm is None:
             self._llm = Llama(self._name, library=True)
         messages: list[dict[str, Any]] = []
         for before in conversation.responses if conversation else ():
             messages += [*_messages(before.prompt), {"role": "assistant", "content": before.text()}]
         options = prompt.options.model_dump(exclude_none=True)
-        usage: dict[str, Any] = {}
         for chunk in self._llm.create_chat_completion([*messages, *_messages(prompt)], stream=True, **options):
             yield chunk["choices"][0]["delta"].get("content") or ""
-            usage = chunk.get("usage") or usage
+            usage = chunk.get("usage")
         if usage:
             response.set_usage(input=usage["prompt_tokens"], output=usage["completion_tokens"])
 
@@ -64,6 +63,6 @@ def _messages(prompt: llm.Prompt) -> list[dict[str, Any]]:
     document = "\n".join(prompt.fragments)
     question = prompt.prompt.removeprefix(document).lstrip("\n")
     said = document_messages(document, question) if document else [{"role": "user", "content": question}]
-    if prompt.system:
-        said.insert(0, {"role": "system", "content": prompt.system})
-    return said
+    if prompt.system and document:  # after the document, as in `h2o-llama chat`: the document is read once
+        said[0]["content"] += f"\n\n{prompt.system}"
+    return said if document or not prompt.system else [{"role": "system", "content": prompt.system}, *said]

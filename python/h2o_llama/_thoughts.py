@@ -1,4 +1,4 @@
-"""What a model thinks before it answers: which tokens these are, and what ends them."""
+"""The thoughts before an answer: their tokens, and their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_TAG = 64
 class Thoughts:
     """Follows the tokens of an answer. Their number is `n`, and `n_answer` that of the others.
 
-    At the budget, or where the model would end its text among thoughts, the end of the thoughts is said for it.
+    At the budget, or where the model would end its text among thoughts, the end of the thoughts is written for it.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Thoughts:
         self.budget = max(0, min(self.budget, n_room - n_answer - len(self._end)))
 
     def forced(self) -> int | None:
-        """The token that is said next, if it is not the model that decides."""
+        """The next token, where the model does not decide."""
         if self.is_open and not self._waiting and self.n >= self.budget and _is_whole(self._said):
             self._waiting = list(self._end)
         return self._waiting[0] if self._waiting else None

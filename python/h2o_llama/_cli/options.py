@@ -30,7 +30,7 @@ def _o(help: str, *names: str, **options: Any) -> Any:
 
 def _x(help: str, *names: str, **options: Any) -> Any:
     """An option that --help-all lists."""
-    return typer.Option(*names, help=help, hidden=True, **options)
+    return _o(help, *names, hidden=True, **options)
 
 
 _MODEL = typer.Argument(metavar="MODEL", help="A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists.")

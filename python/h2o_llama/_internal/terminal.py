@@ -58,7 +58,7 @@ def write_thoughts(text: str) -> None:
 
 
 def progress_bar() -> Callable[[int, int], None]:
-    """A bar on standard error, drawn by calls with what is done and what there is to do. Elsewhere one line at the end.
+    """A bar on standard error, drawn by calls with two numbers of tokens: done, and in all. Without a terminal, a line.
 
     It draws without a thread and leaves the cursor alone, as an exception may end the call that it shows.
     """

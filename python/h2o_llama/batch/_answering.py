@@ -381,7 +381,7 @@ def answer_locally(
     progress: Progress,
     **options: Any,
 ) -> Generator[Answer, None, None]:
-    """Answers about files, each with questions of its own, by so many processes; with 0 by this one.
+    """Answers about files, each with questions of its own, by this process or by `workers` others.
 
     `options` are passed to `Answerer`. By default the workers share the machine's threads. They do not call `progress`,
     as they read several documents at once.

@@ -35,12 +35,15 @@ CREATE INDEX users ON parts (block);
 CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID;
 """
 
-_ALL, _OF_OWNER = "1", "owner = ?"
+
+def _of(owner: str | None) -> tuple[str, tuple[str | int, ...]]:
+    """A condition for the texts of an owner, or for all, and its values."""
+    return ("1", ()) if owner is None else ("owner = ?", (owner,))
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A text in the index: `used` is when it was used last, in seconds, `n_bytes` what it takes there."""
+    """A text in the index: `used` is the time of its last use, in seconds, `n_bytes` its size there."""
 
     id: str
     owner: str
@@ -110,13 +113,13 @@ class Index:
             yield connection
 
     def _open_to_read(self) -> sqlite3.Connection:
-        """A log that cannot be written may be unreadable: then what was there before it is read."""
+        """A log that cannot be written may be unreadable: then the file is read without it."""
         for mode in ("mode=rw", "mode=ro", "immutable=1"):
             with ExitStack() as opened:
                 try:
                     connection = opened.enter_context(closing(self._connect(self.path, mode, _SECONDS)))
                     connection.execute("BEGIN")
-                    connection.execute("SELECT * FROM sqlite_master")  # the transaction begins with what it reads
+                    connection.execute("SELECT * FROM sqlite_master")  # a transaction begins with its first read
                     opened.pop_all()
                     return connection
                 except sqlite3.OperationalError:
@@ -156,7 +159,7 @@ class Index:
             new.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Remove a damaged file. Blocks stay: what is read again finds them."""
+        """Remove a damaged file. Blocks stay: texts that are read again find them."""
         for path in self.path.parent.glob(f"{self.path.name}*"):
             path.unlink(missing_ok=True)
 
@@ -168,12 +171,12 @@ class Index:
         owner: str | None = None,
         like: tuple[str, NDArray[np.int32]] | None = None,
     ) -> tuple[list[Stored], dict[str, DamagedFileError]]:
-        """Texts of an owner, or all; with `like`, a key and the ids of a prompt, only those that may begin so.
+        """Texts of an owner, or all; and the errors of damaged texts, by their ids.
 
-        And why others cannot be read, by their ids.
+        `like`, a key and the ids of a prompt, leaves only texts that may begin like the prompt.
         """
         texts, problems = list[Stored](), dict[str, DamagedFileError]()
-        where, values = (_ALL, ()) if owner is None else (_OF_OWNER, (owner,))
+        where, values = _of(owner)
         if like is not None:
             where, values = f"{where} AND key = ? AND head = ?", (*values, like[0], _head(like[1]))
         rows = connection.execute(
@@ -222,8 +225,8 @@ class Index:
         return dict(connection.execute("SELECT block, count(*) FROM parts GROUP BY block").fetchall())
 
     def n_bytes(self, connection: sqlite3.Connection, owner: str | None) -> int:
-        """What the texts of an owner, or of all, take."""
-        where, values = (_ALL, ()) if owner is None else (_OF_OWNER, (owner,))
+        """The size of the texts of an owner, or of all."""
+        where, values = _of(owner)
         (n,) = connection.execute(
             f"SELECT (SELECT total(n_bytes) FROM texts WHERE {where}) + "
             f"(SELECT total(n_bytes) FROM blocks WHERE name IN "

@@ -476,8 +476,8 @@ class Library:
     def _sweep(self, *, every: bool = False) -> None:
         """Remove blocks that no text has, also those of a process that was killed while it wrote.
 
-        Texts are out of the index by then, whatever stops this. `every`: those too that may be on their way to a text,
-        which writes them again.
+        Texts are out of the index by then, whatever stops this. `every`: also blocks that may belong to a text that is
+        being written, which writes them again.
         """
         with self._index.changing() as connection:
             sizes, users = self._index.blocks(connection), self._index.n_users(connection)

@@ -157,7 +157,7 @@ def name_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class Contents:
-    """What is known of a text: `blocks` are SHA-256 digests, the last one for everything but rows of tokens.
+    """The contents of a text: `blocks` are SHA-256 digests, the last one for everything but rows of tokens.
 
     `points` are ranges of positions, first and last, to which the text can be rewound; `has_logits` is whether its last
     token's are known.
@@ -283,7 +283,7 @@ class BlockFiles:
         return {path.name for path in self._folder.glob("??/*") if is_digest(path.name)}
 
     def left(self, seconds: float) -> set[str]:
-        """The names of those that are older. Files that were never completed are removed."""
+        """The names of older blocks. Files that were never completed are removed."""
         found, before = set[str](), time.time() - seconds
         for path in self._folder.glob("??/*"):
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Which file a path, a name, a repository of the hub or an address stands for; downloads what is not here."""
+"""The file of a path, a name, a repository of the hub or an address, downloaded if it is missing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse_name(name: str) -> HubFile | None:
 def find_model(name: str | os.PathLike[str], fetch: bool = False) -> Path:
     """The GGUF file that a path or a name stands for. A file of that name wins; a path to nothing does not change.
 
-    What is not here is downloaded. With `fetch`, the hub is asked even if the file is here.
+    A missing file is downloaded. With `fetch`, the hub is asked even if the file is here.
 
     Raises FileNotFoundError if the hub does not have it, PermissionError if it is not public, ConnectionError if nobody
     answers, DamagedFileError if another content comes, and OSError if it cannot be written.
@@ -105,7 +105,7 @@ def similar(name: str | os.PathLike[str], names: Collection[str] = (*MODELS, "de
 
 
 def find_on_hub(wanted: HubFile, token: str | bool | None = None, fetch: bool = False) -> Path:
-    """A model's first file; see `find_model`. Its other parts and a projector are beside it."""
+    """A model's first file; see `find_model`. Its other parts and a projector are in the same folder."""
     if not fetch and (path := _here(wanted)) is not None:
         if wanted.which is None:
             echo(f"{wanted.repository}: {path.name}, which is here", err=True)
@@ -175,7 +175,7 @@ def _download(wanted: HubFile, token: str | bool | None) -> Path:
 
 @contextmanager
 def _asking(wanted: HubFile) -> Iterator[None]:
-    """The library's errors of several kinds, in one line each: what was asked, of whom, and what the answer was."""
+    """The library's errors of several kinds, in one line each: the question, the server and its answer."""
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
 
     what = f"{wanted.repository}{f':{wanted.which}' if wanted.which else ''}"

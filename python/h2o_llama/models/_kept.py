@@ -30,7 +30,7 @@ class KeptFile(NamedTuple):
 
 
 def kept_files() -> list[KeptFile]:
-    """GGUF files in the hub's cache, whoever has downloaded them, and what came from elsewhere."""
+    """GGUF files in the hub's cache, also of other programs, and files from elsewhere."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 

@@ -44,8 +44,8 @@ class _Report:
 async def in_thread(call: Callable[[_Report], T], progress: Progress | None) -> T:
     """Run call(progress). If this task is cancelled, the call is ended, and the task ends after it.
 
-    A task that is cancelled again ends at once, and the thread after what it computes: some frameworks cancel at every
-    tick of the event loop until the task has ended.
+    A task that is cancelled again ends at once, and its thread after the chunk that it computes: some frameworks cancel
+    at every tick of the event loop until the task has ended.
     """
     report = _Report(progress)
     running = asyncio.create_task(asyncio.to_thread(call, report))

@@ -259,7 +259,7 @@ def split_calls(params: ContextParams, prompt: Prompt, n_before: int) -> list[tu
 
 
 def split_at_chunks(params: ContextParams, calls: list[tuple[int, int]], n_before: int) -> list[tuple[int, int]]:
-    """The calls of a prompt after n_before tokens, cut where chunks end, as they are computed."""
+    """The calls of a prompt after n_before tokens, cut where chunks end."""
     if params.h2o is None or params.h2o.schedule != "single_pass":
         return calls
     size, n = params.h2o.chunk_size, calls[-1][1]

@@ -158,7 +158,7 @@ def generate_by(
                 yield token
                 reader = threading.current_thread()
         finally:
-            if threading.current_thread() is reader:  # not the one that collects what was abandoned
+            if threading.current_thread() is reader:  # another thread may collect an abandoned stream
                 state.give_away()
 
     return tokens_after_it()

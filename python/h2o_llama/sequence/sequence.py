@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import numpy as np
@@ -241,7 +241,7 @@ class Sequence:
             progress = check_progress(owner, progress)
             if all_logits:
                 check_fits(owner, "n_tokens", len(prompt), 4 * len(prompt) * self.model.n_vocab, "{} for logits='all'")
-            with _keeping_attention(context, keep_attention):
+            with _keeping_attention(context) if keep_attention else nullcontext():
                 if all_logits or decode:
                     state.eval(context, prompt, all_logits, progress, tail, bool(decode))
                 else:
@@ -394,12 +394,10 @@ class Sequence:
 
 
 @contextmanager
-def _keeping_attention(context: _core.Context, is_wanted: bool) -> Iterator[None]:
+def _keeping_attention(context: _core.Context) -> Iterator[None]:
     """Dense tails of the calls in the block keep their attention."""
-    kv = _core.KV.of_context(context) if is_wanted else None
-    if kv is None:
-        yield
-        return
+    kv = _core.KV.of_context(context)
+    assert kv is not None  # H2O is on
     kv.keep_attention(True)
     try:
         yield

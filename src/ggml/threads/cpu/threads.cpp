@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#ifdef __linux__
 #include <strings.h>
+#ifdef __linux__
 #include <sys/resource.h>
 #endif
 
