@@ -377,10 +377,23 @@ def test_what_h2o_cannot_do_is_refused_at_the_start(
         pass
 
 
+def test_a_server_says_what_it_serves_and_what_it_is_asked(tmp_path: Path) -> None:
+    """Nothing else, but errors."""
+    with serving(tmp_path / "log", "demo", "--n-ctx", "512") as server:
+        server.complete("ab", 3, ignore_eos=True)
+        status, answer = server.request("POST", "/completion", {"prompt": TEXT[:600]})
+        assert (status, "larger --n-ctx" in answer["error"]["message"]) == (400, True), answer
+        assert_one_line_error(invoke("serve", "demo", "--port", server.port), f"{server.port} is in use: --port N")
+    first, request, error = (tmp_path / "log").read_text().splitlines()
+    assert first == f"demo: texts of up to 512 tokens, 1 at a time, at http://127.0.0.1:{server.port}"
+    assert re.fullmatch(r"\[2 tokens, 2 of them new; 3 generated; .* s\]", request)
+    assert "exceeds the available context size" in error
+
+
 def test_embeddings(tmp_path: Path) -> None:
     """Dense, and equal to the Python interface's."""
     texts = [OTHER[:300], "short"]
-    options = ["--threads", "1", "--n-ctx", "512", "--embeddings", "--", "--pooling", "mean"]
+    options = ["--threads", "1", "--n-ctx", "512", "--embeddings"]
     with serving(tmp_path / "log", "demo", *options) as server, open_llama(None) as llm:
         found = server.post("/v1/embeddings", {"input": texts})["data"]
         expected = llm.embed(texts, pooling_type="mean", normalize=True)
@@ -524,10 +537,8 @@ def option(arguments: list[str], name: str) -> str:
     ("options", "said"),
     [
         (["--n-ctx", "10"], "a slot holds 256 tokens, not 10:"),
-        (["--n-ctx", "10", "--h2o", "off", "--parallel", "2"], "a slot holds 256 tokens, not 10:"),
         (["--n-ctx", "100000"], "a slot holds 8,192 tokens, not 100,000:"),
         (["--n-ctx", "10", "--evict", *h2o_set(positions="cache")], None),  # a slot is never full
-        (["--n-ctx", "512"], None),
         ([], None),
     ],
 )

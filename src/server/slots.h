@@ -20,6 +20,10 @@ struct mtmd_context;
 // Makes slots independent of each other. False, with the reason logged, for what H2O cannot do.
 bool server_h2o_prepare(common_params & params);
 
+// One line: the model, the longest text, and the address.
+void server_h2o_announce(
+        const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at);
+
 // Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to
 // almost any place, "full" if checkpoints help; without H2O what upstream says.
 common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params);
