@@ -24,7 +24,7 @@ from h2o_llama._cli import sweeps
 from h2o_llama._cli.options import Options
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, _losses, _tables, evaluate, sweep
-from h2o_llama.eval._ruler_task import ESSAYS, WORDS, Item, Sources, make_item, score
+from h2o_llama.eval._ruler_task import ESSAYS, WORDS, Item, make_item, score
 from h2o_llama.eval._subject import halves
 from h2o_llama.eval._tasks import append_rows, read_rows
 from h2o_llama.models import _named
@@ -275,7 +275,6 @@ LISTS = (
     )
     + "\n"
 )
-SOURCES = Sources({ESSAYS: ESSAY, WORDS: LISTS}.__getitem__)
 
 
 @pytest.fixture(scope="module")
@@ -286,17 +285,19 @@ def llm() -> Iterator[Llama]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setattr("h2o_llama.models._named.cache_folder", lambda: folder)
-    return folder
+def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RULER's words and essays in a cache folder."""
+    monkeypatch.setattr("h2o_llama.models._named.cache_folder", lambda: tmp_path)
+    for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
+        _named.TEXTS[name].packaged.path(name).write_text(text)
 
 
 def make(llm: Llama, kind: str, n_tokens: int | None = None, seed: int = 0) -> tuple[Item, str]:
-    item = make_item(kind, n_tokens or (N_CWE if kind == "cwe" else N_RULER), seed, llm, SOURCES)
+    item = make_item(kind, n_tokens or (N_CWE if kind == "cwe" else N_RULER), seed, llm)
     return item, llm.detokenize(list(item.tokens)).decode()
 
 
+@pytest.mark.usefixtures("fetched")
 def test_needles(llm: Llama) -> None:
     """Each needle is in the text once; the answers are the values of the keys in the question."""
     for kind, n_needles, n_asked in [
@@ -336,6 +337,7 @@ def test_variables_that_resolve_to_the_value_are_the_answers(llm: Llama) -> None
             assert example.endswith("they are:  " + " ".join(re.findall(r"VAR (\w{3}) =", example)))
 
 
+@pytest.mark.usefixtures("fetched")
 def test_common_words_are_ten_times_as_common(llm: Llama) -> None:
     for n_tokens, often, seldom in [(N_CWE, 30, 3), (4000, 6, 1)]:
         with case(n_tokens=n_tokens):
@@ -364,7 +366,7 @@ def test_the_three_most_frequent_words(llm: Llama) -> None:
 
 def test_the_question_is_a_users_message_and_the_prefix_begins_the_answer(chat_model: Path) -> None:
     chat_llm = open_chat(chat_model, None)
-    item = make_item("vt", 8000, 0, chat_llm, SOURCES)
+    item = make_item("vt", 8000, 0, chat_llm)
     mark = "THE MESSAGE"
     before, after = chat_llm.apply_chat_template([{"role": "user", "content": mark}]).split(mark)
 
@@ -457,11 +459,8 @@ def test_settings_with_eviction_and_a_cold_store() -> None:
     ]
 
 
-def test_the_command_prints_each_task_and_the_mean(cache: Path, tmp_path: Path) -> None:
-    for name, text in ((ESSAYS, ESSAY), (WORDS, LISTS)):
-        path = _named.TEXTS[name].packaged.path(name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+@pytest.mark.usefixtures("fetched")
+def test_the_command_prints_each_task_and_the_mean(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     command = ["eval", "demo", "--ruler-task", "niah_single_2,niah_multikey_1", "--n-tokens", "1200", "-t", "1"]
     command += ["--samples", "1", *h2o_set(chunk_size=256, local_window=32, heavy_budget=32), "--json", str(out)]
