@@ -16,7 +16,7 @@ from acceptance import lossless, memory, stored
 from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
 from h2o_llama._demo.document import build_document
-from h2o_llama.eval._losses import Reader, read_windows
+from h2o_llama.eval._losses import Reader, read_windows, summary
 from h2o_llama.eval._subject import answer
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -106,8 +106,8 @@ class Gate:
     def _added(self, dense: Llama, llms: dict[str, Llama], tokens: Tokens, chunk: int) -> dict[str, float]:
         """Perplexity of the tokens after a prompt over dense attention's."""
         first = len(tokens) - N_AFTER
-        readings = read_windows(dense, {name: Reader(llm) for name, llm in llms.items()}, tokens[None], first, chunk)
-        return {name: reading.losses.summary()["ppl_ratio"] for name, reading in readings.items()}
+        found, _ = read_windows(dense, {name: Reader(llm) for name, llm in llms.items()}, tokens[None], first, chunk)
+        return {name: float(np.exp(summary(losses)["nats_added"])) for name, losses in found.items()}
 
     def repetitions(self) -> Iterator[Figure]:
         """Reading and generating again and again."""
