@@ -170,7 +170,7 @@ def test_a_slot_is_never_full(endless: Server) -> None:
 
 
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
-    """Other documents have taken both slots in between."""
+    """Other documents have taken both slots in between, or one with the same beginning has taken its slot."""
     server, _ = served
     prompt = TEXT[3000:3500]
     first = server.complete(prompt)
@@ -178,6 +178,11 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
         server.complete(TEXT[start : start + 500], n_predict=1)
     again = server.complete(prompt + first["content"] + "then")
     assert again["timings"]["cache_n"] == len(prompt + first["content"]) - 1
+    prompts = [DOCUMENT, DOCUMENT[:600] + OTHER[:300]]
+    for prompt in prompts:
+        server.complete(prompt, 1, id_slot=0)
+    for prompt in prompts:
+        assert server.complete(prompt + "then", 1, id_slot=0)["timings"]["cache_n"] == len(prompt)
 
 
 def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
