@@ -25,7 +25,13 @@ VENDORED = [ROOT / "vendor" / name for name in ("codecs", "pcre2")]
 VENDORED += [ROOT / "vendor" / "llama.cpp" / name for name in ("src", "common", "vendor")]
 PAGE = "python/h2o_llama/page/app"
 VENDORED += [ROOT / "vendor" / "llama.cpp" / "ggml" / "src" / name for name in ("ggml-cpu", "ggml-cuda", "ggml-rpc")]
-FETCHED = ("vendor/llama.cpp", "vendor/codecs", "vendor/pcre2", f"{PAGE}/pdfjs/", f"{PAGE}/markdown/", ".venv", "build/")
+FETCHED = (
+    *(f"vendor/{name}" for name in ("llama.cpp", "codecs", "pcre2")),
+    f"{PAGE}/pdfjs/",
+    f"{PAGE}/markdown/",
+    ".venv",
+    "build/",
+)
 
 
 @pytest.fixture
