@@ -225,6 +225,41 @@ bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, cons
     return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < n_new;
 }
 
+bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached) {
+    static constexpr ptrdiff_t N_COMPARED = 16, N_PLACES = 32, N_ANSWER = 4;
+
+    const auto contains = [](auto begin, auto end, auto first, ptrdiff_t n) {
+        return std::search(begin, end, first, first + n) != end;
+    };
+    const auto begin = tokens.begin(), end = begin + std::min(n_prompt, tokens.size());
+
+    const auto is_inside = [&](const conversation & other) {
+        const auto & text = other.tokens;
+        // the end of its answer, but for tokens that other words may join
+        const ptrdiff_t n_answer = std::min((ptrdiff_t) (text.size() - other.n_prompt) - 3, N_COMPARED);
+        if (other.key != key || n_answer < N_ANSWER || !contains(begin, end, text.end() - 2 - n_answer, n_answer) ||
+            std::mismatch(begin, end, text.begin(), text.end()).first - begin >= (end - begin)/2) {
+            return false;
+        }
+        int n_found = 0;
+        for (ptrdiff_t i = 0; i < N_PLACES; ++i) {
+            n_found += contains(text.begin(), text.end(), begin + (end - begin - N_COMPARED)*i/N_PLACES, N_COMPARED);
+        }
+        return n_found >= N_PLACES*3/4;
+    };
+    if ((int32_t) tokens.size() < n_least) {
+        return false;
+    }
+    if (n_cached < n_prompt/2 && std::any_of(conversations.begin(), conversations.end(), is_inside)) {
+        return true;
+    }
+    conversations.push_back({ key, tokens, std::min(n_prompt, tokens.size()) });
+    if (conversations.size() > N_COMPARED) {
+        conversations.pop_front();
+    }
+    return false;
+}
+
 void server_h2o_library::give(
         llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens) try {
     const int32_t n = tokens.size();
