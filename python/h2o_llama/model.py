@@ -444,7 +444,7 @@ class Model:
 
 
 def _check_template(owner: str, source: str | None) -> str | None:
-    if source is not None and (not isinstance(source, str) or not source):
+    if source is not None and not (isinstance(source, str) and (source == "chatml" or "{" in source)):
         raise check.bad_argument(owner, "chat_template", "a Jinja template, 'chatml' or None", source)
     if source is not None:
         check.utf8(owner, "chat_template", source)

@@ -37,6 +37,7 @@ from h2o_llama.sampling import check_names
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
+Messages = collections.abc.Sequence[Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
@@ -181,34 +182,22 @@ class ChatOptions(GenerationOptions, total=False):
 
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
 ) -> ChatCompletion: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[True],
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatOptions]
 ) -> Iterator[ChatCompletionChunk]: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+    sequence: HasState, messages: Messages, *, stream: bool, **options: Unpack[ChatOptions]
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
-@understands("max_tokens", "functions", "function_call", "tfs_z")
+@understands
 def create_chat_completion(
     sequence: HasState,
-    messages: collections.abc.Sequence[Message],
+    messages: Messages,
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
@@ -314,11 +303,7 @@ def create_chat_completion(
 
 
 def continue_chat(
-    sequence: HasState,
-    core: _core.ChatPrompt,
-    prompt: Tokens,
-    budget: int,
-    **options: Unpack[GenerationOptions],
+    sequence: HasState, core: _core.ChatPrompt, prompt: Tokens, budget: int, **options: Unpack[GenerationOptions]
 ) -> ChatRun:
     """The answer to a prompt that the sequence has just read."""
     state = sequence._state
