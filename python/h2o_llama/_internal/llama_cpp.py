@@ -44,7 +44,7 @@ _VALUES: dict[str, dict[Any, Any]] = {
     "yarn_ext_factor": {-1.0: None},
     "yarn_orig_ctx": {0: None},
 }
-"""Values there, and what they are here."""
+"""The values here, by theirs."""
 
 _NAMES = {"chat_format": "chat_template", "temp": "temperature", "add_bos": "add_special", "special": "parse_special"}
 
