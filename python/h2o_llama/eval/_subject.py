@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -129,12 +128,3 @@ class Subject:
         room = (physical_memory() or 0) // 2 - core.size - each
         size = max(1, room // (each * contexts_each))
         return [settings[i : i + size] for i in range(0, len(settings), size)]
-
-
-def answer(llm: Llama, tokens: list[int], n_generate: int, dense_tail: int) -> bytes:
-    """Append a question to the sequence and say the most probable n_generate tokens, fewer if the model ends its text.
-
-    The last `dense_tail` tokens of the question attend to everything kept; without H2O every token does.
-    """
-    llm.eval(tokens, dense_tail=dense_tail)
-    return llm.detokenize(list(islice(llm.generate([], temperature=0), n_generate)))
