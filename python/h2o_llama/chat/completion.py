@@ -161,7 +161,7 @@ def generate_text(
 ) -> str | list[str]:
     r"""The texts that `create_completion` gives for prompts, without anything around them: a list for a list.
 
-    Each prompt keeps the prefix that it shares with the one before. `generate_many` continues several sequences at once.
+    Each prompt keeps the prefix that it shares with the one before. `generate_many` computes several at once.
 
     Examples
     --------
