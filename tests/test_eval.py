@@ -404,13 +404,6 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     names = [base.format(16), base.format(32), "window of 32"]
     assert [row["setting"] for row in rows if row["task"] == "perplexity"] == names
     assert [row["setting"] for row in rows if row["task"] == "continuation"] == [n for n in names for _ in range(2)]
-    for row in rows:
-        assert f"{row['ppl']:.3f}" in result.stdout
-        assert f"{row['ppl_dense']:.3f}" in result.stdout
-        means = row["over_windows"]
-        loss = f"{means['nats_added']:+.4f} ± {means['nats_added_se']:.4f}"
-        assert loss.replace("-0.0000", "+0.0000") in result.stdout
-        assert f"{means['kld']:.4f} ± {means['kld_se']:.4f}" in result.stdout
     assert f"On this text '{names[0]}' loses" in result.stdout.replace("\n", " ")
     title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
     assert title in result.stdout.replace("\n", " ")
