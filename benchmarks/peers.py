@@ -111,7 +111,6 @@ def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
         for products in ("upstream", "own")
     )
     memory = {"h2o": {"decode": "memory"}}
-    ngrams = {"h2o": {"retrieval": "ngrams", "decode": "memory"}}
     flash = {f"flash attention {x}": {"flash_attn": x == "on"} for x in ("on", "off")}
     dense = "llama.cpp, own products"
     return [
@@ -119,7 +118,6 @@ def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
         Peer(dense, "h2o", sys.executable, own),
         Peer("H2O", "h2o", sys.executable, {"": {"h2o": {}}}, dense),
         Peer("H2O, decode memory", "h2o", sys.executable, {"": memory}, dense),
-        Peer("H2O, n-grams, decode memory", "h2o", sys.executable, {"": ngrams}, dense),
         Peer("OpenVINO GenAI", "openvino", openvino, {"1,024 tokens at once": {"batch": 1024}, "all at once": {}}),
         Peer("OpenVINO GenAI, XAttention", "openvino", openvino, {"": {"sparse": "XATTENTION"}}, "OpenVINO GenAI"),
         Peer("llama-cpp-python", "llama-cpp-python", llama_cpp, flash),
