@@ -21,6 +21,7 @@ from compare import case
 from gguf_mutation import GGUFFile
 from h2o_llama import Llama, LosslessConfig
 from h2o_llama._internal import check
+from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.sampling import SamplingOptions
 from subprocess_cases import Case, run_cases
 
@@ -99,9 +100,11 @@ def test_every_argument_is_checked_by_its_name(chat_model: Path) -> None:
         calls += [(LosslessConfig, {})]
         calls += [(attrgetter(name)(llm), given) for name, given in CALLS_WITH.items()]
         for call, given in calls:
-            for name, parameter in inspect.signature(call).parameters.items():
-                # these two depend on another argument
-                if parameter.kind is not parameter.VAR_KEYWORD and name not in ("embeddings", "top_logprobs"):
+            parameters = inspect.signature(call).parameters
+            common = GenerationOptions.__annotations__.keys() - SamplingOptions.__annotations__.keys()
+            for name in [*parameters, *(common if "create_" in getattr(call, "__name__", "") else ())]:
+                # the last two depend on another argument
+                if name not in ("options", "sampling", "kwargs", "rope", "embeddings", "top_logprobs"):
                     said = "tokens" if name == "prompt" else name
                     match = rf"^\[[\w.]+\] {said} must be .*, got <object"
                     with case(call=call, name=name), pytest.raises(ValueError, match=match):

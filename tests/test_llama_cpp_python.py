@@ -15,8 +15,8 @@ import pytest
 import h2o_llama
 import models
 from h2o_llama import Llama, LlamaGrammar
+from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
-from h2o_llama.sampling import SamplingOptions
 from inputs import EXTERNAL_MODEL, Opened, random_tokens
 
 GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
@@ -96,7 +96,7 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
         name
         for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
         for name in _parameters(f)
-    } | {*SamplingOptions.__annotations__, *RopeOptions.__annotations__}
+    } | {*GenerationOptions.__annotations__, *RopeOptions.__annotations__}
     with open_dense(tiny_model) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:

@@ -62,7 +62,7 @@ std::optional<server_h2o_answer> server_h2o_librarian::ask(const std::string & w
     auto result = client.Post("/" + what, n_bytes, write, "application/octet-stream");
     if (!result) {
         if (!is_gone.exchange(true)) {
-            LOG_WRN("the library is off: its process does not answer (%s). Texts are read without it until the server "
+            LOG_ERR("the library is off: its process does not answer (%s). Texts are read without it until the server "
                     "is started again\n",
                 httplib::to_string(result.error()).c_str());
         }

@@ -6,6 +6,7 @@
 #include "llama.h"
 #include "server/requests.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -19,6 +20,10 @@ struct mtmd_context;
 
 // Makes slots independent of each other. False, with the reason logged, for what H2O cannot do.
 bool server_h2o_prepare(common_params & params);
+
+// One line: the model, the longest text, and the address.
+void server_h2o_announce(
+        const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at);
 
 // Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to
 // almost any place, "full" if checkpoints help; without H2O what upstream says.
@@ -61,6 +66,23 @@ template <typename Slot>
 int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
     return server_h2o_rewind(
         ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
+}
+
+// Whether the cache of prompts in RAM has so much more of a prompt than a slot with its first n tokens that the slot
+// changes texts.
+template <typename Cache, typename Tokens>
+bool server_h2o_has_more(const Cache & cache, size_t n, const Tokens & prompt) {
+    return std::any_of(cache.states.begin(), cache.states.end(),
+        [&](const auto & state) { return state.prompt.tokens.get_common_prefix(prompt) >= n + 64; });
+}
+
+// Keeps the slot's text in that cache if the prompt will remove an eighth of it or more.
+template <typename Slot, typename Cache, typename Tokens>
+void server_h2o_keep_text(const Slot & slot, Cache & cache, const Tokens & prompt) {
+    const auto & text = slot.prompt.tokens;
+    if (text.get_common_prefix(prompt) < text.size() - text.size()/8) {
+        slot.prompt_save(cache);
+    }
 }
 
 // To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it

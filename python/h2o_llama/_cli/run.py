@@ -96,7 +96,9 @@ def run(
             drawn = llm.generate([], temperature=o.temp, seed=o.seed, draft=draft)
             n_generated = _stream(llm, islice(drawn, o.max_tokens))
         else:
-            answer = continue_chat(llm, core, tokens, o.max_tokens, budget, draft, temperature=o.temp, seed=o.seed)
+            answer = continue_chat(
+                llm, core, tokens, budget, max_tokens=o.max_tokens, draft=draft, temperature=o.temp, seed=o.seed
+            )
             for chunk in answer.stream():
                 write_delta(chunk["choices"][0]["delta"])
             write("\n")

@@ -23,7 +23,7 @@ from typing_extensions import Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama._thoughts import Thoughts, check_think
+from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import (
@@ -33,7 +33,6 @@ from h2o_llama.chat._template import (
     parsed_message,
     plain_prompt,
 )
-from h2o_llama.chat.chat_completion import thoughts_of
 from h2o_llama.config import named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
@@ -103,7 +102,7 @@ class Prompts:
 
     def __init__(self, model: Model, think: bool | int | None = None) -> None:
         self._budget, self._kwargs = check_think(_OWNER, think, None)
-        self._weights, self._model = model, model._handle
+        self._model = model._handle
         self._template = model._template if model.chat_template else None
 
     def shared(self, text: str) -> NDArray[np.int32]:
@@ -137,7 +136,7 @@ class Prompts:
             prompt.core.stops,
             stop_tokens(self._model, prompt.core.stops),
             frozenset(prompt.core.preserved_tokens),
-            thoughts_of(self._weights, prompt.core, self._budget),
+            thoughts_of(self._model, prompt.core, self._budget),
             prompt.core.parser(""),
         )
 
