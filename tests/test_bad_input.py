@@ -75,6 +75,7 @@ CALLS_WITH: dict[str, dict[str, Any]] = {
     "generate": {"tokens": [1]},
     "create_completion": {"prompt": "a"},
     "create_chat_completion": {"messages": [user("a")]},
+    "generate_text": {"prompts": "a"},
     "ask": {"document": "a", "questions": "b"},
     "embed": {"input": "a"},
     "tokenize": {"text": "a"},
@@ -232,7 +233,7 @@ raise KeyError("the end")
     ),
     Case(
         "surrogate-template",
-        "open_model(chat_template='\\ud800')",
+        "open_model(chat_template='{\\ud800')",
         "ValueError",
         "chat_template must be text that UTF-8",
     ),

@@ -18,7 +18,7 @@ from h2o_llama._internal import check
 from h2o_llama._thoughts import Thoughts, thoughts_of
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress, ProgressOption
-from h2o_llama.sequence._prompt import Prompt, as_generated
+from h2o_llama.sequence._prompt import CacheStop, Prompt, as_generated
 from h2o_llama.sequence._state import State, check_progress, stream
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping, StoppingCriterion, generate_by
 
@@ -174,7 +174,10 @@ class CompletionTokensDetails(TypedDict, total=False):
 
 
 class PromptTokensDetails(TypedDict):
+    """Of the prompt: how many tokens were known, and which known text parted from it there."""
+
     cached_tokens: int
+    cache_stop: NotRequired[CacheStop]
 
 
 class Usage(TypedDict):
@@ -239,6 +242,7 @@ class Generation:
     thoughts: Thoughts | None = None
     is_read: bool = False
     n_cached: int = 0
+    cache_stop: CacheStop | None = None
     n_generated: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
@@ -311,6 +315,7 @@ class Generation:
                 ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
         self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
+        self.cache_stop = None if self.is_read else self.state.cache_stop_of(self.prompt.ids)
         self._counts_before = self.state.drafted, self.state.accepted
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
@@ -381,7 +386,9 @@ class Generation:
         if details:
             usage["completion_tokens_details"] = details
         if self.reuse or self.n_cached:
-            usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+            known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+            if self.cache_stop is not None:
+                known["cache_stop"] = self.cache_stop
         return usage
 
 

@@ -6,6 +6,7 @@ import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import NotRequired, Unpack
@@ -37,6 +38,7 @@ from h2o_llama.sampling import check_names
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
+Messages = collections.abc.Sequence[Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
@@ -181,34 +183,22 @@ class ChatOptions(GenerationOptions, total=False):
 
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
 ) -> ChatCompletion: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[True],
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatOptions]
 ) -> Iterator[ChatCompletionChunk]: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+    sequence: HasState, messages: Messages, *, stream: bool, **options: Unpack[ChatOptions]
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
-@understands("max_tokens", "functions", "function_call", "tfs_z")
+@understands
 def create_chat_completion(
     sequence: HasState,
-    messages: collections.abc.Sequence[Message],
+    messages: Messages,
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
@@ -289,22 +279,19 @@ def create_chat_completion(
         raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
     template = model._template
     budget, chat_template_kwargs = check_think(owner, think, chat_template_kwargs)
-    prompt = template.apply(
-        owner,
-        images.messages,
-        known,
-        choice,
-        check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
-        schema,
-        kwargs=chat_template_kwargs,
-        marker=images.marker,
-    )
+    is_parallel = check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls)
+    asked = partial(template.apply, owner, images.messages, known, choice, is_parallel, schema)
+    template_options: dict[str, Any] = {"kwargs": chat_template_kwargs, "marker": images.marker}
+    prompt = asked(**template_options)
+    day = state.day_of(prompt.ids, lambda day: asked(**template_options, day=day).ids)
+    if day is not None:
+        template_options["day"] = day
+        prompt = asked(**template_options)
     text = state.check_prompt(owner, images.insert_all(prompt.ids), 0)
     if len(text) == 0:
         raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
     if options.get("dense_tail") is None:
-        template_options = {"tools": known, "kwargs": chat_template_kwargs, "marker": images.marker}
-        turn = template.last_turn(owner, prompt.ids, images.messages, **template_options)
+        turn = template.last_turn(owner, prompt.ids, images.messages, tools=known, **template_options)
         before = images.insert(prompt.ids[: len(prompt.ids) - turn])
         options["dense_tail"] = min(len(text) - len(before), LONGEST_TAIL)
     generation = Generation.of(owner, state, text, prompt.core, budget, **options)
@@ -314,11 +301,7 @@ def create_chat_completion(
 
 
 def continue_chat(
-    sequence: HasState,
-    core: _core.ChatPrompt,
-    prompt: Tokens,
-    budget: int,
-    **options: Unpack[GenerationOptions],
+    sequence: HasState, core: _core.ChatPrompt, prompt: Tokens, budget: int, **options: Unpack[GenerationOptions]
 ) -> ChatRun:
     """The answer to a prompt that the sequence has just read."""
     state = sequence._state

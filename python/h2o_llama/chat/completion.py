@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from h2o_llama.model import Model
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
+Text = str | bytes | Tokens
 FinishReason = Literal["stop", "length"] | None
 
 
@@ -52,30 +54,22 @@ class CompletionOptions(GenerationOptions, total=False):
 
 @overload
 def create_completion(
-    sequence: HasState,
-    prompt: str | bytes | Tokens,
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[CompletionOptions],
+    sequence: HasState, prompt: Text, *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
 ) -> Completion: ...
-
-
 @overload
 def create_completion(
-    sequence: HasState, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text, *, stream: Literal[True], **options: Unpack[CompletionOptions]
 ) -> Iterator[CompletionChunk]: ...
-
-
 @overload
 def create_completion(
-    sequence: HasState, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text, *, stream: bool, **options: Unpack[CompletionOptions]
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
-@understands("max_tokens", "suffix", "tfs_z")
+@understands
 def create_completion(
     sequence: HasState,
-    prompt: str | bytes | Tokens,
+    prompt: Text,
     *,
     stream: bool | None = False,
     echo: bool | None = False,
@@ -154,7 +148,38 @@ def create_completion(
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
-def _text_of(model: Model, prompt: str | bytes | Tokens) -> str:
+@overload
+def generate_text(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+    sequence: HasState, prompts: str, **options: Unpack[CompletionOptions]
+) -> str: ...
+@overload
+def generate_text(
+    sequence: HasState, prompts: collections.abc.Sequence[str], **options: Unpack[CompletionOptions]
+) -> list[str]: ...
+def generate_text(
+    sequence: HasState, prompts: str | collections.abc.Sequence[str], **options: Unpack[CompletionOptions]
+) -> str | list[str]:
+    r"""The texts that `create_completion` gives for prompts, without anything around them: a list for a list.
+
+    Each prompt keeps the prefix that it shares with the one before. `generate_many` computes several at once.
+
+    Examples
+    --------
+    >>> llm.generate_text("k17=4829;\nk17?", max_tokens=5, temperature=0)
+    '4829;'
+    >>> llm.generate_text(["k17=4829;\nk17?", "k23=1357;\nk23?"], max_tokens=5, temperature=0)
+    ['4829;', '1357;']
+    """
+    asked = [prompts] if isinstance(prompts, str) else prompts
+    if not isinstance(asked, list | tuple) or not all(isinstance(prompt, str) for prompt in asked):
+        raise check.bad_argument(
+            f"{sequence._state.owner}.generate_text", "prompts", "a text or a list of texts", prompts
+        )
+    texts = [create_completion(sequence, prompt, **options)["choices"][0]["text"] for prompt in asked]
+    return texts[0] if isinstance(prompts, str) else texts
+
+
+def _text_of(model: Model, prompt: Text) -> str:
     if isinstance(prompt, str):
         return prompt
     return (prompt if isinstance(prompt, bytes) else model.detokenize(prompt)).decode(errors="replace")
