@@ -150,8 +150,8 @@ def goes_on(
         return llm.n_cached
 
 
-UNSCORED = CONFIG.but(heavy_budget=0, lookup_budget=12, tile=4)
-INDEXED = UNSCORED.but(lookup_budget=8, tile=16, retrieval="index")
+UNSCORED = CONFIG.but(heavy_budget=0)
+INDEXED = UNSCORED.but(lookup_budget=8, tile=16)
 
 
 @pytest.mark.parametrize(("config", "step"), [(UNSCORED, 1), (INDEXED, 16)], ids=str)
