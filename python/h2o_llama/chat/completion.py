@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import collections.abc
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypedDict, overload
 
 from typing_extensions import Unpack
@@ -142,8 +141,7 @@ def create_completion(
         logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
     if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
-    generation = Generation.of(owner, state, checked, **options)
-    generation.n_top_logprobs = logprobs
+    generation = Generation(owner, state, checked, n_top_logprobs=logprobs, **options)
     run = _Run(generation, _text_of(model, prompt) if echo else "")
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
@@ -191,7 +189,6 @@ class _Run:
 
     generation: Generation
     echo: str
-    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
 
     def stream(self) -> Iterator[CompletionChunk]:
         """Chunks with text, then one without that tells the reason of the end."""
@@ -213,7 +210,7 @@ class _Run:
         if self.generation.n_top_logprobs is not None:
             logprobs = completion_logprobs(self.generation.state.engine.core, piece.logprobs, len(self.echo))
         return {
-            **self.generation.head(self.id),
+            **self.generation.head,
             "object": "text_completion",
             "choices": [{"text": piece.text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
         }
