@@ -277,10 +277,10 @@ def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: P
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
     invoke(*command)
     options = h2o_set(sink_tokens=2, scorer="distant", schedule="two_phase", lookup_budget=24)
-    invoke(*command, *options, *h2o_set(retrieval="index"))
+    invoke(*command, *options)
     in_proportion = H2OConfig(local_window=16, heavy_budget=16, chunk_size=64)
     assert in_proportion.lookup_budget == 128
-    changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
+    changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24)
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, *h2o_set(scorer="best")), "scorer must be one of 'distant', 'sum'")
 

@@ -202,7 +202,20 @@ class Bench:
         variants: dict[tuple[int, str], list[Row]] = {}
         for case, samples in self.samples.items():
             if samples:
-                variants.setdefault((case.n_tokens, case.mode.name), []).append(_row(case, samples))
+                seconds = [sample.generation_s for sample in samples if sample.generation_s is not None]
+                row = {
+                    "mode": case.mode.name,
+                    "n_tokens": case.n_tokens,
+                    "prefill": case.n_tokens / median(sample.prefill_s for sample in samples),
+                    "generation": case.n_gen / median(seconds) if seconds else None,
+                    "peak_rss": max(
+                        (sample.peak_rss for sample in samples if sample.peak_rss is not None), default=None
+                    ),
+                    "kv_bytes": samples[0].kv_bytes,
+                    "state_bytes": samples[0].state_bytes,
+                    "samples": [{"flash_attn": case.mode.flash_attn, **asdict(sample)} for sample in samples],
+                }
+                variants.setdefault((case.n_tokens, case.mode.name), []).append(row)
         rows = []
         for group in variants.values():
             best = max(group, key=lambda row: row["prefill"])
@@ -229,20 +242,6 @@ class Bench:
         if least < 0.9 and self.n_gpu_layers == 0:
             text += f" Doubtful: other processes left as little as {least:.0%} of its CPU time to a prefill."
         return text
-
-
-def _row(case: Case, samples: Sequence[Sample]) -> Row:
-    seconds = [sample.generation_s for sample in samples if sample.generation_s is not None]
-    return {
-        "mode": case.mode.name,
-        "n_tokens": case.n_tokens,
-        "prefill": case.n_tokens / median(sample.prefill_s for sample in samples),
-        "generation": case.n_gen / median(seconds) if seconds else None,
-        "peak_rss": max((sample.peak_rss for sample in samples if sample.peak_rss is not None), default=None),
-        "kv_bytes": samples[0].kv_bytes,
-        "state_bytes": samples[0].state_bytes,
-        "samples": [{"flash_attn": case.mode.flash_attn, **asdict(sample)} for sample in samples],
-    }
 
 
 NOTE = (
