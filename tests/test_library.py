@@ -675,16 +675,6 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     )
 
 
-def test_commands_read_once(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "file.txt").write_text("All about ducks. " * 30)
-    command = ("run", tiny_model, "--raw", "--file", tmp_path / "file.txt", "-n", "2", "--prompt")
-    assert "library" not in succeeded(invoke(*command, "Who is it?")).stderr
-    assert re.search(
-        r"prompt 5\d\d tokens, 512 of them from the library, ", succeeded(invoke(*command, "What?")).stderr
-    )
-    assert [text.name for text in Library().texts()][-1] == "file.txt"
-
-
 def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ValueError, match="is a file, expected a folder"):

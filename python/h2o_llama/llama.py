@@ -220,22 +220,8 @@ class Llama(Sequence):
         if n_batch is None:
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         params = ContextParams(
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            n_gpu_layers=n_gpu_layers,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            h2o=config,
-            keep_history=keep_history,
-            profile=profile,
-            verbose=verbose,
-            n_seq_max=n_seq_max,
-            cold_store_compression=cold_store_compression,
-            matmul_kernels=matmul_kernels,
+            *(n_ctx, n_batch, n_ubatch, n_threads, n_threads_batch, n_gpu_layers, type_k, type_v, flash_attn, config),
+            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels),
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
