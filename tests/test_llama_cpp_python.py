@@ -6,14 +6,12 @@ import inspect
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import h2o_llama
-import models
 from h2o_llama import Llama, LlamaGrammar
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
@@ -50,39 +48,7 @@ def test_external_completions(external: Llama) -> None:
     assert answer["choices"][0]["text"] in ("true", "false")
 
 
-# --- what a sequence holds already
-
-
-@pytest.fixture(scope="module", params=["transformer", "recurrent"])
-def path(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param == "transformer":
-        return tiny_model
-    recurrent = tmp_path_factory.mktemp("recurrent") / "recurrent.gguf"
-    models.write_recurrent(recurrent)
-    return recurrent
-
-
-def open_dense(path: Path) -> Llama:
-    return Llama(path, n_ctx=64, n_batch=64, n_ubatch=64, n_threads=1, h2o=None, type_k="f32", type_v="f32")
-
-
-def generated(llm: Llama, prompt: list[int]) -> list[int]:
-    """Three tokens, after what of the prompt is not in the sequence yet."""
-    n_cached = llm.reuse(prompt)
-    return list(islice(llm.generate(prompt[n_cached:], temperature=0), 3))
-
-
-PROMPT, EDITED, LONGER = random_tokens(12), [*random_tokens(11), 77], random_tokens(20)
-
-
-@pytest.mark.parametrize("held", [PROMPT, EDITED, LONGER, PROMPT[:5]], ids=["exact", "edited", "longer", "shorter"])
-def test_a_reused_prompt_matches_a_fresh_one(path: Path, held: list[int]) -> None:
-    with open_dense(path) as llm:
-        expected = generated(llm, PROMPT)
-        llm.reset()
-        llm.eval(held)
-        assert generated(llm, PROMPT) == expected
-        assert llm.tokens.tolist() == PROMPT + expected
+PROMPT = random_tokens(12)
 
 
 # --- the guide
@@ -97,7 +63,7 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
         for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
         for name in _parameters(f)
     } | {*GenerationOptions.__annotations__, *RopeOptions.__annotations__}
-    with open_dense(tiny_model) as llm:
+    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
             assert name in known or hasattr(llm, name), name
@@ -109,24 +75,72 @@ def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def test_arguments_and_names_of_llama_cpp_python(tiny_model: Path) -> None:
-    """They work, or an error says what to do here."""
-    arguments: dict[str, Any] = {"embedding": True, "logits_all": True, "offload_kqv": True, "vocab_only": False}
-    arguments |= {"flash_attn": True, "type_k": 8, "type_v": 1, "chat_format": "chatml"}
-    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None, **arguments) as llm:
-        assert llm.chat_template == "chatml"
+TABLE = {
+    "opened(embedding=True)": "opened()",
+    "opened(logits_all=True)": "opened()",
+    "opened(offload_kqv=True)": "opened()",
+    "opened(offload_kqv=False)": "leave it out",
+    "opened(vocab_only=False)": "opened()",
+    "opened(vocab_only=True)": r"Model\(path\) has no context",
+    "opened(flash_attn=True)": "opened(flash_attn='on')",
+    "opened(flash_attn=False)": "opened(flash_attn='off')",
+    "opened(type_k=8)": "opened(type_k='q8_0')",
+    "opened(type_v=1)": "opened(type_v='f16')",
+    "opened(chat_format='chatml')": "opened(chat_template='chatml')",
+    "opened(chat_format='llama-2')": "pass a chat_template=",
+    "opened(rope_scaling_type=2)": "opened(rope_scaling_type='yarn')",
+    "opened(rope_freq_base=0.0, yarn_ext_factor=-1.0, yarn_orig_ctx=0)": "opened()",
+    "opened(split_mode=1)": "opened()",
+    "opened(split_mode=0)": "pass main_gpu=",
+    "opened(draft_model=0)": "pass draft=15",
+    "opened(chat_handler=0)": "pass mmproj=",
+    "opened(pooling_type=1)": r"pass pooling_type= to embed\(\)",
+    "opened(lora_path='a')": "pass lora=PATH",
+    "opened(lora_scale=2.0)": r"lora=\[\(PATH, scale\)\]",
+    "opened(lora_base='a')": "leave it out",
+    "llm.n_ctx()": "llm.n_ctx",
+    "llm.n_vocab()": "llm.n_vocab",
+    "llm.n_embd()": "llm.n_embd",
+    "llm.token_bos()": "llm.token_bos",
+    "llm.token_eos()": "llm.token_eos",
+    "llm.token_nl()": "use tokenize",
+    "llm.tokenize(b'a<|im_start|>', add_bos=False, special=True)": "[97, 257]",
+    "llm.tokenize(b'a<|im_start|>', False, True)": "[97, 257]",
+    "llm.detokenize([97], prev_tokens=[97])": "detokenize all tokens together",
+    "llm('a', 128)": "by name, as max_tokens=128",
+    "llm('a', max_tokens=-1, seed=1)['choices']": "llm('a', max_tokens=None, seed=1)['choices']",
+    "llm('a', seed=1, suffix=None, tfs_z=1.0)['choices']": "llm('a', seed=1)['choices']",
+    "llm('a', suffix='b')": "tokens for it into the prompt",
+    "llm('a', tfs_z=0.5)": "use min_p",
+    "next(llm.generate([97], temp=0, reset=False))": "next(llm.generate([97], temperature=0))",
+    "llm.generate([97], reset=True)": r"call reset\(\)",
+    "llm.create_chat_completion([], functions=[])": "pass tools=",
+    "llm.create_chat_completion([], function_call='auto')": "pass tool_choice=",
+    "llm.create_chat_completion([], model='gpt')": "leave it out",
+    "llm.input_ids.tolist()": "llm.tokens.tolist()",
+    "llm.eval_tokens.tolist()": "llm.tokens.tolist()",
+    "llm.load_state(llm.save_state())": "llm.restore(llm.snapshot())",
+    "llm.scores": "use logits",
+    "llm.eval_logits": "use logits",
+    "llm.sample": r"use next\(",
+    "llm.set_cache": "pass library=",
+    "llm.set_seed": "pass seed=",
+    "llm.tokenizer": "use tokenize",
+}
+"""What programs written for llama-cpp-python say; and what that is here, or what the error says."""
+
+
+@pytest.mark.parametrize(("there", "here"), TABLE.items())
+def test_llama_cpp_pythons_calls(there: str, here: str, tiny_model: Path) -> None:
+    def opened(**arguments: Any) -> Any:
+        with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None, **arguments) as llm:
+            return llm._state.engine.params, llm.model._rope, llm.chat_template
+
+    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None) as llm:
         llm.eval(PROMPT)
-        held: Any = llm
-        state = held.save_state()
-        assert llm("a", max_tokens=-1, suffix=None, tfs_z=1.0)["usage"]["completion_tokens"] > 0  # type: ignore[call-overload]
-        held.load_state(state)
-        assert held.input_ids.tolist() == held.eval_tokens.tolist() == PROMPT
-        for name in ("scores", "eval_logits", "sample", "set_cache", "set_seed", "tokenizer"):
-            with pytest.raises(AttributeError, match=f"{name}': (use|pass) "):
-                getattr(llm, name)
-        for call, name in ((held, "suffix"), (held.create_chat_completion, "functions"), (held.generate, "tfs_z")):
-            with pytest.raises(TypeError, match=f"no argument '{name}': "):
-                call([], **{name: "x"})
-    for name in ("offload_kqv", "vocab_only", "chat_handler", "draft_model"):
-        with pytest.raises(TypeError, match=f"no argument '{name}': "):
-            Llama(tiny_model, **{name: 0})
+        names = {"llm": llm, "opened": opened}
+        if re.match(r"opened|\[|(next\()?llm", here):
+            assert eval(there, names) == eval(here, names)
+        else:
+            with pytest.raises((TypeError, AttributeError), match=here):
+                eval(there, names)

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, understands
+from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, Number, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -35,14 +35,19 @@ from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
+_LOG = logging.getLogger("h2o_llama")
 # Tokens. On an H200 H2O reads longer contexts faster than dense attention (docs/gpu.md).
 DENSE_ON_A_GPU = 16_384
-_LOG = logging.getLogger("h2o_llama")
 
 
 def _of_model(name: str) -> Any:
     """The property of `Llama.model` with this name."""
-    return property(lambda llm: getattr(llm.model, name), doc=getattr(Model, name).__doc__)
+
+    def get(llm: Llama) -> Any:
+        value = getattr(llm.model, name)
+        return Number(value) if isinstance(value, int) else value
+
+    return property(get, doc=getattr(Model, name).__doc__)
 
 
 class Llama(Sequence):
@@ -165,10 +170,7 @@ class Llama(Sequence):
     260 5
     """
 
-    @understands(
-        *("embedding", "logits_all", "offload_kqv", "vocab_only", "chat_handler", "draft_model"),
-        *("chat_format", "flash_attn", "type_k", "type_v"),
-    )
+    @understands
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -218,22 +220,8 @@ class Llama(Sequence):
         if n_batch is None:
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         params = ContextParams(
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            n_gpu_layers=n_gpu_layers,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            h2o=config,
-            keep_history=keep_history,
-            profile=profile,
-            verbose=verbose,
-            n_seq_max=n_seq_max,
-            cold_store_compression=cold_store_compression,
-            matmul_kernels=matmul_kernels,
+            *(n_ctx, n_batch, n_ubatch, n_threads, n_threads_batch, n_gpu_layers, type_k, type_v, flash_attn, config),
+            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels),
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
@@ -368,24 +356,30 @@ class Llama(Sequence):
         """Where texts that were read are kept."""
         return self._state.engine.library
 
+    @property
+    def n_ctx(self) -> Number:
+        return Number(super().n_ctx)
+
     # --- the model's own: see `Model`
 
     model_path: str = _of_model("model_path")
     desc: str = _of_model("desc")
     metadata: dict[str, str] = _of_model("metadata")
-    n_vocab: int = _of_model("n_vocab")
-    n_embd: int = _of_model("n_embd")
+    n_vocab: Number = _of_model("n_vocab")
+    n_embd: Number = _of_model("n_embd")
     n_params: int = _of_model("n_params")
     model_bytes: int = _of_model("model_bytes")
     n_gpu_layers: int = _of_model("n_gpu_layers")
-    token_bos: int = _of_model("token_bos")
-    token_eos: int = _of_model("token_eos")
+    token_bos: Number = _of_model("token_bos")
+    token_eos: Number = _of_model("token_eos")
     chat_template: str | None = _of_model("chat_template")
 
-    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    @understands
+    def tokenize(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text: `Model.tokenize`."""
         return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
+    @understands
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: `Model.detokenize`."""
         return self.model.detokenize(tokens, special=special)
@@ -420,7 +414,10 @@ def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: L
             h2o = _without_what_was_refused(params.h2o, error.option)
             if h2o is None:
                 raise
-            _LOG.info("%s: the context is opened without it", error)
+            if error.option == "lookup_budget":
+                warn(f"{error}, as is done now. Pass H2OConfig(lookup_budget=0) to silence this warning")
+            else:
+                _LOG.info("%s: the context is opened without it", error)
             params = replace(params, h2o=h2o)
 
 
@@ -428,4 +425,4 @@ def _without_what_was_refused(h2o: H2OConfig | None, option: str | None) -> H2OC
     """With what takes its place; None if it was asked for, or nothing does."""
     if h2o is None or option is None or h2o.was_given(option):
         return None
-    return replace(h2o, retrieval="ngrams") if option == "retrieval" else h2o.with_research(positions="text")
+    return replace(h2o, lookup_budget=0) if option == "lookup_budget" else h2o.with_research(positions="text")

@@ -429,6 +429,7 @@ class Model:
         add_generation_prompt: bool,
         parse_special: bool,
         kwargs: Mapping[str, Any] | None,
+        day: str | None = None,
     ) -> tuple[_core.ChatPrompt, Prompt]:
         """What the answer needs, and the token ids."""
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
@@ -439,12 +440,13 @@ class Model:
             add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
             kwargs=kwargs,
             marker=images.marker,
+            day=day,
         )
         return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
 
 
 def _check_template(owner: str, source: str | None) -> str | None:
-    if source is not None and (not isinstance(source, str) or not source):
+    if source is not None and not (isinstance(source, str) and (source == "chatml" or "{" in source)):
         raise check.bad_argument(owner, "chat_template", "a Jinja template, 'chatml' or None", source)
     if source is not None:
         check.utf8(owner, "chat_template", source)

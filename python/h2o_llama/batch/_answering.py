@@ -102,35 +102,22 @@ class Prompts:
 
     def __init__(self, model: Model, think: bool | int | None = None) -> None:
         self._budget, self._kwargs = check_think(_OWNER, think, None)
-        self._model = model._handle
-        self._template = model._template if model.chat_template else None
+        self._weights, self._model = model, model._handle
 
-    def shared(self, text: str) -> NDArray[np.int32]:
-        """The tokens with which every question about a text begins: all before the question's message."""
-        asked = self.ask(text, "A").ids
-        before = self._before(text)
-        if before is None:
-            return asked[: shared_prefix(asked, self.ask(text, "B").ids)]
-        return asked[: shared_prefix(asked, before)]
+    def shared(self, begin: str | list[Any], day: str | None = None) -> NDArray[np.int32]:
+        """The tokens with which every question about a text, or after these messages, begins."""
+        a, b = (self.ask(begin, question, day).ids for question in "AB")
+        return a[: shared_prefix(a, b)]
 
-    def _before(self, text: str) -> list[int] | None:
-        """The document without a question; None where the template puts both into one message."""
-        if self._template is None:
-            return self._model.tokenize(text.encode(), True, False)
-        try:
-            before = self._template.apply(
-                _OWNER, document_messages(text), add_generation_prompt=False, kwargs=self._kwargs
-            )
-        except ValueError:  # a template may refuse a chat without a user
-            return None
-        return before.ids if text.strip() in before.text else None
-
-    def ask(self, text: str, question: str) -> Asked:
-        """A question about a text."""
-        if self._template is None:
-            ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
-            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
-        prompt = self._template.apply(_OWNER, document_messages(text, question), kwargs=self._kwargs)
+    def ask(self, begin: str | list[Any], question: str, day: str | None = None) -> Asked:
+        """A question about a text, or after these messages."""
+        if isinstance(begin, str):
+            if not self._weights.chat_template:
+                ids = self._model.tokenize(plain_prompt(begin, question).encode(), True, False)
+                return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
+            begin = document_messages(begin)
+        messages = [*begin, {"role": "user", "content": question}]
+        prompt = self._weights._template.apply(_OWNER, messages, kwargs=self._kwargs, day=day)
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
             prompt.core.stops,
@@ -247,10 +234,13 @@ class Answerer:
 
     def _answer(self, document: Document, questions: list[Question], progress: Progress | None) -> Iterator[Answer]:
         shared = self._prompts.shared(document.text)
+        day = self._llm._state.day_of(shared, lambda day: self._prompts.shared(document.text, day))
+        if day is not None:
+            shared = self._prompts.shared(document.text, day)
         self._check_length(len(shared) + 1)
         asked = []
         for question in questions:
-            task = self._prompts.ask(document.text, question.text)
+            task = self._prompts.ask(document.text, question.text, day)
             task.names = {
                 "document": document.name,
                 "sha256": document.sha256,

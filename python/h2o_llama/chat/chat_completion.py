@@ -6,6 +6,7 @@ import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import NotRequired, Unpack
@@ -37,6 +38,7 @@ from h2o_llama.sampling import check_names
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
+Messages = collections.abc.Sequence[Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
@@ -74,7 +76,6 @@ class ChatRun:
     parser: _core.ChatParser
     texts: list[str] = field(default_factory=list)
     is_understood: bool = True  # whether all of the text has the model's format
-    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
 
     def stream(self) -> Iterator[ChatCompletionChunk]:
         """A chunk with the role, chunks with new text, and one with the reason of the end."""
@@ -98,7 +99,7 @@ class ChatRun:
         logprobs = self._logprobs([t for piece in pieces for t in piece.logprobs])
         end = self._finish_reason()
         return {
-            **self.generation.head(self.id),
+            **self.generation.head,
             "object": "chat.completion",
             "choices": [{"index": 0, "message": self._message(), "logprobs": logprobs, "finish_reason": end}],
             "usage": self.generation.usage(),
@@ -154,7 +155,7 @@ class ChatRun:
     ) -> ChatCompletionChunk:
         logprobs = self._logprobs(tokens) if tokens else None
         return {
-            **self.generation.head(self.id),  # type: ignore[typeddict-item]  # without usage
+            **self.generation.head,  # type: ignore[typeddict-item]  # without usage
             "object": "chat.completion.chunk",
             "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": end}],
         }
@@ -181,34 +182,22 @@ class ChatOptions(GenerationOptions, total=False):
 
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
 ) -> ChatCompletion: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[True],
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatOptions]
 ) -> Iterator[ChatCompletionChunk]: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+    sequence: HasState, messages: Messages, *, stream: bool, **options: Unpack[ChatOptions]
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
-@understands("max_tokens", "functions", "function_call", "tfs_z")
+@understands
 def create_chat_completion(
     sequence: HasState,
-    messages: collections.abc.Sequence[Message],
+    messages: Messages,
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
@@ -289,42 +278,34 @@ def create_chat_completion(
         raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
     template = model._template
     budget, chat_template_kwargs = check_think(owner, think, chat_template_kwargs)
-    prompt = template.apply(
-        owner,
-        images.messages,
-        known,
-        choice,
-        check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
-        schema,
-        kwargs=chat_template_kwargs,
-        marker=images.marker,
-    )
+    is_parallel = check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls)
+    asked = partial(template.apply, owner, images.messages, known, choice, is_parallel, schema)
+    template_options: dict[str, Any] = {"kwargs": chat_template_kwargs, "marker": images.marker}
+    prompt = asked(**template_options)
+    day = state.day_of(prompt.ids, lambda day: asked(**template_options, day=day).ids)
+    if day is not None:
+        template_options["day"] = day
+        prompt = asked(**template_options)
     text = state.check_prompt(owner, images.insert_all(prompt.ids), 0)
     if len(text) == 0:
         raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
     if options.get("dense_tail") is None:
-        template_options = {"tools": known, "kwargs": chat_template_kwargs, "marker": images.marker}
-        turn = template.last_turn(owner, prompt.ids, images.messages, **template_options)
+        turn = template.last_turn(owner, prompt.ids, images.messages, tools=known, **template_options)
         before = images.insert(prompt.ids[: len(prompt.ids) - turn])
         options["dense_tail"] = min(len(text) - len(before), LONGEST_TAIL)
-    generation = Generation.of(owner, state, text, prompt.core, budget, **options)
-    generation.n_top_logprobs = _check_top_logprobs(owner, logprobs, top_logprobs)
+    n_top = _check_top_logprobs(owner, logprobs, top_logprobs)
+    generation = Generation(owner, state, text, prompt.core, budget, n_top, **options)
     run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
 def continue_chat(
-    sequence: HasState,
-    core: _core.ChatPrompt,
-    prompt: Tokens,
-    budget: int,
-    **options: Unpack[GenerationOptions],
+    sequence: HasState, core: _core.ChatPrompt, prompt: Tokens, budget: int, **options: Unpack[GenerationOptions]
 ) -> ChatRun:
     """The answer to a prompt that the sequence has just read."""
     state = sequence._state
     text = state.check_prompt(state.owner, prompt, 0)
-    generation = Generation.of(state.owner, state, text, core, budget, **options)
-    generation.is_read = True
+    generation = Generation(state.owner, state, text, core, budget, is_read=True, **options)
     return ChatRun(generation, core.parser(""))
 
 

@@ -66,7 +66,7 @@ DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
 
-@understands("temp", "tfs_z")
+@understands
 def generate(
     sequence: HasState,
     tokens: Tokens,
