@@ -154,7 +154,11 @@ class Bench:
         changes = {"n_gpu_layers": n_gpu_layers, **(changes or {})}
         self._options = {"n_threads": self.n_threads, "chunk_size": chunk_size, **changes}
         self.samples: dict[Case, list[Sample]] = {
-            Case(mode, check.integer(_OWNER, "a prompt's length", n, 1), n_gen if n in depths else 0): []
+            Case(
+                mode,
+                check.integer(_OWNER, "n_prompt" if n in n_prompt else "depths", n, 1),
+                n_gen if n in depths else 0,
+            ): []
             for n in sorted({*n_prompt, *depths})
             for mode in modes
             if mode.h2o is not None or dense_max is None or n <= dense_max
