@@ -4,8 +4,8 @@ import { $ } from "./elements.js";
 import { stop } from "./running.js";
 import * as store from "./store.js";
 
-// "opened": another conversation is open. "changed": its documents changed, or a question fixed them. "answered": an
-// answer has ended. "kept": the list of conversations has changed.
+// "opened": another conversation is open. "changed": its documents changed, or a question fixed them. "asked": a question
+// was sent. "answered": an answer has ended. "kept": the list of conversations has changed.
 export const events = new EventTarget();
 
 export let current = fresh([]);
@@ -71,8 +71,7 @@ async function write(conversation, documents) {
   }
 }
 
-const title = ({ turns, draft, documents }) =>
-  turns[0]?.content ?? (draft || documents.map(({ name }) => name).join(", ") || "No documents");
+const title = ({ turns, draft }) => turns[0]?.content ?? (draft || "No question yet");
 
 export async function remove(id) {
   if (id === current.id) await stop();

@@ -4,6 +4,7 @@ import { $, element, number, tokens } from "./elements.js";
 import { begin, change, current, events, isFixed, keep } from "./conversation.js";
 import { isHtml, textOfHtml } from "./html.js";
 import { textOfPdf } from "./pdf.js";
+import { tooLong } from "./model.js";
 import { post } from "./server.js";
 import { newId } from "./store.js";
 
@@ -73,6 +74,8 @@ async function plainText(file) {
   }
 }
 
+export const length = ({ documents }) => documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);
+
 async function documentOf(name, text) {
   const { tokens: found } = await post("tokenize", { content: text });
   return { id: newId(), name, text, n_tokens: found.length };
@@ -89,14 +92,18 @@ function show() {
   const { documents } = current;
   const fixed = isFixed(current);
   $("documents").replaceChildren(...documents.map((document) => {
-    const button = element("button", { type: "button", ariaLabel: `Remove ${document.name}`, hidden: fixed }, "Remove");
+    const button = element("button", { type: "button", className: "quiet", ariaLabel: `Remove ${document.name}`, hidden: fixed }, "Remove");
     button.addEventListener("click", () => remove(document));
-    const size = element("span", { className: "faint" }, tokens(document.n_tokens));
+    const size = element("span", { className: "faint" }, documents.length > 1 ? tokens(document.n_tokens) : "");
     return element("li", {}, element("span", { className: "name" }, document.name), size, button);
   }));
-  const n = documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);
-  $("size").textContent = documents.length > 1 ? `${tokens(n)} in ${documents.length} documents` : n ? tokens(n) : "";
+  const n = length(current);
+  const size = documents.length > 1 ? `${tokens(n)} in ${documents.length} documents` : n ? tokens(n) : "";
+  $("size").textContent = tooLong(n) || size;
+  $("size").className = tooLong(n) ? "bad" : "faint";
+  $("first").hidden = documents.length > 0;
   $("fixed").hidden = !fixed;
+  $("adding").open = !fixed;
 }
 
 events.addEventListener("opened", show);

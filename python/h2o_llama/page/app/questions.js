@@ -2,8 +2,9 @@
 
 import { $, copyButton, element, number, seconds, tokens } from "./elements.js";
 import { change, current, events, keep, keepTurns, messages } from "./conversation.js";
-import { added, addPasted } from "./documents.js";
+import { added, addPasted, length } from "./documents.js";
 import * as markdown from "./markdown.js";
+import { tooLong } from "./model.js";
 import { isRunning, run, stop } from "./running.js";
 import { call, get, streamOf } from "./server.js";
 
@@ -22,8 +23,10 @@ async function answer(question, signal) {
     own.draft = question;
     await Promise.race([added(), aborted(signal)]);
     if ($("error").textContent) throw new Error($("error").textContent); // a file could not be added
+    if (tooLong(length(own))) throw new Error(tooLong(length(own)));
     own.isAsked = true;
     change(own);
+    events.dispatchEvent(new Event("asked"));
     await keep(own);
     own.slot = await freeSlot(own.slot);
     const body = {
