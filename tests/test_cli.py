@@ -55,7 +55,7 @@ def test_the_shell_completes_commands() -> None:
 
 
 COMMANDS = [
-    *("demo", "chat", "ask", "run", "batch", "serve", "rpc-server", "options"),
+    *("demo", "chat", "ask", "read", "run", "batch", "serve", "rpc-server", "options"),
     *("inspect", "info", "bench", "eval", "pull", "quantize"),
 ]
 
@@ -373,8 +373,7 @@ def test_inspect_shows_what_the_question_reads(text_file: Path, tmp_path: Path) 
 
 def test_inspect_shows_memory_sets_with_heavy_hitters(text_file: Path) -> None:
     result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL))
-    rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", result.stdout)
-    assert rows == [(str(layer), str(head), "36", "16") for layer in range(4) for head in range(2)]
+    assert "Weight is the share of the heavy hitters, in 8 heads." in result.stdout.replace("\n", " ")
 
 
 def test_inspect_of_one_chunk_says_so() -> None:

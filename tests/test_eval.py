@@ -283,7 +283,7 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(llm: Llama, kind: str, n_tokens: int | None = None, seed: int = 0) -> tuple[Item, str]:
     item = make_item(kind, n_tokens or (N_CWE if kind == "cwe" else N_RULER), seed, llm)
-    return item, llm.detokenize(list(item.tokens)).decode()
+    return item, llm.detokenize(item.tokens).decode()
 
 
 @pytest.mark.usefixtures("fetched")
@@ -361,7 +361,7 @@ def test_the_question_is_a_users_message_and_the_prefix_begins_the_answer(chat_m
 
     def at(text: str) -> int:
         tokens = chat_llm.tokenize(text, add_special=False, parse_special=True)
-        return next(i for i in range(len(item.tokens)) if list(item.tokens[i : i + len(tokens)]) == tokens)
+        return next(i for i in range(len(item.tokens)) if item.tokens[i : i + len(tokens)] == tokens)
 
     assert at(before + "Memorize and track") <= 1
     assert at("in the text above." + after + " Answer: According to") > at(before)

@@ -182,7 +182,16 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
     for prompt in prompts:
         server.complete(prompt, 1, id_slot=0)
     for prompt in prompts:
-        assert server.complete(prompt + "then", 1, id_slot=0)["timings"]["cache_n"] == len(prompt)
+        timings = server.complete(prompt + "then", 1, id_slot=0)["timings"]
+        assert (timings["cache_n"], timings.get("cache_stop")) == (len(prompt), None)
+    message = user(OTHER[:300] + "28 November, " + OTHER[300:])
+    server.chat([message], 1)
+    message["content"] = message["content"].replace("28", "29")
+    answer = server.chat([message], 1)
+    stop = answer["timings"]["cache_stop"]
+    assert stop == answer["usage"]["prompt_tokens_details"]["cache_stop"]
+    assert (stop["kept"], stop["asked"]) == ("8 Novemb", "9 Novemb")
+    assert answer["timings"]["cache_n"] <= stop["token"] < 400
 
 
 def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
@@ -439,10 +448,12 @@ def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, mon
 
         def n_cached(i: int, prompt: str, **options: Any) -> int:
             body = {"prompt": prompt, "n_predict": 1, "cache_salt": owners[i][1], **options}
-            n: int = server.request("POST", "/completion", body, headers=owners[i][0])[1]["timings"]["cache_n"]
+            timings = server.request("POST", "/completion", body, headers=owners[i][0])[1]["timings"]
+            n: int = timings["cache_n"]
+            assert ("cache_stop" in timings) <= (n > 0)
             return n
 
-        for a, b in pairwise((0, 1, 2, 3, 0)):
+        for a, b in pairwise((3, 2, 0, 1)):
             n_cached(a, DOCUMENT, id_slot=0)
             for i, status in ((b, 404), (a, 200)):
                 assert [slot["id"] for slot in ask(i, "GET", "/slots")[1]].count(0) == (i == a)

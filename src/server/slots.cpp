@@ -276,13 +276,26 @@ server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id) {
     return { llama_h2o_kv_info(kv).chunk_index, stats.bytes_kept, stats.bytes_cold, stats.bytes_dropped };
 }
 
+void server_h2o_stop::add_to(common_json & about) const {
+    if (token >= 0) {
+        about["cache_stop"] = { { "token", token }, { "kept", kept }, { "asked", asked } };
+    }
+}
+
 void server_h2o_counts::add_timings(common_json & timings) const {
+    stop.add_to(timings);
     if (n_chunks > 0) {
         timings["h2o_chunks"]           = n_chunks;
         timings["h2o_kv_kept_bytes"]    = kv_kept;
         timings["h2o_kv_cold_bytes"]    = kv_cold;
         timings["h2o_kv_dropped_bytes"] = kv_dropped;
     }
+}
+
+common_json server_h2o_counts::prompt_details(int32_t n_cached) const {
+    common_json res = { { "cached_tokens", n_cached } };
+    stop.add_to(res);
+    return res;
 }
 
 // [n_head_kv, n] as a list of lists: padding is left out, NaN is null

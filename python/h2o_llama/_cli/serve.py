@@ -190,6 +190,7 @@ def serve(
         arguments += ["--h2o-products", o.matmul_kernels]
     arguments += [] if o.mmproj is None else ["--mmproj", o.mmproj]
     arguments += ["--path", _PAGE, "--reasoning-budget", MAX_THOUGHTS]
+    arguments += [] if "LLAMA_ARG_LOG_VERBOSITY" in os.environ else ["--log-verbosity", 1]  # errors
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if embeddings:  # a text is read in one step
         n_step = min(n_ctx, _LONGEST_EMBEDDED)
@@ -205,7 +206,6 @@ def serve(
             start_librarian(folder, origin)
         except OSError as error:
             echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
-    os.environ.setdefault("LLAMA_ARG_LOG_VERBOSITY", "1")  # errors
     if api_key is not None:
         os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
     become(llama_server, [*map(str, arguments), *further])

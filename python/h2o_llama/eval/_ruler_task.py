@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from math import pi
 from pathlib import Path
 from random import Random
@@ -18,7 +19,7 @@ import numpy as np
 
 from h2o_llama._internal import check
 from h2o_llama.eval._settings import DENSE, Setting
-from h2o_llama.eval._subject import Progress, Row, Subject, answer
+from h2o_llama.eval._subject import Progress, Row, Subject
 from h2o_llama.model import Model
 from h2o_llama.models._find import find_text
 from h2o_llama.sequence.generating import DENSE_TAIL
@@ -234,7 +235,7 @@ KINDS = tuple(_TASKS)
 class Item:
     """A prompt as tokens, and answers expected in up to `n_generate` tokens after it."""
 
-    tokens: tuple[int, ...]
+    tokens: list[int]
     answers: tuple[str, ...]
     n_generate: int
 
@@ -271,7 +272,7 @@ def make_item(kind: str, n_tokens: int, seed: int | str, model: Model) -> Item:
     while 2 * n <= n_tokens and not is_too_long(2 * n):  # a unit has a token at least
         n *= 2
     tokens, answers = drawn(n + bisect_left(range(n + 1, min(2 * n, n_tokens + 1)), True, key=is_too_long))
-    return Item(tuple(tokens), tuple(answers), n_generate)
+    return Item(tokens, tuple(answers), n_generate)
 
 
 def score(said: str, answers: Sequence[str]) -> float:
@@ -325,8 +326,9 @@ class Ruler:
             with subject.open(setting, n_tokens) as llm:
                 for j, item in enumerate(items):
                     llm.reset()
-                    said = answer(llm, list(item.tokens), item.n_generate, self.dense_tail).decode(errors="replace")
-                    scores[setting.name].append(score(said, item.answers))
+                    llm.eval(item.tokens, dense_tail=self.dense_tail)
+                    said = llm.detokenize(list(islice(llm.generate([], temperature=0), item.n_generate)))
+                    scores[setting.name].append(score(said.decode(errors="replace"), item.answers))
                     progress(i * len(items) + j + 1, len(scores) * len(items))
         dense = {"score_dense": float(np.mean(scores[DENSE.name])), "scores_dense": scores[DENSE.name]}
         return {

@@ -46,30 +46,27 @@ class Perplexity:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        return [subject.text.identity(n_tokens, self.windows)]
+        return [subject.identity(n_tokens, self.windows)]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
-        windows, chunk_size = subject.text.windows(n_tokens, self.windows), subject.chunk_size
+        windows, chunk_size = subject.windows(n_tokens, self.windows), subject.chunk_size
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
-            llms = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}
-            readers = {name: Reader(llm) for name, llm in llms.items()}
+            readers = {s.name: Reader(stack.enter_context(subject.open(s, n_tokens))) for s in settings}
             found, seconds = read_windows(dense, readers, windows, 0, chunk_size, progress)
             return {
                 name: [
                     {
-                        "text": subject.text.name,
+                        "text": subject.text_name,
                         **summary(losses[:, n_tokens // 2 :]),
                         "over_windows": over_windows(losses[:, n_tokens // 2 :]),
                         "first_chunk": over_windows(losses[:, :chunk_size]),
                         "buckets": _buckets(losses, chunk_size),
                         "tokens_per_s": windows.size / seconds[name],
                         "tokens_per_s_dense": windows.size / seconds[DENSE.name],
-                        "kv_bytes": _bytes_held(llms[name]),
-                        "kv_bytes_dense": _bytes_held(dense),
                     }
                 ]
                 for name, losses in found.items()
@@ -89,12 +86,6 @@ def _buckets(losses: Losses, chunk_size: int) -> list[Row]:
         shown = {key: means[key] for key in ("ppl", "ppl_dense", "kld_mean", "same_top")}
         rows.append({"start": start, "stop": stop, **shown, "n": means["n_scored"]})
     return rows
-
-
-def _bytes_held(llm: Llama) -> int:
-    """Of K and V, scores, memory sets, and what a first phase leaves."""
-    stats = llm.kv.stats
-    return stats.kv_bytes + stats.state_bytes
 
 
 # Whether the continuation attends to all K and V of the prompt, or to its chunk's memory set.
@@ -125,7 +116,7 @@ class Continuation:
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """A row for each "over"."""
         size = n_tokens + check.integer("eval", "length", self.length, 2)
-        common = subject.text.identity(size, self.windows)
+        common = subject.identity(size, self.windows)
         return [{**common, "over": over, "prompt_tokens": n_tokens, "length": self.length} for over in _OVER]
 
     def measure(
@@ -133,7 +124,7 @@ class Continuation:
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names, for each "over"."""
         size = n_tokens + self.length
-        windows = subject.text.windows(size, self.windows)
+        windows = subject.windows(size, self.windows)
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, size))
             readers = {
@@ -144,7 +135,7 @@ class Continuation:
             found, _ = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
         return {
             s.name: [
-                {"text": subject.text.name, **summary(losses), "over_windows": over_windows(losses)}
+                {"text": subject.text_name, **summary(losses), "over_windows": over_windows(losses)}
                 for losses in (found[f"{s.name}, {over}"] for over in _OVER)
             ]
             for s in settings

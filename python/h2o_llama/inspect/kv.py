@@ -131,7 +131,7 @@ class KVView(ABC):
     Raises
     ------
     ValueError
-        For a layer or head that the cache does not have, and after `close()`.
+        For a layer, head or tile that the cache does not have, and after `close()`.
     H2OError
         If the cache is in use by another call.
     """
