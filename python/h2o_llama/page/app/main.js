@@ -2,7 +2,7 @@
 
 import "./documents.js";
 import "./questions.js";
-import { begin, change, choose, current, events, isFixed, last } from "./conversation.js";
+import { begin, choose, events, isFixed, last } from "./conversation.js";
 import * as library from "./library.js";
 import * as model from "./model.js";
 
@@ -11,14 +11,14 @@ const isNarrow = matchMedia("(max-width: 50em)");
 function fold({ type }) {
   if (!isNarrow.matches && type !== "change") return;
   for (const panel of document.querySelectorAll("aside > details")) {
-    panel.open = !isNarrow.matches || panel.className !== "more" && !isFixed(current);
+    panel.open = !isNarrow.matches || panel.className !== "more" && !isFixed();
   }
 }
 isNarrow.addEventListener("change", fold);
-for (const name of ["opened", "asked"]) events.addEventListener(name, fold);
+for (const name of ["opened", "changed"]) events.addEventListener(name, fold);
 
 const isOpen = await choose(last()).catch(() => false);
 if (!isOpen) await begin();
 await model.show();
-change(current);
+events.dispatchEvent(new Event("changed"));
 await library.show();

@@ -3,7 +3,6 @@
 import { $ } from "./elements.js";
 
 let key = sessionStorage.getItem("key"); // the server's API key, if it needs one
-let asking = null; // the promise of a key: the user is asked once at a time
 let isRefused = false; // the user has no key
 
 export async function call(path, { method = "GET", body, signal } = {}) {
@@ -13,8 +12,7 @@ export async function call(path, { method = "GET", body, signal } = {}) {
   if (answer.ok) return answer;
   if (answer.status === 401 && !isRefused) {
     $("key-refused").hidden = !key;
-    key = await (asking ??= askForKey());
-    asking = null;
+    key = await askForKey();
     isRefused = !key;
     if (key) {
       sessionStorage.setItem("key", key);
