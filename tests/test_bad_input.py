@@ -181,11 +181,6 @@ ARGUMENTS = [
             ("None", "n_ubatch"),
         )
     ),
-    _open(
-        "n_ctx=2**20, n_batch=2**14, flash_attn='off', h2o=H2OConfig(lookup_budget=2**30, chunk_size=2**14)",
-        "[Llama] lookup_budget=1073741824 needs about",
-        "OutOfMemoryError",
-    ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
 

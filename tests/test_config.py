@@ -22,7 +22,7 @@ def test_defaults() -> None:
     assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 0, 4)
     assert (config.schedule, config.decode, config.evict, config.scorer) == ("single_pass", "full", False, "distant")
     assert (config.memory_size, config.lookup_budget, config.tile) == (64, 2048, 32)
-    assert (config.dense_layers, config.retrieval, config.preset) == ((), "index", "balanced")
+    assert (config.dense_layers, config.preset) == ((), "balanced")
 
 
 def test_defaults_with_eviction() -> None:
@@ -36,19 +36,14 @@ def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(), evict=True, cold_store="folder")
-    assert (config.heavy_budget, config.lookup_budget, config.retrieval, config.positions) == (
-        0,
-        2048,
-        "index",
-        "text",
-    )
+    assert (config.heavy_budget, config.lookup_budget, config.positions) == (0, 2048, "text")
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
     assert H2OConfig(chunk_size=1024) == H2OConfig()
     for chunk_size, others, sizes, lookup_budget in (
         (4096, {}, (60, 0, 4), 2048),
-        (4096, {"retrieval": "ngrams"}, (60, 320, 4), 128),
+        (4096, {"lookup_budget": 0}, (60, 448, 4), 0),
         (4096, {"preset": "fast"}, (60, 128, 4), 512),
         (4096, {"preset": "faithful"}, (60, 0, 4), 4096),
         (7, {"preset": "faithful"}, (0, 1, 0), 28),
@@ -98,7 +93,7 @@ def test_a_number_of_dense_layers_means_the_first() -> None:
 def test_the_cores_table_has_every_option() -> None:
     """Name, default and choices are the core's; values that follow from others are off there."""
     follow = {"local_window", "heavy_budget", "sink_tokens", "lookup_budget"}
-    config = H2OConfig(retrieval="ngrams").as_text()
+    config = H2OConfig().as_text()
     for name in option_names():
         option = OPTIONS[name]
         assert re.search(rf'^    {name} : |"{name}" \(', str(H2OConfig.__doc__), re.MULTILINE)
@@ -128,7 +123,7 @@ def test_bad_values() -> None:
         ({"schedule": "three_phase"}, "schedule must be one of 'single_pass', 'two_phase', got 'three_phase'"),
         ({"scorer": "best"}, "scorer must be one of 'distant', 'sum', 'block_ema', got 'best'"),
         ({"decode": "none"}, "decode must be one of 'full', 'memory', got 'none'"),
-        ({"retrieval": "text"}, "retrieval must be one of 'ngrams', 'index', got 'text'"),
+        ({"retrieval": "ngrams"}, "retrieval was removed: lookups use the index of keys. .* lookup_budget 0"),
         ({"evict": True, "schedule": "two_phase"}, "evict needs schedule single_pass, got two_phase"),
         ({"evict": True, "decode": "full"}, "evict needs decode memory, got full"),
         ({"evict": True, "lookup_budget": 1}, "evict needs lookup_budget 0 or a cold_store, got 1"),

@@ -31,7 +31,6 @@ EVALUATED = (
         local_window=64, heavy_budget=32, sink_tokens=0, lookup_budget=50, dense_layers=[0, 2], research={"tile": 48}
     ),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
-    H2OConfig(local_window=32, heavy_budget=32, lookup_budget=50, retrieval="index"),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
     H2OConfig(local_window=32, heavy_budget=32, evict=True, cold_store="memory", lookup_budget=50),
     H2OConfig(

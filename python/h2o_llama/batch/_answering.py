@@ -102,20 +102,22 @@ class Prompts:
 
     def __init__(self, model: Model, think: bool | int | None = None) -> None:
         self._budget, self._kwargs = check_think(_OWNER, think, None)
-        self._model = model._handle
-        self._template = model._template if model.chat_template else None
+        self._weights, self._model = model, model._handle
 
-    def shared(self, text: str, day: str | None = None) -> NDArray[np.int32]:
-        """The tokens with which every question about a text begins."""
-        a, b = (self.ask(text, question, day).ids for question in "AB")
+    def shared(self, begin: str | list[Any], day: str | None = None) -> NDArray[np.int32]:
+        """The tokens with which every question about a text, or after these messages, begins."""
+        a, b = (self.ask(begin, question, day).ids for question in "AB")
         return a[: shared_prefix(a, b)]
 
-    def ask(self, text: str, question: str, day: str | None = None) -> Asked:
-        """A question about a text."""
-        if self._template is None:
-            ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
-            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
-        prompt = self._template.apply(_OWNER, document_messages(text, question), kwargs=self._kwargs, day=day)
+    def ask(self, begin: str | list[Any], question: str, day: str | None = None) -> Asked:
+        """A question about a text, or after these messages."""
+        if isinstance(begin, str):
+            if not self._weights.chat_template:
+                ids = self._model.tokenize(plain_prompt(begin, question).encode(), True, False)
+                return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
+            begin = document_messages(begin)
+        messages = [*begin, {"role": "user", "content": question}]
+        prompt = self._weights._template.apply(_OWNER, messages, kwargs=self._kwargs, day=day)
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
             prompt.core.stops,

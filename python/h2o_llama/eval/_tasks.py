@@ -14,7 +14,7 @@ from pathlib import Path
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval._losses import Losses, Reader, over_windows, read_windows, summary
+from h2o_llama.eval._losses import Losses, over_windows, read_windows, summary
 from h2o_llama.eval._ruler_task import Ruler
 from h2o_llama.eval._settings import DENSE, Setting
 from h2o_llama.eval._subject import Progress, Row, Subject, default_text
@@ -31,8 +31,7 @@ class Perplexity:
     Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
     positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
     all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
-    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs. "tokens_per_s" is that of
-    the calls to `Llama.eval`, which all compute the logits of every token.
+    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ class Perplexity:
         windows, chunk_size = subject.windows(n_tokens, self.windows), subject.chunk_size
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
-            readers = {s.name: Reader(stack.enter_context(subject.open(s, n_tokens))) for s in settings}
+            readers = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}
             found, seconds = read_windows(dense, readers, windows, 0, chunk_size, progress)
             return {
                 name: [
@@ -128,11 +127,10 @@ class Continuation:
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, size))
             readers = {
-                f"{s.name}, {over}": Reader(stack.enter_context(subject.open(s, size)), dense_tail=over == "full")
-                for s in settings
-                for over in _OVER
+                f"{s.name}, {over}": stack.enter_context(subject.open(s, size)) for s in settings for over in _OVER
             }
-            found, _ = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
+            tails = [f"{s.name}, full" for s in settings]
+            found, _ = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress, tails)
         return {
             s.name: [
                 {"text": subject.text_name, **summary(losses), "over_windows": over_windows(losses)}

@@ -43,7 +43,7 @@ class KVStats:
     selections : int
         Memory sets built (layers times chunks).
     kv_bytes, index_bytes, cold_bytes, score_bytes, memory_bytes, intra_bytes : int
-        Bytes of the K and V cache, the index of keys (retrieval="index"), the cold store, the scores, the memory
+        Bytes of the K and V cache, the index of keys, the cold store, the scores, the memory
         sets, and of the (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is
         that of all sequences.
     side_bytes : int

@@ -100,9 +100,8 @@ class SequenceKV(KVView):
     def extra_keys(self, layer: int, head: int, tile: int) -> NDArray[np.int32]:
         """The positions that a tile's queries read in addition to chunk and memory set, int32 [n], ascending.
 
-        With retrieval="index" the queries chose them together; where several calls share a tile, these are the last
-        call's choice. With "ngrams" they are the same for all layers and heads, and what the tile's last query
-        sees. Tokens that attend to everything (a dense tail, decode="full") choose none.
+        The queries chose them together; where several calls share a tile, these are the last call's choice. Tokens
+        that attend to everything (a dense tail, decode="full") choose none.
 
         A chunk has k = ceil(S / T) tiles, T = `H2OConfig.tile`: tile i of chunk c is number c * k + i.
 
