@@ -419,10 +419,10 @@ def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path
     out = tmp_path / "rows.json"
     (tmp_path / "[").mkdir()
     text = text_file.rename(tmp_path / "[/b]\x1b[2J[page 1].txt")
-    for half in ("first", "second"):
+    for half in (both := ("first", "second")):
         command = ["eval", "demo", "--file", text, *SMALL, "--half", half, "--continuation", "0", "--json", out]
         assert f"[/b]␛[2J[page 1].txt, {half} half" in succeeded(invoke(*command)).stdout.replace("\n", " ")
-    sha256s = [hashlib.sha256(half).hexdigest() for half in halves(text.read_bytes())]
+    sha256s = [hashlib.sha256(halves(text.read_bytes())[half]).hexdigest() for half in both]
     assert [row["text_sha256"] for row in json.loads(out.read_text())] == sha256s
 
 

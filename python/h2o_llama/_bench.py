@@ -172,7 +172,7 @@ class Bench:
                 # Of each mode the longest: what cannot be is refused now.
                 case.open(weights, chunk_size, n_threads=self.n_threads, n_gpu_layers=n_gpu_layers).close()
 
-    def run(self, progress: Progress | None = None, report: Callable[[str], object] = lambda line: None) -> None:
+    def run(self, progress: Progress = lambda *_: None, report: Callable[[str], object] = lambda line: None) -> None:
         """Measure everything: every sample in a process of its own, so that its peak memory is that of one mode.
 
         The modes of a length take turns: a slow minute hits all of them. `progress` is called as
@@ -183,8 +183,7 @@ class Bench:
             cases = [case for case in self.samples if case.n_tokens == n_tokens]
             for i in range(self.repetitions * len(cases)):
                 case = cases[i % len(cases)]
-                if progress is not None:
-                    progress(f"{n_tokens:,} tokens", i, self.repetitions * len(cases))
+                progress(f"{n_tokens:,} tokens", i, self.repetitions * len(cases))
                 if not (found := self.samples[case]) or found[0].prefill_s < ONCE_ABOVE:
                     name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
                     tokens = self._tokens[: case.n_used]
@@ -277,8 +276,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
             table.add_column(name, justify="right", no_wrap=True)
         for row in (row for row in rows if row["n_tokens"] == n_tokens):
             speeds = (_speed(row[test], row[f"{test}_over_dense"]) for test in ("prefill", "generation"))
-            sizes = (_megabytes(row[name]) for name in ("peak_rss", "kv_bytes", "state_bytes"))
-            table.add_row(plain(row["mode"]), *speeds, *sizes)
+            sizes = (row[name] for name in ("peak_rss", "kv_bytes", "state_bytes"))
+            table.add_row(plain(row["mode"]), *speeds, *("–" if n is None else f"{n / 1e6:,.0f}" for n in sizes))
         yield table
 
 
@@ -287,10 +286,6 @@ def _speed(tokens_per_s: float | None, over_dense: float | None) -> str:
         return "–"
     number = f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
     return number if over_dense is None else f"{number} ({over_dense:.2f})"
-
-
-def _megabytes(n_bytes: int | None) -> str:
-    return "–" if n_bytes is None else f"{n_bytes / 1e6:,.0f}"
 
 
 def prompt_tokens(model: Model | Llama, text: bytes | None, n_tokens: int) -> Tokens:

@@ -34,11 +34,11 @@ def default_text() -> bytes:
     return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
-def halves(text: bytes) -> tuple[bytes, bytes]:
-    """The half on which settings may be chosen, and the one that is kept back, cut at the end of a paragraph."""
+def halves(text: bytes) -> dict[str, bytes]:
+    """The first half, on which settings may be chosen, and the second, cut at the end of a paragraph; and both."""
     middle = text.find(b"\n\n", len(text) // 2)
     middle = len(text) // 2 if middle < 0 else middle
-    return text[:middle], text[middle:]
+    return {"first": text[:middle], "second": text[middle:], "both": text}
 
 
 Row = dict[str, Any]
