@@ -94,7 +94,7 @@ class Asked:
             parse_deltas(self.parser, text, is_partial)
         message = parsed_message(self.parser) or {"content": text}
         answer, thoughts = message.get("content") or "", message.get("reasoning_content") or ""
-        return answer.strip() if thoughts else answer, thoughts
+        return answer.strip(), thoughts
 
 
 class Prompts:
