@@ -25,13 +25,6 @@ def test_defaults() -> None:
     assert (config.dense_layers, config.preset) == ((), "balanced")
 
 
-def test_defaults_with_eviction() -> None:
-    """As many positions to attend to, none of them looked up."""
-    config = H2OConfig(evict=True)
-    assert (config.decode, config.lookup_budget, config.memory_size, config.positions) == ("memory", 0, 512, "cache")
-    assert dataclasses.replace(config, heavy_budget=5).heavy_budget == 5
-
-
 def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
@@ -63,6 +56,7 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(config, evict=True) == H2OConfig(heavy_budget=7, evict=True)
     assert dataclasses.replace(config, chunk_size=256) == H2OConfig(heavy_budget=7, chunk_size=256)
     assert dataclasses.replace(H2OConfig(evict=True), evict=False) == H2OConfig()
+    assert dataclasses.replace(H2OConfig(evict=True), heavy_budget=5).heavy_budget == 5
     assert pickle.loads(pickle.dumps(config)) == config
     research = H2OConfig(research={"tile": 8}).with_research(ema_alpha=0.25)
     assert dataclasses.replace(research, evict=True) == H2OConfig(evict=True, research={"tile": 8, "ema_alpha": 0.25})
