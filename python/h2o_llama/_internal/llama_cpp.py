@@ -33,18 +33,7 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 }
 """Values for which nothing has to be done here."""
 
-_TYPES = {
-    None: "f16",
-    0: "f32",
-    1: "f16",
-    2: "q4_0",
-    3: "q4_1",
-    6: "q5_0",
-    7: "q5_1",
-    8: "q8_0",
-    20: "iq4_nl",
-    30: "bf16",
-}
+_TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 20: "iq4_nl", 30: "bf16"}
 _VALUES: dict[str, dict[Any, Any]] = {
     "chat_format": {"chatml": "chatml", None: None},
     "flash_attn": {True: "on", False: "off"},

@@ -426,7 +426,7 @@ class State:
             self.engine.warns_of_length = False
             warn(
                 f"[{self.owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
-                "output beyond that length is likely to be unusable",
+                "output beyond that length is likely to be unusable"
             )
 
 
