@@ -169,7 +169,7 @@ class Bench:
             self.model_path, self.desc = weights.model_path, weights.desc
             self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.samples))
             for case in {case.mode: case for case in self.samples if case.mode.matmul_kernels != "upstream"}.values():
-                # Of each mode the longest: what cannot be is refused now.
+                # The longest case of each mode: what cannot work is refused now.
                 case.open(weights, chunk_size, n_threads=self.n_threads, n_gpu_layers=n_gpu_layers).close()
 
     def run(self, progress: Progress = lambda *_: None, report: Callable[[str], object] = lambda line: None) -> None:

@@ -112,7 +112,7 @@ class ContextParams:
         if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
             warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
-                "costs more than it saves",
+                "costs more than it saves"
             )
 
     @property
@@ -135,7 +135,7 @@ class ContextParams:
             warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
                 f"KV cache, but the weights leave {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
-                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
+                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit"
             )
         return n_cells
 
