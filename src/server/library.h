@@ -1,10 +1,9 @@
 #pragma once
 
-#include "server/librarian.h"
 #include "server/slots.h"
+#include "server/texts.h"
 
 #include "common.h"
-#include "json.h"
 #include "llama.h"
 
 #include <condition_variable>
@@ -19,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-// The library in llama-server's slots. The librarian keeps texts, which outlive the server: a slot takes the beginning
-// of its prompt from there and gives its text when an answer is done. Without a librarian nothing here does anything.
+// The library in llama-server's slots: a slot takes the beginning of its prompt from the texts that outlive the server,
+// and gives its own when an answer is done. Without such texts nothing here does anything.
 
 // Each owner has a library (server/requests.h). Without API keys it is the user's own, and only for programs of this
 // machine.
@@ -87,25 +86,16 @@ public:
     bool cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const;
 
 private:
-    struct given_text {
-        common_json          about;
-        std::string          key;
-        llama_tokens         tokens;
-        std::vector<uint8_t> state;
-    };
-
-    bool is_on() const;
-
     bool is_of_this_model(const server_h2o_adapters & adapters) const;
 
     template <typename Slot>
     bool is_for(const Slot & slot) const {
         const auto & task = *slot.task;
-        return is_on() && task.need_sampling() && task.params.cache_prompt &&
+        return scales && task.need_sampling() && task.params.cache_prompt &&
             is_of_this_model(slot.prompt.lora);
     }
 
-    using answer = std::future<std::optional<server_h2o_answer>>;
+    using answer = std::future<std::optional<server_h2o_text>>;
 
     struct question {
         std::string key;
@@ -115,8 +105,7 @@ private:
     bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past, int32_t n_ctx,
         bool is_alone);
 
-    // Whether a text with the prompt's first n_shared tokens is on its way to the librarian. The next request waits for
-    // it.
+    // Whether a text with the prompt's first n_shared tokens is being written. The next request waits for it.
     bool is_being_written(const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone);
 
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
@@ -133,12 +122,7 @@ private:
 
     void write_texts();
 
-    // what the librarian says: python/h2o_llama/library/_using.py
-    int32_t              n_least = 0; // tokens of a text that is kept
-    int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
-    int32_t              n_name  = 0; // tokens at the beginning of a text, which is its name
-    std::vector<int32_t> marks;       // tokens before the end of a prompt, where it is cut
-
+    server_h2o_texts *                texts = nullptr;
     std::optional<std::vector<float>> scales; // of the adapters; none: nothing is kept
 
     // by the slot that waits for it, and those for which none does
@@ -149,12 +133,12 @@ private:
     std::map<llama_seq_id, std::pair<std::string, llama_tokens>> known;
 
     // by the slot that gave it: if one gives faster than is written, its newest text is kept
-    std::map<llama_seq_id, given_text> waiting;
+    std::map<llama_seq_id, server_h2o_given_text> waiting;
 
-    const given_text *      writing   = nullptr;
-    int                     n_removed = 0; // when `known` was right
-    bool                    is_ending = false;
-    std::mutex              mutex; // of these
-    std::condition_variable changed;
-    std::thread             writer;
+    const server_h2o_given_text * writing   = nullptr;
+    int                           n_removed = 0; // when `known` was right
+    bool                          is_ending = false;
+    std::mutex                    mutex; // of these
+    std::condition_variable       changed;
+    std::thread                   writer;
 };
