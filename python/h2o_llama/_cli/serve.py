@@ -149,6 +149,9 @@ def serve(
     """
     if api_key is not None and not api_key.strip(", "):
         raise typer.BadParameter("there is no key in it", param_hint="--api-key")
+    if api_key is not None and api_key != os.environ.get("LLAMA_API_KEY"):
+        os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see: begin again without it
+        os.execv(sys.executable, _without_key(sys.orig_argv))
     further = passed_on or []
     if o.model.startswith("-"):  # no model is named: this is the first argument after --
         o, further = replace(o, model="demo"), [o.model, *further]
@@ -194,9 +197,14 @@ def serve(
         ]
     folder = default_folder() if library_folder is None else Path(library_folder)
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
-    if api_key is not None:
-        os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
     raise typer.Exit(run_server([*map(str, arguments), *further], ServerTexts(folder, origin) if is_kept else None))
+
+
+def _without_key(arguments: list[str]) -> list[str]:
+    n = arguments.index("--") if "--" in arguments else len(arguments)
+    pairs = zip(["", *arguments[: n - 1]], arguments[:n], strict=True)
+    own = [word for last, word in pairs if "--api-key" not in (last, word) and not word.startswith("--api-key=")]
+    return own + arguments[n:]
 
 
 def run_server(arguments: list[str], texts: ServerTexts | None) -> int:
