@@ -35,7 +35,7 @@ ATTENTION = ("portable", "avx2", "avx512", "amx")
 N_ROWS, N = 3072, 1024
 UPSTREAM = "upstream"
 TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_K,q3_K,q4_K,q5_K,q6_K,iq4_xs,f16,bf16"
-PRODUCTS = ("avx512bf16", "avx512vnni", "avxvnni", "avx2", "dotprod")
+PRODUCTS = ("avx512bf16", "avx512vnni", "avxvnni", "avx2")
 
 
 def main(

@@ -59,28 +59,6 @@ class H2OLlama:
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
-class LlamaCppPython:
-    def __init__(self, job: dict[str, Any]) -> None:
-        import llama_cpp
-
-        self.version = f"llama-cpp-python {llama_cpp.__version__}"
-        self.llm = llama_cpp.Llama(
-            job["model"],
-            n_ctx=len(job["ids"]) + job["n_gen"] + 1,
-            n_batch=1024,
-            n_ubatch=1024,
-            n_threads=job["n_threads"],
-            n_threads_batch=job["n_threads"],
-            verbose=False,
-            **job["options"],
-        )
-
-    def speed(self, ids: list[int], n_gen: int) -> tuple[float, float]:
-        self.llm.reset()
-        start = time.perf_counter()
-        return timed(start, self.llm.generate(ids, temp=0.0, repeat_penalty=1.0, reset=True), n_gen)
-
-
 class OpenVINO:
     """Its option "sparse" names a mode of sparse attention; without it, it is dense.
 
@@ -136,7 +114,7 @@ def peak_rss() -> int | None:
 
 if __name__ == "__main__":
     job = json.load(sys.stdin)
-    peer = {"h2o": H2OLlama, "llama-cpp-python": LlamaCppPython, "openvino": OpenVINO}[job["peer"]](job)
+    peer = {"h2o": H2OLlama, "openvino": OpenVINO}[job["peer"]](job)
     found: dict[str, Any] = {"version": peer.version}
     if "logprobs" in job:
         np.save(job["logprobs"], np.float32(peer.logprobs(job["ids"], job)))

@@ -1,10 +1,10 @@
 """The race: one GGUF file, the same token ids, read by h2o-llama and by others on this machine, one after another.
 
-    python benchmarks/peers.py q8_0.gguf --openvino-python ov/bin/python --llama-cpp-python lcp/bin/python
+    python benchmarks/peers.py q8_0.gguf --openvino-python ov/bin/python
     python benchmarks/peers.py q8_0.gguf --lengths 1024 --positions 0 --repetitions 1 --json race.json
 
-Peers are what a Python of their own finds: `python -m venv ov && ov/bin/pip install openvino-genai` (2026.4.1 was
-tried), and `lcp/bin/pip install llama-cpp-python`. A missing or failing peer has a line with the reason.
+llama.cpp is this package without H2O and its products. OpenVINO is what a Python of its own finds: `python -m venv ov
+&& ov/bin/pip install openvino-genai` (2026.4.1 was tried). A missing or failing peer has a line with the reason.
 
 Each measurement is a process of its own, which has read 128 tokens before; a figure is a median. K and V are of the
 type that each peer takes by default. H2O and OpenVINO's sparse attention leave the last tokens of a prompt dense, 128
@@ -104,15 +104,14 @@ class Peer:
             return logprobs
 
 
-def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
-    """All peers, with the Pythons that have them."""
+def everyone(openvino: str | None) -> list[Peer]:
+    """All peers, with the Python that has OpenVINO."""
     upstream, own = (
         {f"flash attention {x}": {"flash_attn": x, "matmul_kernels": products} for x in ("on", "off")}
         for products in ("upstream", "own")
     )
     memory = {"h2o": {"decode": "memory"}}
     ngrams = {"h2o": {"retrieval": "ngrams", "decode": "memory"}}
-    flash = {f"flash attention {x}": {"flash_attn": x == "on"} for x in ("on", "off")}
     dense = "llama.cpp, own products"
     return [
         Peer("llama.cpp", "h2o", sys.executable, upstream),
@@ -122,7 +121,6 @@ def everyone(openvino: str | None, llama_cpp: str | None) -> list[Peer]:
         Peer("H2O, n-grams, decode memory", "h2o", sys.executable, {"": ngrams}, dense),
         Peer("OpenVINO GenAI", "openvino", openvino, {"1,024 tokens at once": {"batch": 1024}, "all at once": {}}),
         Peer("OpenVINO GenAI, XAttention", "openvino", openvino, {"": {"sparse": "XATTENTION"}}, "OpenVINO GenAI"),
-        Peer("llama-cpp-python", "llama-cpp-python", llama_cpp, flash),
     ]
 
 
@@ -185,7 +183,6 @@ def main(
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="By default one for each CPU.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text to read; by default source of Python.", exists=True)] = None,
     openvino_python: Annotated[str | None, typer.Option(help="A Python that has openvino-genai.")] = None,
-    llama_cpp_python: Annotated[str | None, typer.Option(help="A Python that has llama-cpp-python.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Print Markdown tables: KL divergence and loss are in nats per token, before the last 128 of the prompt.
@@ -199,7 +196,7 @@ def main(
     machine, everything = describe(), []
     print(f"{machine['cpu']}, {job['n_threads']} threads, {machine['date']:.10}. {model.name}.")
     for n in sizes:
-        peers = [p for p in everyone(openvino_python, llama_cpp_python) if p.dense is not None or n <= dense_max]
+        peers = [p for p in everyone(openvino_python) if p.dense is not None or n <= dense_max]
         rows = [peer.speed(repetitions, ids=ids[:n], **job) for peer in peers]
         if positions > 0 and TAIL < n <= quality_max:
             stop = n - TAIL

@@ -60,11 +60,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
 else()
     set(PORTABLE_options "")
 endif()
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-    set(DOTPROD_options -march=armv8.2-a+dotprod)
-endif()
 set(PORTABLE_vector 4) # floats
-set(DOTPROD_vector 4)
 set(AVX2_vector 8)
 set(AVX_VNNI_vector 8)
 set(AVX512_vector 16)
@@ -74,7 +70,7 @@ set(AMX_vector 16)
 
 # The best first.
 set(attention_isas AMX AVX512 AVX2 PORTABLE)
-set(product_isas AMX AVX512_BF16 AVX512_VNNI AVX_VNNI AVX2 DOTPROD)
+set(product_isas AMX AVX512_BF16 AVX512_VNNI AVX_VNNI AVX2)
 set(top-keys_isas AVX512_VNNI AVX2 PORTABLE)
 
 # Each kernel is kernels/simd.h of its operator, or kernels/<instruction set>.h if there is one. H2O_<OPERATOR>_KERNELS(F), in

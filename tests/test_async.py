@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -65,6 +67,35 @@ def test_completions_say_what_they_say_without_a_loop(tiny_model: Path) -> None:
             assert whole["choices"] == expected["choices"]
             streamed: Any = list(create(asked, **options, stream=True))  # type: ignore[operator]
             assert [chunk["choices"] for chunk in chunks] == [chunk["choices"] for chunk in streamed]
+
+
+TYPED = """
+from collections.abc import AsyncIterator, Iterator
+from typing_extensions import assert_type
+from h2o_llama import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, Llama
+
+async def use(llm: Llama, stream: bool) -> None:
+    assert_type(await llm.acreate_completion("a", max_tokens=1), Completion)
+    assert_type(await llm.acreate_completion("a", stream=True), AsyncIterator[CompletionChunk])
+    assert_type(await llm.acreate_chat_completion([]), ChatCompletion)
+    assert_type(await llm.acreate_chat_completion([], stream=True), AsyncIterator[ChatCompletionChunk])
+    assert_type(await llm.acreate_completion("a", stream=stream), Completion | AsyncIterator[CompletionChunk])
+    assert_type(llm.ask("a", "b"), str)
+    assert_type(llm.ask("a", ["b"]), list[str])
+    assert_type(llm.ask("a", "b", stream=True), Iterator[str])
+    assert_type(llm.generate_text(["a"], temperature=0), list[str])
+    assert_type(llm.n_ctx() + llm.n_ctx, int)
+    await llm.acreate_completion("a", max_token=1)  # type: ignore[call-overload]
+"""
+
+
+@pytest.mark.slow
+def test_types(tmp_path: Path) -> None:
+    """As mypy sees them."""
+    (tmp_path / "typed.py").write_text(TYPED)
+    options = ["--strict", "--no-incremental", "--follow-imports=silent", str(tmp_path / "typed.py")]
+    result = subprocess.run([sys.executable, "-m", "mypy", *options], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("stream", [False, True])

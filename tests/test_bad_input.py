@@ -21,6 +21,7 @@ from compare import case
 from gguf_mutation import GGUFFile
 from h2o_llama import Llama, LosslessConfig
 from h2o_llama._internal import check
+from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.sampling import SamplingOptions
 from subprocess_cases import Case, run_cases
 
@@ -74,6 +75,7 @@ CALLS_WITH: dict[str, dict[str, Any]] = {
     "generate": {"tokens": [1]},
     "create_completion": {"prompt": "a"},
     "create_chat_completion": {"messages": [user("a")]},
+    "generate_text": {"prompts": "a"},
     "ask": {"document": "a", "questions": "b"},
     "embed": {"input": "a"},
     "tokenize": {"text": "a"},
@@ -99,9 +101,11 @@ def test_every_argument_is_checked_by_its_name(chat_model: Path) -> None:
         calls += [(LosslessConfig, {})]
         calls += [(attrgetter(name)(llm), given) for name, given in CALLS_WITH.items()]
         for call, given in calls:
-            for name, parameter in inspect.signature(call).parameters.items():
-                # these two depend on another argument
-                if parameter.kind is not parameter.VAR_KEYWORD and name not in ("embeddings", "top_logprobs"):
+            parameters = inspect.signature(call).parameters
+            common = GenerationOptions.__annotations__.keys() - SamplingOptions.__annotations__.keys()
+            for name in [*parameters, *(common if "create_" in getattr(call, "__name__", "") else ())]:
+                # the last two depend on another argument
+                if name not in ("options", "sampling", "kwargs", "rope", "embeddings", "top_logprobs"):
                     said = "tokens" if name == "prompt" else name
                     match = rf"^\[[\w.]+\] {said} must be .*, got <object"
                     with case(call=call, name=name), pytest.raises(ValueError, match=match):
@@ -234,7 +238,7 @@ raise KeyError("the end")
     ),
     Case(
         "surrogate-template",
-        "open_model(chat_template='\\ud800')",
+        "open_model(chat_template='{\\ud800')",
         "ValueError",
         "chat_template must be text that UTF-8",
     ),

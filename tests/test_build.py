@@ -23,9 +23,15 @@ NOTICES = "THIRD_PARTY_NOTICES.txt"
 HOLDER = re.compile(r"Copyright(?:Text:)?(?: Copyright)?(?: \([cC]\))?[\d –-]*(?: |$)([A-Z][\w ]+)")
 VENDORED = [ROOT / "vendor" / name for name in ("codecs", "pcre2")]
 VENDORED += [ROOT / "vendor" / "llama.cpp" / name for name in ("src", "common", "vendor")]
-PDFJS = ROOT / "python" / "h2o_llama" / "page" / "app" / "pdfjs"
+PAGE = "python/h2o_llama/page/app"
 VENDORED += [ROOT / "vendor" / "llama.cpp" / "ggml" / "src" / name for name in ("ggml-cpu", "ggml-cuda", "ggml-rpc")]
-FETCHED = ("vendor/llama.cpp", "vendor/codecs", "vendor/pcre2", PDFJS.relative_to(ROOT).as_posix(), ".venv", "build/")
+FETCHED = (
+    *(f"vendor/{name}" for name in ("llama.cpp", "codecs", "pcre2")),
+    f"{PAGE}/pdfjs/",
+    f"{PAGE}/markdown/",
+    ".venv",
+    "build/",
+)
 
 
 @pytest.fixture
@@ -121,7 +127,7 @@ def words(text: str) -> str:
 def test_every_licence_file_is_in_them() -> None:
     notices = words((ROOT / NOTICES).read_text(encoding="utf-8"))
     files = [path for path in (ROOT / "vendor").glob("*/**/LICEN[SC]E*") if ".cache" not in path.parts]
-    files += PDFJS.rglob("LICENSE")
+    files += (ROOT / PAGE).rglob("LICENSE")
     assert len(files) >= 10
     for path in files:
         for paragraph in path.read_text(encoding="utf-8").split("\n\n"):

@@ -399,11 +399,13 @@ def test_asking_says_what_the_long_way_says(tiny_model: Path, template: str | No
             else:
                 system = {"role": "system", "content": f"Answer questions about this text:\n\n{document}"}
                 chat = llm.create_chat_completion([system, user(question)], max_tokens=12, temperature=0)
-                expected.append(chat["choices"][0]["message"]["content"])
+                expected.append(chat["choices"][0]["message"]["content"].strip())
         llm.reset()
         assert llm.ask(document, questions, max_tokens=12) == expected
         assert llm.n_cached >= 192, "the document's chunks"
         assert llm.ask(document, questions[1], max_tokens=12) == expected[1]
+        pieces = list(llm.ask(document, "k17?", logits_processor=dictate(" a b\n\nc \n"), stream=True))
+        assert pieces == ["a", " b", "\n\nc"]
         for bad in [(3, "Who?"), (document, []), (document, ["Who?", 3])]:
             with pytest.raises(ValueError, match=r"\[Llama.ask\] (document|questions) must be"):
                 llm.ask(*bad)  # type: ignore[call-overload]

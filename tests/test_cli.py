@@ -55,7 +55,7 @@ def test_the_shell_completes_commands() -> None:
 
 
 COMMANDS = [
-    *("demo", "chat", "ask", "run", "batch", "serve", "rpc-server", "options"),
+    *("demo", "chat", "ask", "read", "run", "batch", "serve", "rpc-server", "options"),
     *("inspect", "info", "bench", "eval", "pull", "quantize"),
 ]
 

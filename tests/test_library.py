@@ -18,10 +18,22 @@ import numpy as np
 import pytest
 
 from cases import SMALL, Case
+from chats import CHATML, write_chat_model
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import H2OError, H2OWarning, Library, Llama, Snapshot, demo_model_path
+from h2o_llama import (
+    H2OError,
+    H2OWarning,
+    Library,
+    Llama,
+    Model,
+    Snapshot,
+    demo_model_path,
+    document_messages,
+    shared_prefix,
+)
+from h2o_llama.batch import Answerer, BatchSettings, Question
 from h2o_llama.errors import DamagedFileError, OutOfMemoryError
 from h2o_llama.library._index import Index, Stored
 from h2o_llama.library._library import _SECTIONS, LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
@@ -194,7 +206,11 @@ def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Librar
         for n, reuse in ((0, True), (N + 10 - 64, True), (N + 10 - 64, False)):
             prompt = [*DOCUMENT, *question(n + reuse)]
             usage = llm(prompt, max_tokens=2, reuse=reuse)["usage"]
-            assert usage["prompt_tokens_details"] == {"cached_tokens": n}
+            assert usage["prompt_tokens_details"]["cached_tokens"] == n
+            if n > 0:
+                stop, other = usage["prompt_tokens_details"]["cache_stop"], question(1)
+                assert stop["token"] == N + shared_prefix(other, prompt[N:])
+                assert stop["kept"] == llm.detokenize(other[:8], special=True).decode(errors="replace")
             library.flush()
             llm.eval(random_tokens(80, seed=9))
 
@@ -239,6 +255,41 @@ def test_a_conversation_is_one_text_beside_its_document(tiny_model: Path, librar
     library.flush()
     assert [text.n_tokens for text in library.texts()] == [N + 420, N]
     assert read(tiny_model, library, [*DOCUMENT, *question(2)], n_ctx=N + 20) == N
+
+
+def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all commands, where the template writes the day before it. A new document has today's."""
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "library"))
+    model = write_chat_model(tmp_path / "model.gguf", "{{ strftime_now('%d %b %Y') }}\n" + CHATML)
+    one = tmp_path / "one.txt"
+    two = tmp_path / "two.txt"
+    one.write_text("All about ducks. " * 300)
+    two.write_text("All about geese. " * 300)
+    now, n = time.time(), 5163
+
+    def on_day(i: int, *arguments: str | Path) -> str:
+        monkeypatch.setattr(time, "time", lambda: now + i * 86400)
+        return succeeded(invoke(*arguments, "-n", "2", stdin="/list\n/switch 1\nWhat?\n")).stderr
+
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert f"{n:,} tokens, 0 from" in succeeded(invoke("read", one, "--model", model)).stderr
+    assert f"{n:,} from the library" in on_day(1, "ask", model, one, "Who?")
+    assert f"{n:,} of them from the library" in on_day(2, "run", model, "--file", one, "-p", "Who?")
+    told = on_day(3, "chat", model, "--file", one)
+    assert told.count(f"{n:,} from the library") == 2
+    assert f"\n  1  one.txt, {n:,} tokens\n" in told
+    assert re.search(r"\[5,\d{3} tokens, [12]\d of them new; ", told)
+    with Answerer(model, BatchSettings(max_tokens=2), library=True) as batch:
+        (answer,) = batch.answer_file("one.txt", one, [Question("q", "Where?")])
+        assert batch._llm.n_cached == n
+        assert " 0 from" in on_day(4, "ask", model, two, "Who?")
+        assert f"{n:,} from the library" in on_day(5, "ask", model, two, "Who?")
+    with Llama(model, n_ctx=8192) as llm:  # without a library, over midnight
+        for i in (6, 7):
+            monkeypatch.setattr(time, "time", lambda i=i: now + i * 86400)
+            answer = llm.create_chat_completion(document_messages(one.read_text(), f"Who {i}?"), max_tokens=1)
+        usage = answer["usage"]
+        assert usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"] < 0.02 * n
 
 
 def test_others_cannot_look_into_a_folder_that_was_there(tiny_model: Path, tmp_path: Path) -> None:
@@ -506,6 +557,11 @@ def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [line.split()[1] for line in lines[:6:3]] == ["two.txt", "one.txt"]
     assert f"{N:,} tokens of {tiny_model.name}" in lines[1]
     assert lines[6].startswith("2 texts, ")
+    (tmp_path / "one.txt").write_text("Another text.")
+    told = succeeded(invoke("library", "why", tmp_path / "one.txt", "--model", tiny_model)).stdout
+    assert "0 of 25 tokens" in told
+    assert re.search(r"one.txt \(\w{8}\) is not for it: .*its chunk_size is 64, not 1024", told)
+    assert "one.txt (" in succeeded(invoke("library", "why", tmp_path / "one.txt")).stdout
     assert succeeded(invoke("library", "verify")).stdout == "nothing is damaged\n"
     assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 text removed\n"
     assert_one_line_error(invoke("library", "rm", "one.txt"), "there is no text 'one.txt'")
@@ -524,6 +580,8 @@ def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: L
     assert read(one_layer_model, other, DOCUMENT) == 0
     assert read(tiny_model, other, DOCUMENT) == N
     assert other.verify() == []
+    with Model(one_layer_model) as model, pytest.raises(ValueError, match=f"is of {tiny_model.name} .* is loaded"):
+        other.import_text(file, model)
     content = file.read_bytes()
     for damage in ("cut", "flipped", "empty", "another's"):
         file.write_bytes(DAMAGES[damage](content, b"another file"))

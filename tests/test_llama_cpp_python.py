@@ -15,8 +15,8 @@ import pytest
 import h2o_llama
 import models
 from h2o_llama import Llama, LlamaGrammar
+from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
-from h2o_llama.sampling import SamplingOptions
 from inputs import EXTERNAL_MODEL, Opened, random_tokens
 
 GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
@@ -96,7 +96,7 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
         name
         for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
         for name in _parameters(f)
-    } | {*SamplingOptions.__annotations__, *RopeOptions.__annotations__}
+    } | {*GenerationOptions.__annotations__, *RopeOptions.__annotations__}
     with open_dense(tiny_model) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
@@ -109,24 +109,85 @@ def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def test_arguments_and_names_of_llama_cpp_python(tiny_model: Path) -> None:
-    """They work, or an error says what to do here."""
-    arguments: dict[str, Any] = {"embedding": True, "logits_all": True, "offload_kqv": True, "vocab_only": False}
-    arguments |= {"flash_attn": True, "type_k": 8, "type_v": 1, "chat_format": "chatml"}
-    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None, **arguments) as llm:
-        assert llm.chat_template == "chatml"
-        llm.eval(PROMPT)
-        held: Any = llm
-        state = held.save_state()
-        assert llm("a", max_tokens=-1, suffix=None, tfs_z=1.0)["usage"]["completion_tokens"] > 0  # type: ignore[call-overload]
-        held.load_state(state)
-        assert held.input_ids.tolist() == held.eval_tokens.tolist() == PROMPT
-        for name in ("scores", "eval_logits", "sample", "set_cache", "set_seed", "tokenizer"):
-            with pytest.raises(AttributeError, match=f"{name}': (use|pass) "):
-                getattr(llm, name)
-        for call, name in ((held, "suffix"), (held.create_chat_completion, "functions"), (held.generate, "tfs_z")):
-            with pytest.raises(TypeError, match=f"no argument '{name}': "):
-                call([], **{name: "x"})
-    for name in ("offload_kqv", "vocab_only", "chat_handler", "draft_model"):
-        with pytest.raises(TypeError, match=f"no argument '{name}': "):
-            Llama(tiny_model, **{name: 0})
+OPENED = {
+    "embedding=True": "",
+    "logits_all=True": "",
+    "offload_kqv=True": "",
+    "offload_kqv=False": "leave it out",
+    "vocab_only=False": "",
+    "vocab_only=True": r"Model\(path\) has no context",
+    "flash_attn=True": "flash_attn='on'",
+    "flash_attn=False": "flash_attn='off'",
+    "type_k=8": "type_k='q8_0'",
+    "type_v=1": "type_v='f16'",
+    "chat_format='chatml'": "chat_template='chatml'",
+    "chat_format='llama-2'": "pass a chat_template=",
+    "rope_scaling_type=2": "rope_scaling_type='yarn'",
+    "rope_freq_base=0.0, yarn_ext_factor=-1.0, yarn_orig_ctx=0": "",
+    "split_mode=1": "",
+    "split_mode=0": "pass main_gpu=",
+    "draft_model=0": "pass draft=15",
+    "chat_handler=0": "pass mmproj=",
+    "pooling_type=1": r"pass pooling_type= to embed\(\)",
+    "lora_path='a'": "pass lora=PATH",
+}
+CALLED = {
+    "llm.n_ctx()": "llm.n_ctx",
+    "llm.n_vocab()": "llm.n_vocab",
+    "llm.n_embd()": "llm.n_embd",
+    "llm.token_bos()": "llm.token_bos",
+    "llm.token_eos()": "llm.token_eos",
+    "llm.token_nl()": "use tokenize",
+    "llm.tokenize(b'a<|im_start|>', add_bos=False, special=True)": "[97, 257]",
+    "llm.tokenize(b'a<|im_start|>', False, True)": "[97, 257]",
+    "llm.detokenize([97], prev_tokens=[97])": "detokenize all tokens together",
+    "llm('a', 128)": "by name, as max_tokens=128",
+    "llm('a', max_tokens=-1, seed=1)['choices']": "llm('a', max_tokens=None, seed=1)['choices']",
+    "llm('a', seed=1, suffix=None, tfs_z=1.0)['choices']": "llm('a', seed=1)['choices']",
+    "llm('a', suffix='b')": "tokens for it into the prompt",
+    "llm('a', tfs_z=0.5)": "use min_p",
+    "next(llm.generate([97], temp=0, reset=False))": "next(llm.generate([97], temperature=0))",
+    "llm.generate([97], reset=True)": r"call reset\(\)",
+    "llm.create_chat_completion([], functions=[])": "pass tools=",
+    "llm.create_chat_completion([], function_call='auto')": "pass tool_choice=",
+    "llm.create_chat_completion([], model='gpt')": "leave it out",
+    "llm.input_ids.tolist()": "llm.tokens.tolist()",
+    "llm.eval_tokens.tolist()": "llm.tokens.tolist()",
+    "llm.load_state(llm.save_state())": "llm.restore(llm.snapshot())",
+    "llm.scores": "use logits",
+    "llm.eval_logits": "use logits",
+    "llm.sample": r"use next\(",
+    "llm.set_cache": "pass library=",
+    "llm.set_seed": "pass seed=",
+    "llm.tokenizer": "use tokenize",
+}
+"""What programs written for llama-cpp-python say; and what that is here, or what the error says."""
+
+
+@pytest.mark.parametrize(("there", "here"), OPENED.items())
+def test_opening(there: str, here: str, tiny_model: Path) -> None:
+    def opened(arguments: str) -> Any:
+        with eval(
+            f"Llama(path, n_ctx=64, n_threads=1, h2o=None, {arguments})", {"Llama": Llama, "path": tiny_model}
+        ) as llm:
+            return llm._state.engine.params, llm.model._rope, llm.chat_template
+
+    if not here or "='" in here:
+        assert opened(there) == opened(here)
+    else:
+        with pytest.raises(TypeError, match=f"there is no argument .*: .*{here}"):
+            opened(there)
+
+
+@pytest.mark.parametrize(("there", "here"), CALLED.items())
+def test_calling(there: str, here: str, tiny_model: Path) -> None:
+    def called(code: str) -> Any:
+        with open_dense(tiny_model) as llm:
+            llm.eval(PROMPT)
+            return eval(code, {"llm": llm})
+
+    if here[0] == "[" or "llm." in here or "llm(" in here:
+        assert called(there) == called(here)
+    else:
+        with pytest.raises((TypeError, AttributeError), match=here):
+            called(there)

@@ -109,7 +109,7 @@ def click(page: Any, selector: str) -> None:
 
 def said(page: Any) -> str:
     """The last answer."""
-    return texts_of(page, "#turns .turn:last-child > span")[0]
+    return texts_of(page, "#turns .turn:last-child > .text")[0]
 
 
 def read(page: Any, path: Path, text: str | bytes = DOCUMENT) -> None:
@@ -165,11 +165,11 @@ def test_thoughts_are_folded(browser: Any, server_of: ServerOf, tmp_path: Path) 
     page = open_page(browser, server_of(model, *OPTIONS))
     texts: dict[str, tuple[int, str, str]] = {
         THINKERS["Qwen3"].format("Hm, hm.", "Four."): (99, "Four.", "per second."),
-        THINKERS["Qwen3"].format("Hm, hm.", "Four. " * 9): (14, "Four. ", "The answer was cut off."),
+        THINKERS["Qwen3"].format("Hm, hm.", "Four. " * 9): (14, "Four.", "The answer was cut off."),
         "<think>\nHm, hm.": (99, "", "There are only thoughts, no answer."),
     }
     for n, (text, (max_tokens, answer, end)) in enumerate(texts.items(), 1):
-        page.execute_script(f"window.grammar = 'root ::= ' + {json.dumps(json.dumps(text))}; maxTokens = {max_tokens}")
+        dictate(page, text, max_tokens)
         assert get_answers(page, "2 + 2?", n)[-1].endswith(end)
         assert said(page) == answer
         thoughts = "return document.querySelector('.turn:last-child .thoughts > div').textContent.trim()"
@@ -404,8 +404,53 @@ def test_nothing_runs_or_is_fetched_but_the_page(page: Any, tmp_path: Path) -> N
     assert sorted(page.execute_async_script(violate)) == ["connect-src", "img-src", "script-src-elem"]
 
 
-def test_markup_in_a_text_is_text(page: Any, tmp_path: Path) -> None:
-    read(page, tmp_path / "markup.txt", "<img src=x onerror=document.title='run'> " + DOCUMENT)
+def dictate(page: Any, text: str, max_tokens: int = 999) -> None:
+    page.execute_script(f"window.grammar = 'root ::= ' + {json.dumps(json.dumps(text))}; maxTokens = {max_tokens}")
+
+
+ATTACKS = """
+<script>document.title = 'run'</script> <img src=x onerror="document.title='run'"> <svg/onload=document.title='run'>
+<iframe srcdoc="<script>parent.document.title='run'</script>"></iframe> <style>body{display:none}</style>
+<form action=//example.org><input name=a><button>b</button></form> <a href="javascript:document.title='run'">c</a>
+
+Text <b onclick=document.title='run'>bold</b> <a href="javascript:document.title='run'">c</a>
+[d](javascript:document.title='run') [e](JaVa&#115;cript:document.title='run') [f](data:text/html,<b>) [g](vbscript:x)
+![h](https://example.org/i.png) <https://example.org/j> [k](https://example.org "\" onmouseover=document.title='run' ")
+<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=x onerror=document.title='run'&gt;">
+
+```"><img src=x onerror=document.title='run'>
+<b>l</b>
+```
+"""
+
+
+def test_nothing_executable_gets_through(page: Any, tmp_path: Path) -> None:
+    """What a document or an answer has of HTML is text."""
+    read(page, tmp_path / "markup.txt", ATTACKS + DOCUMENT)
+    dictate(page, ATTACKS)
     get_answers(page, "<b>k07=</b>", 1)
     assert page.title == "h2o-llama"
     assert "<b>k07=</b>" in text_of(page, "turns")
+    assert "<script>document.title" in said(page)
+    made = """return [...document.querySelectorAll(".answer .text :not(button)")].flatMap((found) =>
+        [found.tagName, ...found.getAttributeNames(), ...found.href ? [found.href] : []]);"""
+    links = {"https://example.org/j", "https://example.org/"}
+    assert set(page.execute_script(made)) == {"DIV", "P", "BR", "A", "PRE", "CODE", "href", "target", "rel"} | links
+
+
+def test_an_answer_is_markdown(page: Any) -> None:
+    """While it grows, the blocks before its end stay the elements that they are."""
+    page.execute_script("""
+        new MutationObserver(() => { window.first ??= document.querySelector(".answer div:has(h4):has(+ div)"); })
+            .observe(document.getElementById("turns"), {childList: true, subtree: true});
+    """)
+    dictate(page, "# Title\n\nSee `a` and **b**:\n\n- one\n- two\n\n```python\nprint(1)\n```\n\n|a|b|\n|-|-|\n|1|2|\n")
+    get_answers(page, "What?", 1)
+    tags = "return [...document.querySelectorAll('.answer .text *')].map((made) => made.tagName).join(' ')"
+    blocks = "DIV H4 DIV P CODE STRONG DIV UL LI LI DIV BUTTON PRE CODE DIV TABLE THEAD TR TH TH TBODY TR TD TD"
+    assert page.execute_script(tags) == blocks
+    assert page.execute_script("return first.isConnected")
+    page.execute_script("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    for selector, text in ((".text .copy", "print(1)\n"), (".answer > .copy", "# Title")):
+        click(page, selector)
+        assert page.execute_script("return copied").startswith(text)

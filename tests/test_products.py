@@ -44,7 +44,7 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
 FLOATS = ("f16", "bf16")
 
 # Those with kernels of their own.
-ISAS = [isa for isa in ALL_ISAS if isa in ("amx", "avx512bf16", "avx512vnni", "avxvnni", "avx2", "dotprod")]
+ISAS = [isa for isa in ALL_ISAS if isa in ("amx", "avx512bf16", "avx512vnni", "avxvnni", "avx2")]
 
 every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
 every_type = pytest.mark.parametrize("type_name", TYPES)

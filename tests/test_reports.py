@@ -14,13 +14,11 @@ from cases import SMALL
 from h2o_llama import H2OError
 from h2o_llama.inspect._report import (
     READ_MOST,
-    SHADES,
     HeadMemory,
     MemoryReport,
     memory_report,
     passages,
     render_html,
-    shades,
     split_pieces,
 )
 from inputs import repetitive_tokens
@@ -55,7 +53,6 @@ class Page(HTMLParser):
             self.stack.append((tag, dict(attrs)))
         if tag == "mark" and self.in_document:
             values = dict(attrs)
-            assert values.get("class", "s1") in {f"s{n}" for n in range(1, SHADES + 1)}
             self.marks.append(("", [int(p) for p in (values["data-p"] or "").split()]))
         if tag == "script":
             self.scripts.append("")
@@ -211,18 +208,11 @@ def test_regions_and_chunk_marks() -> None:
     assert '<span class="open noted">ij</span></div>' in html
 
 
-def test_shades_follow_the_rank_of_one_head_and_count_several() -> None:
-    report = report_of([b"x"] * 30, {(0, 0): [9, 3, 5, 7, 1]}, chunk_size=16)
-    assert shades(report, report.heads) == {9: 5, 3: 4, 5: 3, 7: 2, 1: 1}
-    heavy = {(0, 0): [1, 2], (0, 1): [2, 3], (1, 0): [2, 3], (1, 1): [2, 4], (2, 0): [2]}
-    report = report_of([b"x"] * 30, heavy, chunk_size=16)
-    assert shades(report, report.heads) == {1: 1, 2: 5, 3: 2, 4: 1}
-
-
 def test_passages_are_ranked_by_weight() -> None:
     text = b"One fact. Another one, longer.\nThird? Last"
     report = replace(report_of(byte_tokens(text), {(0, 0): [12, 3, 33], (1, 0): [3]}, chunk_size=40), marked=READ_MOST)
     found = passages(report, report.heads, 2)
     assert [passage.text.strip() for passage in found] == ["One fact.", "Another one, longer."]
     np.testing.assert_allclose([passage.share for passage in found], [3 / 7, 3 / 7], atol=1e-6)
-    assert shades(report, report.heads) == {3: 5, 12: 3}  # 5 % of 40 tokens
+    several = report_of(byte_tokens(text), {(0, 0): [12, 3], (1, 0): [13], (2, 0): [14]}, chunk_size=40)
+    assert passages(several, several.heads, 1)[0].share == 3 / 4  # of heavy hitters the number of heads

@@ -140,14 +140,14 @@ def test_a_text_beyond_the_trained_length(model_by_name: ModelByName) -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("rope_scaling_type", ["longrope", 2, "YARN", True]),
+        ("rope_scaling_type", ["longrope", 3, "YARN", True]),
         ("rope_freq_base", [0, 1, -5, float("nan"), float("inf"), "1e6", True]),
         ("rope_freq_scale", [0, -1, 1e-9, float("nan"), "4"]),
         ("yarn_ext_factor", [-1, 1.5, float("nan")]),
         ("yarn_attn_factor", [0, float("inf")]),
         ("yarn_beta_fast", [0, -32, float("nan")]),
         ("yarn_beta_slow", [0, float("inf")]),
-        ("yarn_orig_ctx", [0, -1, 1.5, 2**31, "4096"]),
+        ("yarn_orig_ctx", [-1, 1.5, 2**31, "4096"]),
     ],
 )
 def test_bad_options_are_refused(name: str, values: list[Any], tiny_model: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_slot_is_never_full(endless: Server) -> None:
 
 
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
-    """Other documents have taken both slots in between."""
+    """Other documents have taken both slots in between, or one with the same beginning has taken its slot."""
     server, _ = served
     prompt = TEXT[3000:3500]
     first = server.complete(prompt)
@@ -178,6 +178,20 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
         server.complete(TEXT[start : start + 500], n_predict=1)
     again = server.complete(prompt + first["content"] + "then")
     assert again["timings"]["cache_n"] == len(prompt + first["content"]) - 1
+    prompts = [DOCUMENT, DOCUMENT[:600] + OTHER[:300]]
+    for prompt in prompts:
+        server.complete(prompt, 1, id_slot=0)
+    for prompt in prompts:
+        timings = server.complete(prompt + "then", 1, id_slot=0)["timings"]
+        assert (timings["cache_n"], timings.get("cache_stop")) == (len(prompt), None)
+    message = user(OTHER[:300] + "28 November, " + OTHER[300:])
+    server.chat([message], 1)
+    message["content"] = message["content"].replace("28", "29")
+    answer = server.chat([message], 1)
+    stop = answer["timings"]["cache_stop"]
+    assert stop == answer["usage"]["prompt_tokens_details"]["cache_stop"]
+    assert (stop["kept"], stop["asked"]) == ("8 Novemb", "9 Novemb")
+    assert answer["timings"]["cache_n"] <= stop["token"] < 400
 
 
 def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
@@ -377,10 +391,23 @@ def test_what_h2o_cannot_do_is_refused_at_the_start(
         pass
 
 
+def test_a_server_says_what_it_serves_and_what_it_is_asked(tmp_path: Path) -> None:
+    """Nothing else, but errors."""
+    with serving(tmp_path / "log", "demo", "--n-ctx", "512") as server:
+        server.complete("ab", 3, ignore_eos=True)
+        status, answer = server.request("POST", "/completion", {"prompt": TEXT[:600]})
+        assert (status, "larger --n-ctx" in answer["error"]["message"]) == (400, True), answer
+        assert_one_line_error(invoke("serve", "demo", "--port", server.port), f"{server.port} is in use: --port N")
+    first, request, error = (tmp_path / "log").read_text().splitlines()
+    assert first == f"demo: texts of up to 512 tokens, 1 at a time, at http://127.0.0.1:{server.port}"
+    assert re.fullmatch(r"\[2 tokens, 2 of them new; 3 generated; .* s\]", request)
+    assert "exceeds the available context size" in error
+
+
 def test_embeddings(tmp_path: Path) -> None:
     """Dense, and equal to the Python interface's."""
     texts = [OTHER[:300], "short"]
-    options = ["--threads", "1", "--n-ctx", "512", "--embeddings", "--", "--pooling", "mean"]
+    options = ["--threads", "1", "--n-ctx", "512", "--embeddings"]
     with serving(tmp_path / "log", "demo", *options) as server, open_llama(None) as llm:
         found = server.post("/v1/embeddings", {"input": texts})["data"]
         expected = llm.embed(texts, pooling_type="mean", normalize=True)
@@ -421,10 +448,12 @@ def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, mon
 
         def n_cached(i: int, prompt: str, **options: Any) -> int:
             body = {"prompt": prompt, "n_predict": 1, "cache_salt": owners[i][1], **options}
-            n: int = server.request("POST", "/completion", body, headers=owners[i][0])[1]["timings"]["cache_n"]
+            timings = server.request("POST", "/completion", body, headers=owners[i][0])[1]["timings"]
+            n: int = timings["cache_n"]
+            assert ("cache_stop" in timings) <= (n > 0)
             return n
 
-        for a, b in pairwise((0, 1, 2, 3, 0)):
+        for a, b in pairwise((3, 2, 0, 1)):
             n_cached(a, DOCUMENT, id_slot=0)
             for i, status in ((b, 404), (a, 200)):
                 assert [slot["id"] for slot in ask(i, "GET", "/slots")[1]].count(0) == (i == a)
@@ -523,10 +552,8 @@ def option(arguments: list[str], name: str) -> str:
     ("options", "said"),
     [
         (["--n-ctx", "10"], "a slot holds 256 tokens, not 10:"),
-        (["--n-ctx", "10", "--h2o", "off", "--parallel", "2"], "a slot holds 256 tokens, not 10:"),
         (["--n-ctx", "100000"], "a slot holds 8,192 tokens, not 100,000:"),
         (["--n-ctx", "10", "--evict", *h2o_set(positions="cache")], None),  # a slot is never full
-        (["--n-ctx", "512"], None),
         ([], None),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import AsyncMock
 
 import httpx
 import numpy as np
@@ -361,6 +363,8 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(program, names)
     app = names["app"]
 
+    ended: list[bool] = []
+
     async def run() -> list[httpx.Response]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         question = {"document": "Ann signed it.", "question": "Who?"}
@@ -369,8 +373,24 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
             asked = [client.post(path, json=question) for path in ("/stream", "/ask", "/ask")]
             found = await asyncio.wait_for(asyncio.gather(*asked), 60)
             found.append(await client.post("/ask", json={**question, "document": "long " * 200}))
+            monkeypatch.setattr(app.state.llm, "acreate_chat_completion", never)
+            await asyncio.wait_for(app(*leaving_client(json.dumps(question).encode())), 60)
             monkeypatch.setattr(app.state.llm, "acreate_chat_completion", fail)
             return [*found, await client.post("/ask", json=question)]
+
+    def leaving_client(body: bytes) -> tuple[dict[str, Any], Any, Any]:
+        """It disconnects as soon as its request has been read."""
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/ask", "query_string": b"", "headers": headers}
+        messages = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+        return scope, AsyncMock(side_effect=messages), AsyncMock()
+
+    async def never(*_: object, **__: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
 
     async def fail(*_: object, **__: object) -> None:
         raise OutOfMemoryError("too little memory")
@@ -378,6 +398,7 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, *asked, long, failed = asyncio.run(run())
     assert (stream.status_code, len(stream.text) > 0) == (200, True)
     assert [(answer.status_code, answer.json()) for answer in asked] == [(200, stream.text)] * 2
+    assert ended == [True]
     assert long.status_code == 422
     assert "do not fit into n_ctx" in long.text
     assert (failed.status_code, failed.json()) == (503, {"detail": "too little memory"})

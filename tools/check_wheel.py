@@ -36,17 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-m", "venv", folder)
         programs = Path(folder) / "bin"
-        run(
-            programs / "pip",
-            "install",
-            wheel,
-            "allpairspy",
-            "gguf",
-            "hypothesis",
-            "pytest",
-            "pytest-timeout",
-            "pytest-xdist",
-        )
+        run(programs / "pip", "install", f"{wheel}[test]")
         (lib,) = Path(folder).glob("lib/python*/site-packages/h2o_llama/lib")
         for backend, kernel in CPUS:
             if backend and not (lib / f"libggml-cpu-{backend}.so").exists():

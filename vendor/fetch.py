@@ -1,9 +1,10 @@
-"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pcre2|pdfjs
+"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pcre2|pdfjs|markdown
 
 - `vendor/llama.cpp`: the llama.cpp that is built, with patches/ applied
 - `vendor/codecs`: zstd, for the codec of K and V
 - `vendor/pcre2`: PCRE2, for the patterns of pre-tokenizers and of grammars' triggers
 - `page/app/pdfjs` of the package: the part of pdf.js with which the server's page gets the text out of PDF files
+- `page/app/markdown` of the package: marked and DOMPurify, with which the page shows answers
 
 CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
 and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp commit to use
@@ -74,9 +75,12 @@ PDFJS = {
     "pdfjs_viewer/pdfjs/build/pdf.mjs": "pdf.mjs",
     "pdfjs_viewer/pdfjs/build/pdf.worker.mjs": "pdf.worker.mjs",
 }
+MARKDOWN = {f"md_viewer/static/vendor/{name}": name for name in ("marked.min.js", "dompurify.min.js")}
 LIBRARIES = {"codecs": ("requirements-zstd.txt", ZSTD), "pcre2": ("requirements-pcre2.txt", PCRE2)}
 CMAPS = "pdfjs_viewer/pdfjs/web/cmaps"
 """Tables from the codes of Chinese, Japanese and Korean fonts to characters, in a folder of their own."""
+SCRIPTS = {"pdfjs": ("requirements-pdfjs.txt", PDFJS), "markdown": ("requirements-markdown.txt", MARKDOWN)}
+"""What the page loads, each from one wheel."""
 
 
 class VendorError(Exception):
@@ -134,10 +138,6 @@ class Layout(NamedTuple):
         return self.vendor / "requirements.txt"
 
     @property
-    def requirements_pdfjs(self) -> Path:
-        return self.vendor / "requirements-pdfjs.txt"
-
-    @property
     def cache(self) -> Path:
         return self.vendor / ".cache"
 
@@ -146,8 +146,8 @@ class Layout(NamedTuple):
         return self.vendor / "llama.cpp"
 
     @property
-    def pdfjs(self) -> Path:
-        return self.root / "python" / "h2o_llama" / "page" / "app" / "pdfjs"
+    def page(self) -> Path:
+        return self.root / "python" / "h2o_llama" / "page" / "app"
 
     def patches(self) -> list[Path]:
         return sorted((self.root / "patches").glob("*.patch"))
@@ -207,18 +207,20 @@ def fill_library(layout: Layout, name: str, source: Path | None = None) -> str:
     return _fill(layout, layout.vendor / name, [requirements], write)
 
 
-def fill_pdfjs(layout: Layout) -> str:
-    """Make layout.pdfjs current."""
+def fill_scripts(layout: Layout, name: str) -> str:
+    """Make a folder of the page's libraries current."""
+    file, paths = SCRIPTS[name]
+    requirements = layout.vendor / file
 
     def write(new: Path) -> None:
-        release = read_release(layout.requirements_pdfjs)
+        release = read_release(requirements)
         options = [f"--only-binary={release.name}"]
-        wheel = _cached(layout.cache / release.wheel, layout.requirements_pdfjs, release, options, {})
-        _extract(wheel, PDFJS, new)
+        wheel = _cached(layout.cache / release.wheel, requirements, release, options, {})
+        _extract(wheel, paths, new)
         for path, data in _read_archive(wheel, re.compile(rf"{CMAPS}/[^/]+").fullmatch):
             _write(new / "cmaps" / Path(path).name, data)
 
-    return _fill(layout, layout.pdfjs, [layout.requirements_pdfjs], write)
+    return _fill(layout, layout.page / name, [requirements], write)
 
 
 def _fill(layout: Layout, target: Path, inputs: Iterable[Path], write: Callable[[Path], None]) -> str:
@@ -379,7 +381,7 @@ def main() -> None:
     fills = {
         "llama.cpp": lambda: fill(layout, Path(source) if source else None),
         **{name: partial(fill_library, layout, name, Path(codecs) if codecs else None) for name in LIBRARIES},
-        "pdfjs": lambda: fill_pdfjs(layout),
+        **{name: partial(fill_scripts, layout, name) for name in SCRIPTS},
     }
     try:
         print(fills[sys.argv[1]]())

@@ -26,7 +26,6 @@ class Bound:
 BOUNDS = {
     "lossy": Bound("closed tokens over kept ones, layers that evict", 3.2, is_least=True),
     "lossy_ppl": Bound("continuation perplexity over dense, evicting to that ratio, cold store", 1.02, is_least=False),
-    "same_sets": Bound("repetitions that keep the same tokens and say the same", 4, is_least=True, format="{:.0f}"),
     "front": Bound("lossless ratio, first two layers, in groups", 1.40, is_least=True),
     "all": Bound("lossless ratio, all layers, in groups", 1.18, is_least=True),
     "fallbacks": Bound("blocks that were stored raw", 0, is_least=False, format="{:.0f}"),
@@ -42,5 +41,4 @@ BOUNDS = {
     "store_same": Bound("rounds of it with the same logits, bit for bit", 4, is_least=True, format="{:.0f}"),
     "store_rss": Bound("resident memory of encoded rows over raw ones, less 1 / ratio", 0.05, is_least=False),
     "cold_rss": Bound("peak memory with a cold store on disk, over that at 65,536 tokens", 1.1, is_least=False),
-    "answers": Bound("answers as with everything kept, cold store", 1, is_least=True, format="{:.2f}"),
 }

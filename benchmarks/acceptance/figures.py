@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import tempfile
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,11 +12,8 @@ import numpy as np
 
 from acceptance import lossless, memory, stored
 from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
-from h2o_llama import H2OConfig, Llama, LosslessConfig, Model, demo_model_path
-from h2o_llama._demo.document import build_document
-from h2o_llama.eval._losses import Reader, read_windows
-from h2o_llama.eval._subject import answer
-from h2o_llama.sequence.generating import DENSE_TAIL
+from h2o_llama import H2OConfig, Llama, LosslessConfig, Model
+from h2o_llama.eval._losses import Reader, read_windows, summary
 
 Figure = tuple[str, str, float]
 
@@ -30,11 +25,7 @@ TARGET_RATIO = 3.2
 _CHUNK = 1024
 _LOSSY_CHUNK = 256  # so that short prompts have closed chunks, too
 _FRONT = 2  # layers
-_REPETITIONS = 4
 _PLACES = range(7_000, 8_000, 250)  # on the grid of chunks where prompts end
-_DOCUMENT = 32_768  # tokens
-_ROOM = 16  # of them for the question and its answer
-_DEPTHS = (0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -53,13 +44,11 @@ class Gate:
         """Each of the gate's figures."""
         for part in (
             self.lossy,
-            self.repetitions,
             self.lossless,
             self.cold,
             self.speed,
             self.stored,
             self.process,
-            self.answers,
         ):
             yield from part()
 
@@ -106,23 +95,8 @@ class Gate:
     def _added(self, dense: Llama, llms: dict[str, Llama], tokens: Tokens, chunk: int) -> dict[str, float]:
         """Perplexity of the tokens after a prompt over dense attention's."""
         first = len(tokens) - N_AFTER
-        readings = read_windows(dense, {name: Reader(llm) for name, llm in llms.items()}, tokens[None], first, chunk)
-        return {name: reading.losses.summary()["ppl_ratio"] for name, reading in readings.items()}
-
-    def repetitions(self) -> Iterator[Figure]:
-        """Reading and generating again and again."""
-        h2o = H2OConfig(
-            chunk_size=_LOSSY_CHUNK, evict=True, scorer="block_ema", research={"keep_ratio": 1 / TARGET_RATIO}
-        )
-        tokens = self.prompts["medium"][0]
-        found = []
-        with self.open(h2o, len(tokens) + 32, _LOSSY_CHUNK) as llm:
-            for _ in range(_REPETITIONS):
-                llm.reset()
-                said = [token for token, _ in zip(llm.generate(tokens, temperature=0.0), range(16), strict=False)]
-                sets = b"".join(llm.kv.memory_indices(layer).tobytes() for layer in llm.kv.layers)
-                found.append((said, hashlib.sha256(sets).digest()))
-        yield "same_sets", "medium, in blocks", sum(each == found[0] for each in found)
+        found, _ = read_windows(dense, {name: Reader(llm) for name, llm in llms.items()}, tokens[None], first, chunk)
+        return {name: float(np.exp(summary(losses)["nats_added"])) for name, losses in found.items()}
 
     def lossless(self) -> Iterator[Figure]:
         """K and V of real text; all of it is decoded and compared."""
@@ -181,27 +155,6 @@ class Gate:
         if found is not None:
             first, last = found
             yield "cold_rss", f"packaged model, {self.long:,} tokens", last / first
-
-    def answers(self) -> Iterator[Figure]:
-        """Questions about documents that the packaged model can answer, at every depth, against everything kept."""
-        kept = replace(_COLD, evict=False, cold_store=None)
-        said: list[list[bytes]] = []
-        for h2o in (_COLD, kept):
-            with (
-                warnings.catch_warnings(),
-                Llama(demo_model_path(), n_ctx=_DOCUMENT, n_threads=self.threads, h2o=h2o) as llm,
-            ):
-                warnings.simplefilter("ignore")  # the model was trained for shorter texts, and answers all the same
-                said.append([_answer(llm, depth) for depth in _DEPTHS])
-        same = [a == b for a, b in zip(*said, strict=True)]
-        yield "answers", f"packaged model, document of {_DOCUMENT:,} tokens", sum(same) / len(same)
-
-
-def _answer(llm: Llama, depth: float) -> bytes:
-    document = build_document(_DOCUMENT - _ROOM, [depth])
-    (needle,) = document.needles
-    llm.reset()
-    return answer(llm, llm.tokenize(document.text + needle.question), len(needle.answer), DENSE_TAIL)
 
 
 _COLD = H2OConfig(evict=True, cold_store="memory")

@@ -19,7 +19,6 @@ from h2o_llama._internal.apart import call_apart, resident_bytes
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import counted, plain
 from h2o_llama.config import H2OConfig
-from h2o_llama.errors import H2OError
 from h2o_llama.eval._subject import default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
@@ -75,48 +74,40 @@ class Sample:
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt of `n_tokens` in one mode, then `n_gen` generated tokens, which may be none.
-
-    `chunk_size` is S with H2O, and llama.cpp's n_ubatch.
-    """
+    """A prompt of `n_tokens` in one mode, then `n_gen` generated tokens, which may be none."""
 
     mode: Mode
     n_tokens: int
     n_gen: int
-    chunk_size: int
-    n_threads: int
-    n_gpu_layers: int
 
     @property
     def n_used(self) -> int:
         """Tokens that a sample needs: the prompt, a generated token that is not timed, and the timed ones."""
         return self.n_tokens + (self.n_gen + 1 if self.n_gen > 0 else 0)
 
-    def open(self, model: str | Model, **changes: Any) -> Llama:
-        """A context of a whole chunk at least."""
+    def open(self, model: str | Model, chunk_size: int, **options: Any) -> Llama:
+        """A context of a whole chunk at least. `chunk_size` is S with H2O, and llama.cpp's n_ubatch."""
         h2o = self.mode.h2o
         return Llama(
             model,
-            n_ctx=max(self.n_used, self.chunk_size),
-            n_batch=max(4096, self.chunk_size),
-            n_ubatch=self.chunk_size,
-            n_threads=self.n_threads,
-            n_gpu_layers=self.n_gpu_layers,
+            n_ctx=max(self.n_used, chunk_size),
+            n_batch=max(4096, chunk_size),
+            n_ubatch=chunk_size,
             flash_attn=self.mode.flash_attn,
             matmul_kernels=self.mode.matmul_kernels,
-            h2o=None if h2o is None else h2o.in_chunks_of(self.chunk_size),
-            **changes,
+            h2o=None if h2o is None else h2o.in_chunks_of(chunk_size),
+            **options,
         )
 
-    def sample(self, model: str, tokens: Tokens, changes: Mapping[str, Any]) -> Sample:
+    def sample(self, model: str, tokens: Tokens, n_threads: int, chunk_size: int, **options: Any) -> Sample:
         """Measure once, in this process, which should have done nothing else."""
-        with self.open(model, **changes) as llm:
-            llm.eval(tokens[: min(2 * self.chunk_size, self.n_tokens)])  # the first calls allocate memory and touch it
+        with self.open(model, chunk_size, n_threads=n_threads, **options) as llm:
+            llm.eval(tokens[: min(2 * chunk_size, self.n_tokens)])  # the first calls allocate memory and touch it
             llm.reset()
             cpu, wall = time.process_time(), time.perf_counter()
             llm.eval(tokens[: self.n_tokens])
             prefill_s = time.perf_counter() - wall
-            cpu_share = (time.process_time() - cpu) / prefill_s / min(self.n_threads, available_cpus())
+            cpu_share = (time.process_time() - cpu) / prefill_s / min(n_threads, available_cpus())
             generation_s = None
             if self.n_gen > 0:
                 # The first one makes a graph, and memory sets if a chunk has just ended: once in S tokens.
@@ -157,25 +148,25 @@ class Bench:
         text: bytes | None = None,
         changes: Mapping[str, Any] | None = None,
     ) -> None:
-        for name, n in (*(("n_prompt", n) for n in n_prompt), *(("depths", n) for n in depths)):
-            check.integer(_OWNER, name, n, 1)
         self.repetitions = check.integer(_OWNER, "repetitions", repetitions, 1)
         self.n_threads = n_threads or available_cpus()
-        self.chunk_size, self.n_gpu_layers, self._changes = chunk_size, n_gpu_layers, dict(changes or {})
-        self.cases = [
-            Case(mode, n, n_gen if n in depths else 0, chunk_size, self.n_threads, n_gpu_layers)
+        self.chunk_size, self.n_gpu_layers = chunk_size, n_gpu_layers
+        changes = {"n_gpu_layers": n_gpu_layers, **(changes or {})}
+        self._options = {"n_threads": self.n_threads, "chunk_size": chunk_size, **changes}
+        self.samples: dict[Case, list[Sample]] = {
+            Case(mode, check.integer(_OWNER, "a prompt's length", n, 1), n_gen if n in depths else 0): []
             for n in sorted({*n_prompt, *depths})
             for mode in modes
             if mode.h2o is not None or dense_max is None or n <= dense_max
-        ]
-        if not self.cases:
+        }
+        if not self.samples:
             raise ValueError(f"[{_OWNER}] there is nothing to measure: give a prompt length or a depth")
-        self.samples: dict[Case, list[Sample]] = {case: [] for case in self.cases}
-        with Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels="own", **self._changes) as weights:
+        with Model(model, matmul_kernels="own", **changes) as weights:
             self.model_path, self.desc = weights.model_path, weights.desc
-            self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.cases))
-            for case in {case.mode: case for case in self.cases if case.mode.matmul_kernels != "upstream"}.values():
-                case.open(weights).close()  # of each mode the longest: what cannot be is refused now
+            self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.samples))
+            for case in {case.mode: case for case in self.samples if case.mode.matmul_kernels != "upstream"}.values():
+                # Of each mode the longest: what cannot be is refused now.
+                case.open(weights, chunk_size, n_threads=self.n_threads, n_gpu_layers=n_gpu_layers).close()
 
     def run(self, progress: Progress | None = None, report: Callable[[str], object] = lambda line: None) -> None:
         """Measure everything: every sample in a process of its own, so that its peak memory is that of one mode.
@@ -184,8 +175,8 @@ class Bench:
         progress(name, n_done, n), with a name for each length, and never while something is measured. `report` gets a
         line for each sample.
         """
-        for n_tokens in dict.fromkeys(case.n_tokens for case in self.cases):
-            cases = [case for case in self.cases if case.n_tokens == n_tokens]
+        for n_tokens in dict.fromkeys(case.n_tokens for case in self.samples):
+            cases = [case for case in self.samples if case.n_tokens == n_tokens]
             for i in range(self.repetitions * len(cases)):
                 case = cases[i % len(cases)]
                 if progress is not None:
@@ -193,7 +184,7 @@ class Bench:
                 if not (found := self.samples[case]) or found[0].prefill_s < ONCE_ABOVE:
                     name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
                     tokens = self._tokens[: case.n_used]
-                    found.append(call_apart(name, case.sample, self.model_path, tokens, self._changes))
+                    found.append(call_apart(name, case.sample, self.model_path, tokens, **self._options))
                     speed = n_tokens / found[-1].prefill_s
                     report(f"{n_tokens:,} tokens, {case.mode.name}: {speed:,.0f} tokens/s")
 
@@ -300,21 +291,12 @@ def _megabytes(n_bytes: int | None) -> str:
 
 
 def prompt_tokens(model: Model | Llama, text: bytes | None, n_tokens: int) -> Tokens:
-    """The first n_tokens of a text, int32 [n_tokens]. A short prompt is the beginning of a longer one.
+    """The first n_tokens of a text, int32 [n_tokens]; by default source of this Python's standard library.
 
-    Without a text: source of this Python's standard library, or, if the model has no tokenizer, ids drawn by Zipf's
-    law, the same every time.
-
-    Raises ValueError if the text has fewer tokens; H2OError if there is a text, and the model has no tokenizer.
+    A short prompt is the beginning of a longer one. Raises ValueError if the text has fewer tokens; H2OError if the
+    model has no tokenizer.
     """
-    try:
-        found = model.tokenize(default_text() if text is None else text)
-    except H2OError:
-        if text is not None:
-            raise
-        weights = 1 / np.arange(1, model.n_vocab + 1)
-        drawn = np.random.default_rng(0).choice(model.n_vocab, n_tokens, p=weights / weights.sum())
-        return drawn.astype(np.int32)
+    found = model.tokenize(default_text() if text is None else text)
     if len(found) < n_tokens:
         raise ValueError(
             f"[{_OWNER}] the text has {len(found):,} tokens, but {n_tokens:,} are needed: give a longer text or "

@@ -371,6 +371,7 @@ class ChatTemplate:
         json_schema: str,
         add_generation_prompt: bool,
         kwargs: collections.abc.Mapping[str, str],
+        now: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> ChatPrompt: ...
     @property
     def source(self) -> str: ...

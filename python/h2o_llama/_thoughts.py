@@ -112,6 +112,13 @@ class Thoughts:
             self._n_undecided = 0
 
 
+def thoughts_of(
+    model: _core.Model, prompt: _core.ChatPrompt, budget: int, has_grammar: bool = False
+) -> Thoughts | None:
+    """None: the template marks no thoughts."""
+    return Thoughts(model, prompt, budget, has_grammar) if prompt.thoughts[1] else None
+
+
 def _is_whole(text: bytes) -> bool:
     """Whether the last character is complete."""
     try:

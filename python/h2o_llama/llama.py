@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, understands
+from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, Number, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -42,7 +42,12 @@ _LOG = logging.getLogger("h2o_llama")
 
 def _of_model(name: str) -> Any:
     """The property of `Llama.model` with this name."""
-    return property(lambda llm: getattr(llm.model, name), doc=getattr(Model, name).__doc__)
+
+    def get(llm: Llama) -> Any:
+        value = getattr(llm.model, name)
+        return Number(value) if isinstance(value, int) else value
+
+    return property(get, doc=getattr(Model, name).__doc__)
 
 
 class Llama(Sequence):
@@ -165,10 +170,7 @@ class Llama(Sequence):
     260 5
     """
 
-    @understands(
-        *("embedding", "logits_all", "offload_kqv", "vocab_only", "chat_handler", "draft_model"),
-        *("chat_format", "flash_attn", "type_k", "type_v"),
-    )
+    @understands
     def __init__(
         self,
         model_path: str | os.PathLike[str] | Model | Llama,
@@ -368,24 +370,30 @@ class Llama(Sequence):
         """Where texts that were read are kept."""
         return self._state.engine.library
 
+    @property
+    def n_ctx(self) -> Number:
+        return Number(super().n_ctx)
+
     # --- the model's own: see `Model`
 
     model_path: str = _of_model("model_path")
     desc: str = _of_model("desc")
     metadata: dict[str, str] = _of_model("metadata")
-    n_vocab: int = _of_model("n_vocab")
-    n_embd: int = _of_model("n_embd")
+    n_vocab: Number = _of_model("n_vocab")
+    n_embd: Number = _of_model("n_embd")
     n_params: int = _of_model("n_params")
     model_bytes: int = _of_model("model_bytes")
     n_gpu_layers: int = _of_model("n_gpu_layers")
-    token_bos: int = _of_model("token_bos")
-    token_eos: int = _of_model("token_eos")
+    token_bos: Number = _of_model("token_bos")
+    token_eos: Number = _of_model("token_eos")
     chat_template: str | None = _of_model("chat_template")
 
-    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    @understands
+    def tokenize(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text: `Model.tokenize`."""
         return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
+    @understands
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: `Model.detokenize`."""
         return self.model.detokenize(tokens, special=special)

@@ -379,14 +379,8 @@ class Model:
         <|im_start|>assistant
         """
         owner = f"{self._owner}.apply_chat_template"
-        prompt = self._template.apply(
-            owner,
-            check_messages(owner, messages),
-            check_tools(owner, tools),
-            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
-            kwargs=chat_template_kwargs,
-        )
-        return prompt.text
+        check_messages(owner, messages)  # without images
+        return self._chat_prompt(owner, messages, tools, add_generation_prompt, False, chat_template_kwargs)[0].text
 
     def chat_tokens(
         self,
@@ -425,8 +419,7 @@ class Model:
         """
         owner = f"{self._owner}.chat_tokens"
         is_parsed = check.flag(owner, "parse_special", parse_special)
-        is_begun = check.flag(owner, "add_generation_prompt", add_generation_prompt)
-        return self._chat_prompt(owner, messages, tools, is_begun, is_parsed, chat_template_kwargs)[1]
+        return self._chat_prompt(owner, messages, tools, add_generation_prompt, is_parsed, chat_template_kwargs)[1]
 
     def _chat_prompt(
         self,
@@ -436,6 +429,7 @@ class Model:
         add_generation_prompt: bool,
         parse_special: bool,
         kwargs: Mapping[str, Any] | None,
+        day: str | None = None,
     ) -> tuple[_core.ChatPrompt, Prompt]:
         """What the answer needs, and the token ids."""
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
@@ -443,15 +437,16 @@ class Model:
             owner,
             images.messages,
             check_tools(owner, tools),
-            add_generation_prompt=add_generation_prompt,
+            add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
             kwargs=kwargs,
             marker=images.marker,
+            day=day,
         )
         return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
 
 
 def _check_template(owner: str, source: str | None) -> str | None:
-    if source is not None and (not isinstance(source, str) or not source):
+    if source is not None and not (isinstance(source, str) and (source == "chatml" or "{" in source)):
         raise check.bad_argument(owner, "chat_template", "a Jinja template, 'chatml' or None", source)
     if source is not None:
         check.utf8(owner, "chat_template", source)

@@ -158,10 +158,8 @@ class Sampling:
     @classmethod
     def of(cls, owner: str, given: SamplingOptions) -> Sampling:
         """By keyword arguments of `owner`. Raises TypeError if it has no such argument."""
+        check_names(owner, given, SamplingOptions)
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        for name in given:
-            if name not in SamplingOptions.__annotations__:
-                raise TypeError(f"[{owner}] unexpected keyword argument {name!r}")
         return cls(**options)
 
     def __post_init__(self) -> None:
@@ -259,6 +257,13 @@ class Sampler:
 def _is_breaker(text: str) -> bool:
     data = text.encode(errors="replace")
     return 1 <= len(data) <= _BREAKER_BYTES and b"\0" not in data and data.decode() == text
+
+
+def check_names(owner: str, given: Mapping[str, Any], known: type) -> None:
+    """Raise TypeError if `owner` has no such keyword argument."""
+    for name in given:
+        if name not in known.__annotations__:
+            raise TypeError(f"[{owner}] unexpected keyword argument {name!r}")
 
 
 def check_seed(owner: str, seed: int | None) -> int | None:

@@ -43,7 +43,7 @@ void server_h2o_library::init(const common_params & params, bool has_draft_model
         return;
     }
     if (!server_h2o_may_have_library(params)) {
-        LOG_WRN("the library is off: others can reach this server, and it asks for no API key\n");
+        LOG_ERR("the library is off: others can reach this server, and it asks for no API key\n");
         return;
     }
     const auto & adapters = params.lora_adapters;
@@ -53,7 +53,7 @@ void server_h2o_library::init(const common_params & params, bool has_draft_model
     };
 
     if (has_draft_model || std::any_of(adapters.begin(), adapters.end(), has_invocation)) {
-        LOG_WRN("the library is off: it keeps no texts of draft models and of adapters that are applied to a part of a "
+        LOG_ERR("the library is off: it keeps no texts of draft models and of adapters that are applied to a part of a "
                 "text\n");
         return;
     }
@@ -114,7 +114,7 @@ bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, cons
     }
     return is_done(it->second.found);
 } catch (const std::exception & e) { // no thread to ask with
-    LOG_WRN("slot %d: %s: nothing is taken from the library\n", id, e.what());
+    LOG_ERR("slot %d: %s: nothing is taken from the library\n", id, e.what());
     return true;
 }
 
@@ -135,13 +135,13 @@ std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_
     const size_t n_state = llama_state_seq_set_data(ctx, state.data(), state.size(), id);
     if (n_state != state.size() || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 ||
         llama_memory_seq_pos_min(memory, id) < 0) {
-        LOG_WRN("slot %d: a text of the library is refused: it is read again\n", id);
+        LOG_ERR("slot %d: a text of the library is refused: it is read again\n", id);
         return llama_tokens();
     }
     set_known(id, question.key, res);
     return std::move(text->tokens);
 } catch (const std::exception & e) { // there is not enough memory
-    LOG_WRN("slot %d: %s: nothing is taken from the library\n", id, e.what());
+    LOG_ERR("slot %d: %s: nothing is taken from the library\n", id, e.what());
     return std::nullopt;
 }
 
@@ -202,7 +202,7 @@ void server_h2o_library::give(
     llama_h2o_state_points(ctx, id, given.points.data(), given.points.size());
     given.state.resize(llama_state_seq_get_size(ctx, id));
     if (llama_state_seq_get_data(ctx, given.state.data(), given.state.size(), id) != given.state.size()) {
-        LOG_WRN("slot %d: its state cannot be saved: this text is not kept\n", id);
+        LOG_ERR("slot %d: its state cannot be saved: this text is not kept\n", id);
         return;
     }
     set_known(id, key, tokens);
@@ -212,13 +212,13 @@ void server_h2o_library::give(
     }
     changed.notify_all();
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
-    LOG_WRN("slot %d: %s: this text is not kept\n", id, e.what());
+    LOG_ERR("slot %d: %s: this text is not kept\n", id, e.what());
 }
 
 static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) try {
     return texts.give(text);
 } catch (const std::exception & e) {
-    LOG_WRN("the library: %s: a text is not kept\n", e.what());
+    LOG_ERR("the library: %s: a text is not kept\n", e.what());
     return false;
 }
 

@@ -33,6 +33,15 @@ bool server_h2o_prepare(common_params & params) {
     return true;
 }
 
+void server_h2o_announce(
+        const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at) {
+    const auto    name = params.model_alias.empty() ? params.model.path : *params.model_alias.begin();
+    const int32_t n    = params.embedding ? std::min(n_ctx, params.n_ubatch) : server_h2o_n_ctx(ctx, n_ctx);
+    LOG("%s: texts of %s, %d at a time, at %s\n", name.c_str(),
+        n == INT32_MAX ? "any length" : string_format("up to %d tokens", n).c_str(), params.n_parallel,
+        string_join(at, " and ").c_str());
+}
+
 common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params) {
     if (!server_h2o_enabled(ctx)) {
         return common_context_can_seq_rm(ctx);
@@ -197,7 +206,7 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
         if (restore(ctx, id, checkpoints, *last)) {
             return last->n_tokens;
         }
-        LOG_WRN("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
+        LOG_ERR("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
         checkpoints.erase(last);
         return go_back(ctx, id, checkpoints, is_inside, n_past);
     }
@@ -209,7 +218,7 @@ static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_pr
             return n_kept;
         }
     } catch (const std::exception & e) { // a cold store that cannot be read
-        LOG_WRN("%s: slot %d: %s\n", __func__, id, e.what());
+        LOG_ERR("%s: slot %d: %s\n", __func__, id, e.what());
     }
     checkpoints.clear();
     llama_memory_seq_rm(llama_get_memory(ctx), id, -1, -1);
@@ -267,13 +276,26 @@ server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id) {
     return { llama_h2o_kv_info(kv).chunk_index, stats.bytes_kept, stats.bytes_cold, stats.bytes_dropped };
 }
 
+void server_h2o_stop::add_to(common_json & about) const {
+    if (token >= 0) {
+        about["cache_stop"] = { { "token", token }, { "kept", kept }, { "asked", asked } };
+    }
+}
+
 void server_h2o_counts::add_timings(common_json & timings) const {
+    stop.add_to(timings);
     if (n_chunks > 0) {
         timings["h2o_chunks"]           = n_chunks;
         timings["h2o_kv_kept_bytes"]    = kv_kept;
         timings["h2o_kv_cold_bytes"]    = kv_cold;
         timings["h2o_kv_dropped_bytes"] = kv_dropped;
     }
+}
+
+common_json server_h2o_counts::prompt_details(int32_t n_cached) const {
+    common_json res = { { "cached_tokens", n_cached } };
+    stop.add_to(res);
+    return res;
 }
 
 // [n_head_kv, n] as a list of lists: padding is left out, NaN is null

@@ -6,6 +6,7 @@
 #include "llama.h"
 #include "server/requests.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -19,6 +20,10 @@ struct mtmd_context;
 
 // Makes slots independent of each other. False, with the reason logged, for what H2O cannot do.
 bool server_h2o_prepare(common_params & params);
+
+// One line: the model, the longest text, and the address.
+void server_h2o_announce(
+        const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at);
 
 // Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to
 // almost any place, "full" if checkpoints help; without H2O what upstream says.
@@ -61,6 +66,23 @@ template <typename Slot>
 int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
     return server_h2o_rewind(
         ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
+}
+
+// Whether the cache of prompts in RAM has so much more of a prompt than a slot with its first n tokens that the slot
+// changes texts.
+template <typename Cache, typename Tokens>
+bool server_h2o_has_more(const Cache & cache, size_t n, const Tokens & prompt) {
+    return std::any_of(cache.states.begin(), cache.states.end(),
+        [&](const auto & state) { return state.prompt.tokens.get_common_prefix(prompt) >= n + 64; });
+}
+
+// Keeps the slot's text in that cache if the prompt will remove an eighth of it or more.
+template <typename Slot, typename Cache, typename Tokens>
+void server_h2o_keep_text(const Slot & slot, Cache & cache, const Tokens & prompt) {
+    const auto & text = slot.prompt.tokens;
+    if (text.get_common_prefix(prompt) < text.size() - text.size()/8) {
+        slot.prompt_save(cache);
+    }
 }
 
 // To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it
@@ -154,6 +176,14 @@ void server_h2o_begin_media(llama_context * ctx, Slot & slot, int32_t n) {
     server_h2o_set_call(ctx, slot.id, true, n_tail);
 }
 
+// Why no more of a prompt was cached: a text in memory has other tokens from this one on.
+struct server_h2o_stop {
+    int32_t     token = -1; // < 0: none has
+    std::string kept, asked; // how they go on
+
+    void add_to(common_json & about) const;
+};
+
 // Counts of one slot's sequence, or of all slots. Zero, and not shown, without H2O.
 struct server_h2o_counts {
     uint64_t n_chunks   = 0; // begun
@@ -161,10 +191,15 @@ struct server_h2o_counts {
     uint64_t kv_cold    = 0; // bytes in the cold store
     uint64_t kv_dropped = 0; // bytes that are gone
 
+    server_h2o_stop stop = {}; // of a slot's request
+
     void add(const server_h2o_counts & other);
 
     // to a request's timings
     void add_timings(common_json & timings) const;
+
+    // OpenAI's "prompt_tokens_details"
+    common_json prompt_details(int32_t n_cached) const;
 
     // for /metrics: items of a name, a description and a value
     template <typename Item>
@@ -189,8 +224,45 @@ template <typename Slot>
 void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, server_h2o_counts & all) {
     all = {};
     for (auto & slot : slots) {
-        slot.stats.h2o = server_h2o_count(ctx, slot.id);
+        auto counts = server_h2o_count(ctx, slot.id);
+        counts.stop = std::move(slot.stats.h2o.stop);
+        slot.stats.h2o = std::move(counts);
         all.add(slot.stats.h2o);
+    }
+}
+
+// The text of a few tokens from token n on.
+template <typename Tokens>
+std::string server_h2o_text(const llama_context * ctx, const Tokens & tokens, size_t n) {
+    std::string res;
+    for (size_t i = n; i < std::min(n + 8, tokens.size()) && tokens[i] != LLAMA_TOKEN_NULL; ++i) {
+        res += common_token_to_piece(ctx, tokens[i]);
+    }
+    return res;
+}
+
+// Notes where the nearest text of the slots, and of the cache of prompts if there is one, leaves the slot's prompt.
+// Texts of other owners share nothing with it.
+template <typename Slot, typename Cache>
+void server_h2o_note_stop(
+        const llama_context * ctx, Slot & slot, const std::vector<Slot> & slots, const Cache * cache) {
+    const auto & prompt = slot.task->tokens;
+
+    const auto * text = &slot.prompt.tokens;
+    size_t       n    = text->get_common_prefix(prompt);
+
+    const auto compare = [&](const auto & other) {
+        if (const size_t n_other = other.prompt.tokens.get_common_prefix(prompt); n_other > n) {
+            text = &other.prompt.tokens;
+            n    = n_other;
+        }
+    };
+    std::for_each(slots.begin(), slots.end(), compare);
+    if (cache) {
+        std::for_each(cache->states.begin(), cache->states.end(), compare);
+    }
+    if (n > 0 && n < text->size() && n < prompt.size()) {
+        slot.stats.h2o.stop = { (int32_t) n, server_h2o_text(ctx, *text, n), server_h2o_text(ctx, prompt, n) };
     }
 }
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama._cli import ask, batch, bench, chat, demo, inspect, models, run, serve, sweeps
+from h2o_llama._cli import ask, batch, bench, chat, demo, inspect, models, read, run, serve, sweeps
 from h2o_llama._cli.errors import Commands, as_command
 from h2o_llama._cli.eval import eval_model
-from h2o_llama._cli.library import library
+from h2o_llama._cli.library import library, why
 from h2o_llama._cli.options import ATTENTION, CHANGES
 from h2o_llama._internal.terminal import echo
 
@@ -56,10 +56,12 @@ def main(
 _LLAMA = ("model", *ATTENTION, "threads", "gpu_layers", *CHANGES)
 _ANSWER = ("max_tokens", "think", "n_ctx", "temp", "seed", "library")
 _TALK = (*_LLAMA, "mmproj", *_ANSWER, "threads_batch", "rpc", "mlock", "no_mmap")
+_READ = tuple(name for name in _TALK if name not in ("model", "mmproj", "max_tokens", "temp", "seed", "library"))
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
     "chat": as_command(chat.chat, *_TALK, "file", "image"),
     "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), temp=0.0),
+    "read": as_command(read.read, *_READ),
     "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),
     "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),
     "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
@@ -76,5 +78,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 
+library.command("why")(as_command(why, *_READ))
 app.add_typer(library, name="library")
 app.add_typer(models.models, name="models")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,10 @@ def ask(
     Answers are written to standard output, a line of measurements after each to standard error.
     """
     text, options = read_text(file), answer_options(o)
-    with open_read(o, file.name, lambda weights: Prompts(weights, o.thinking).shared(text)) as llm:
+    with (
+        open_model(o) as weights,
+        open_read(o, weights, file.name, partial(Prompts(weights, o.thinking).shared, text)) as llm,
+    ):
         for question in questions:
             if llm.chat_template is None:
                 write(llm.ask(text, question, **options) + "\n")
@@ -48,18 +52,26 @@ def answer_options(o: Options) -> dict[str, Any]:
 
 
 @contextmanager
-def open_read(o: Options, name: str, begin: Callable[[Model], Tokens]) -> Iterator[Llama]:
-    """A sequence that has read what `begin` makes of the model, with room for questions and answers."""
-    with open_model(o) as weights:
-        tokens = begin(weights)
-        check_length(o, weights, len(tokens), name)
-        n_ctx, h2o, n = o.n_ctx, o.attention, len(tokens)
-        if n_ctx == 0 and not (isinstance(h2o, H2OConfig) and h2o.evict):
-            n_ctx = max(min(n + _ROOM, weights.n_ctx_train), n + _LEAST_ROOM)
-        llm = open_llama(o, weights, n_ctx, h2o)
-    with llm:
+def open_begun(
+    o: Options, weights: Model, name: str, begin: Callable[[str | None], Tokens]
+) -> Iterator[tuple[Llama, Tokens]]:
+    """A sequence with room for a text, questions and answers; and the text's tokens, as `begin` makes them on a day."""
+    tokens = begin(None)
+    check_length(o, weights, len(tokens), name)
+    n_ctx, h2o, n = o.n_ctx, o.attention, len(tokens)
+    if n_ctx == 0 and not (isinstance(h2o, H2OConfig) and h2o.evict):
+        n_ctx = max(min(n + _ROOM, weights.n_ctx_train), n + _LEAST_ROOM)
+    with open_llama(o, weights, n_ctx, h2o) as llm:
         llm.text_name = name
-        if n:
+        day = llm._state.day_of(tokens, begin)
+        yield llm, tokens if day is None else begin(day)
+
+
+@contextmanager
+def open_read(o: Options, weights: Model, name: str, begin: Callable[[str | None], Tokens]) -> Iterator[Llama]:
+    """The same, when it has read the text."""
+    with open_begun(o, weights, name, begin) as (llm, tokens):
+        if len(tokens) > 0:
             read_tokens(llm, tokens, name)
         yield llm
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,17 +19,20 @@ from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import read_text, said
-from h2o_llama._internal.terminal import echo, write
+from h2o_llama._cli.prompt import open_model, read_text, said
+from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama._thoughts import check_think
-from h2o_llama.documents import document_messages
+from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
 from h2o_llama.inspect._report import memory_report
+from h2o_llama.library._index import Stored
 
 _HELP = """\
 /image F  the next message is about the image in the file F
 /regen    answer once more
 /inspect  what the last question read of the chat so far
 /reset    begin a new chat, about the same document
+/list     the library's texts for this model
+/switch N begin a new chat about the document in text N of /list
 /help     this
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
@@ -40,23 +46,32 @@ def chat(o: Options, system: Annotated[str, typer.Option(help="The system messag
     told = [] if o.file is None else [document_messages(read_text(o.file))[0]["content"]]
     told += [system] if system else []
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    name = "the system message" if o.file is None else o.file.name
-    with open_read(o, name, lambda weights: _shared_tokens(weights, begin, o.thinking)) as llm:
-        talk = _Chat(llm, begin, o.image or [], answer_options(o))
-        for line in _lines():
-            if line.strip() == "/exit":
-                break
-            if line.strip():
-                talk.say(line.strip())
+    name: str | None = "the system message" if o.file is None else o.file.name
+    lines, images = _lines(), o.image or []
+    with open_model(o) as weights:
+        while name is not None:
+            with open_read(o, weights, name, partial(_shared_tokens, weights, begin, o.thinking)) as llm:
+                talk = _Chat(llm, begin, images, answer_options(o))
+                name = None
+                for line in map(str.strip, lines):
+                    if line == "/exit":
+                        break
+                    if line:
+                        talk.say(line)
+                    if talk.chosen is not None:
+                        name, begin = talk.chosen
+                        break
 
 
-def _shared_tokens(model: Model, begin: list[dict[str, Any]], think: bool | int | None) -> Sequence[int]:
+def _shared_tokens(
+    model: Model, begin: list[dict[str, Any]], think: bool | int | None, day: str | None
+) -> Sequence[int]:
     """The tokens that all chats with this begin share, as the template makes them."""
     if not begin:
         return []
     _, kwargs = check_think("chat", think, None)
     asked = ([*begin, {"role": "user", "content": text}] for text in "AB")
-    a, b = (model.chat_tokens(messages, chat_template_kwargs=kwargs) for messages in asked)
+    a, b = (model._chat_prompt("chat", messages, None, True, False, kwargs, day)[1] for messages in asked)
     return a[: shared_prefix(a, b)]
 
 
@@ -85,11 +100,17 @@ class _Chat:
         self._images = list(images)  # of the next message
         self._options = options
         self._messages = list(begin)
+        self.chosen: tuple[str, list[dict[str, Any]]] | None = None  # what the next chat is about
 
     def say(self, line: str) -> None:
         commands = {"/help": self._help, "/reset": self._reset, "/regen": self._regen, "/inspect": self._inspect}
         if line in commands:
             commands[line]()
+        elif line == "/list":
+            for i, text in enumerate(self._texts(), 1):
+                echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
+        elif re.fullmatch(r"/switch +\d+", line):
+            self._switch(int(line.split()[1]))
         elif line.startswith("/image "):
             self._images.append(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
@@ -116,6 +137,25 @@ class _Chat:
             if not any(text):
                 return
         self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
+
+    def _texts(self) -> list[Stored]:
+        library = self._llm.library
+        return [] if library is None else library.stored(self._llm._state.engine.origin)
+
+    def _switch(self, n: int) -> None:
+        """Choose the document of a text: from the words before one up to the next special token."""
+        texts = self._texts()
+        if not 0 < n <= len(texts):
+            echo(f"Text {n} does not exist: /list lists them.", err=True)
+            return
+        text = texts[n - 1].contents
+        pieces = (self._llm.detokenize([token]) if token >= 0 else b"" for token in text.tokens.tolist())
+        parts = [b"".join(part).decode(errors="replace") for _, part in groupby(pieces, bool)]
+        documents = [part.partition(ABOUT_A_DOCUMENT)[2] for part in parts if ABOUT_A_DOCUMENT in part]
+        if documents:
+            self.chosen = text.name, document_messages(documents[0])
+        else:
+            echo(f"{text.name} is not about a document: begin its chat again.", err=True)
 
     def _help(self) -> None:
         echo(_HELP, err=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from h2o_llama import H2OConfig, Llama, _bench, demo_model_path
 from h2o_llama._cli.prompt import progress_bars
-from h2o_llama._demo.document import Document, Needle, build_document
+from h2o_llama._demo.document import Needle, build_document
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo, plain
@@ -33,36 +32,30 @@ _VALUE_DIGITS = 4
 _ROOM = 16  # for a question and its answer after a document
 
 
-@dataclass
-class Answers:
-    """The answers to each needle's question, by the way to compute.
-
-    `report` is what H2O, without a dense tail, kept of the last prompt.
-    """
-
-    report: MemoryReport
-    said: dict[str, list[bytes]] = field(default_factory=dict)
-
-
 def ask(
-    model: Path, document: Document, n_threads: int, progress: Callable[[str, int, int], object] | None = None
-) -> Answers:
-    """Read the document with each needle's question after it, and generate an answer. There is one needle at least."""
+    model: Path,
+    text: bytes,
+    needles: Sequence[Needle],
+    n_threads: int,
+    progress: Callable[[str, int, int], object] = lambda *_: None,
+) -> tuple[dict[str, list[bytes]], MemoryReport]:
+    """Read the document with each needle's question after it, and generate an answer.
+
+    Returns the answers by the way to compute, and what H2O, without a dense tail, kept of the last prompt.
+    """
     said: dict[str, list[bytes]] = {}
     for name, h2o, dense_tail in ((DENSE, None, 0), (SPARSE, H2O, 0), (TAIL, H2O, DENSE_TAIL)):
-        n_ctx = len(document.text) + _ROOM
-        with Llama(model, n_ctx=n_ctx, n_threads=n_threads, h2o=h2o) as llm:
-            for i, needle in enumerate(document.needles):
-                if progress is not None:
-                    progress(f"questions: {name}", i, len(document.needles))
-                tokens = llm.tokenize(document.text + needle.question)
+        with Llama(model, n_ctx=len(text) + _ROOM, n_threads=n_threads, h2o=h2o) as llm:
+            for i, needle in enumerate(needles):
+                progress(f"questions: {name}", i, len(needles))
+                tokens = llm.tokenize(text + needle.question)
                 llm.reset()
                 llm.eval(tokens, dense_tail=dense_tail)
                 if name == SPARSE:
                     report = memory_report(llm, tokens, "the demo's document")
                 answer = llm.detokenize(list(islice(llm.generate([], temperature=0), _VALUE_DIGITS)))
                 said.setdefault(name, []).append(answer)
-    return Answers(report, said)
+    return said, report
 
 
 NOTE = (
@@ -74,18 +67,14 @@ NOTE = (
 )
 
 
-def answer_table(document: Document, answers: Answers) -> Table:
+def answer_table(n_bytes: int, needles: Sequence[Needle], said: Mapping[str, Sequence[bytes]]) -> Table:
     """The answers to every key's question."""
-    table = Table("key", "tokens back", "value", *answers.said)
+    table = Table("key", "tokens back", "value", *said)
     table.title, table.title_justify = "Which value has the key?", "left"
     table.columns[1].justify = "right"
-    for i, needle in enumerate(document.needles):
-        table.add_row(
-            f"k{needle.key}",
-            f"{len(document.text) - needle.start:,}",
-            str(needle.value),
-            *(_verdict(said[i], needle) for said in answers.said.values()),
-        )
+    for needle, *answers in zip(needles, *said.values(), strict=True):
+        verdicts = (_verdict(answer, needle) for answer in answers)
+        table.add_row(f"k{needle.key}", f"{n_bytes - needle.start:,}", str(needle.value), *verdicts)
     return table
 
 
@@ -95,13 +84,14 @@ def _verdict(answer: bytes, needle: Needle) -> Text:
     return plain(f"{text} right", "green") if answer == needle.answer else plain(f"{text} wrong", "red")
 
 
-def html_facts(document: Document, answers: Answers) -> list[tuple[str, str]]:
+def html_facts(needles: Sequence[Needle], said: Mapping[str, Sequence[bytes]]) -> list[tuple[str, str]]:
     """Lines for the HTML page: how heavy hitters were ranked, and the hidden keys."""
     facts = [("Heavy hitters", f"ranked by {H2O.scorer}, schedule {H2O.schedule}")]
-    for i, needle in enumerate(document.needles):
+    for i, needle in enumerate(needles):
         where = f"{needle.value} at position {needle.start:,}, framed below"
-        said = (f"{name}: {_verdict(answers.said[name][i], needle)}" for name in (SPARSE, TAIL))
-        facts.append((f"k{needle.key}", "; ".join([where, *said])))
+        facts.append(
+            (f"k{needle.key}", "; ".join([where, *(f"{n}: {_verdict(said[n][i], needle)}" for n in (SPARSE, TAIL))]))
+        )
     return facts
 
 
@@ -126,9 +116,9 @@ def demo(
     console = Console()
     # Threads wait for each other by spinning, so that all are as slow as the busiest CPU.
     n_threads = threads or max(1, available_cpus() // 2)
-    document = build_document(DOCUMENT_BYTES, DEPTHS)
+    text, needles = build_document(DOCUMENT_BYTES, DEPTHS)
     console.print(
-        f"{len(document.needles)} keys are hidden in {DOCUMENT_BYTES:,} bytes of standard library source (one token "
+        f"{len(needles)} keys are hidden in {DOCUMENT_BYTES:,} bytes of standard library source (one token "
         "each), then asked for after its end. Every question is a new prefill, by dense attention and by H2O, on "
         f"{n_threads} thread{'s' if n_threads > 1 else ''}.",
         f"H2O: chunks of {CHUNK_SIZE} tokens; memory sets of {H2O.memory_size} (the first {H2O.sink_tokens}, the last "
@@ -143,11 +133,13 @@ def demo(
         repetitions=1,
         chunk_size=CHUNK_SIZE,
         n_threads=n_threads,
-        text=build_document(LONG_BYTES).text,
+        text=build_document(LONG_BYTES)[0],
     )
     with progress_bars() as update:
-        answers = ask(demo_model_path(), document, n_threads, update)
+        said, report = ask(demo_model_path(), text, needles, n_threads, update)
         measured.run(update)
-    console.print("", answer_table(document, answers), NOTE, *_bench.tables(measured.rows()), _bench.NOTE, "", sep="\n")
-    write_html(html, answers.report, html_facts(document, answers), [n.line_positions for n in document.needles])
+    console.print(
+        "", answer_table(len(text), needles, said), NOTE, *_bench.tables(measured.rows()), _bench.NOTE, "", sep="\n"
+    )
+    write_html(html, report, html_facts(needles, said), [needle.line_positions for needle in needles])
     echo(f"What each head kept, highlighted in the document: {html}")

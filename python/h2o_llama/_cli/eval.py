@@ -15,8 +15,9 @@ from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal.terminal import plain
 from h2o_llama.eval import Continuation, Perplexity, Ruler, evaluate, window
 from h2o_llama.eval._ruler_task import KINDS
-from h2o_llama.eval._subject import Task, halves
+from h2o_llama.eval._subject import halves
 from h2o_llama.eval._tables import tables
+from h2o_llama.eval._tasks import Task
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 

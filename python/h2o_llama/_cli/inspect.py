@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,6 @@ from h2o_llama.inspect._report import (
     MemoryReport,
     memory_report,
     passages,
-    top_texts,
     visible,
     write_html,
 )
@@ -120,14 +120,14 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
 
 
 def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
-    """One row per head: numbers of kept and of marked tokens, and the most frequent texts of the marked ones."""
-    marked = report.marked.capitalize()
-    table = Table("Layer", "KV head", "Kept", marked, f"{marked}' texts, most frequent first")
+    """One row per head: how many tokens it keeps, how many of them are heavy hitters, and the texts of these."""
+    table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Their texts, most frequent first")
     for column in table.columns[:-1]:
         column.justify = "right"
     always = len(report.local) + len(report.sinks)
+    texts = {position: piece.text for piece in report.pieces for position in range(piece.start, piece.end)}
     for h in heads:
-        tops = "  ".join(f"{visible(text)} ×{n}" for text, n in top_texts(report, h, 6))
-        kept = always + (len(h.positions) if report.marked == "heavy hitters" else 0)
-        table.add_row(str(h.layer), str(h.head), str(kept), str(len(h.positions)), Text(tops))
+        most = Counter(texts[position] for position in h.positions.tolist()).most_common(6)
+        tops = "  ".join(f"{visible(text)} ×{n}" for text, n in most)
+        table.add_row(str(h.layer), str(h.head), str(always + len(h.positions)), str(len(h.positions)), Text(tops))
     return table

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.filesize import decimal
 
+from h2o_llama import Model
+from h2o_llama._cli.ask import open_begun
 from h2o_llama._cli.errors import Commands, as_command
+from h2o_llama._cli.options import MODEL, Options
+from h2o_llama._cli.prompt import open_model, read_text
+from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import counted, echo, printable
+from h2o_llama.batch._answering import Prompts
 from h2o_llama.library import Library
+from h2o_llama.library._texts import key_of
+from h2o_llama.sequence._prompt import where_they_part
 
 library = typer.Typer(
     cls=Commands, help="List and remove texts that were read.", rich_markup_mode=None, invoke_without_command=True
@@ -84,10 +96,44 @@ def export(
     echo(f"{decimal(file.stat().st_size)}: {file}")
 
 
-def add(file: Annotated[Path, typer.Argument(metavar="FILE", help="From `h2o-llama library export`.")]) -> None:
-    """Add the text of a file. Only the same model with the same settings finds it."""
-    text = Library().import_text(file)
+def add(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="From `h2o-llama library export`.")],
+    model: Annotated[str | None, MODEL] = None,
+) -> None:
+    """Add the text of a file. Only the same model with the same settings finds it; --model refuses another one's."""
+    with nullcontext() if model is None else Model(model) as loaded:
+        text = Library().import_text(file, loaded)
     echo(f"{text.name}: {counted(text.n_tokens, 'token')} of {text.model}")
+
+
+def why(
+    o: Options,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, PDF or HTML file.")],
+    model: Annotated[str | None, MODEL] = None,
+) -> None:
+    """Say whether a document is kept, for a model and its settings; and if it is not, why."""
+    shelf = Library()
+    named = [text for text in shelf.stored() if text.contents.name == file.name]
+    if model is None:
+        for text in named:
+            echo(f"{file.name} ({text.id[:8]}) is kept for {text.contents.origin.model}")
+        if not named:
+            echo(f"no text is called {file.name}: --model compares its content")
+        return
+    with open_model(replace(o, model=model)) as weights:
+        begin = partial(Prompts(weights, o.thinking).shared, read_text(file))
+        with open_begun(o, weights, file.name, begin) as (llm, tokens):
+            ids, origin, core = np.asarray(tokens, dtype=np.int32), llm._state.engine.origin, weights._handle
+    found, near = shelf.find(origin, ids, INT32_MAX), shelf.nearest(ids, origin)
+    n = 0 if found is None else found.n_tokens
+    echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
+    if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:
+        same = f"has the same first {counted(stop['token'], 'token')}"
+        echo(f"{near.contents.name} ({near.id[:8]}) {same}, then {stop['kept']!r}, not {stop['asked']!r}")
+    for text in named:
+        other = text.contents.origin
+        if key_of(other) != key_of(origin):
+            echo(f"{file.name} ({text.id[:8]}) is not for it: {'; '.join(other.differences(origin))}")
 
 
 library.command("list")(as_command(_list))

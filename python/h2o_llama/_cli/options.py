@@ -33,7 +33,11 @@ def _x(help: str, *names: str, **options: Any) -> Any:
     return _o(help, *names, hidden=True, **options)
 
 
-_MODEL = typer.Argument(metavar="MODEL", help="A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists.")
+_NAME = "A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists."
+_MODEL = typer.Argument(metavar="MODEL", help=_NAME)
+MODEL = typer.Option("--model", "-m", metavar="MODEL", help=_NAME)
+"""Of commands whose argument is a document."""
+
 _FILE = "A text, PDF or HTML file, or a name that `pull` lists; - is standard input."
 _H2O = f"How much a token attends to: auto, {', '.join(PRESETS)}; or off."
 _TAIL = f"{DENSE_TAIL}, and all of the question about a file"

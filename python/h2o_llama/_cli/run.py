@@ -6,6 +6,7 @@ import codecs
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,7 +66,8 @@ def run(
             tokens = weights.tokenize(text, add_special=before is None, parse_special=special)
         else:
             budget, kwargs = check_think("run", o.thinking, None)
-            core, tokens, n_asked = _asked(weights, o, text.removesuffix(o.prompt), special, kwargs)
+            asked = partial(_asked, weights, o, text.removesuffix(o.prompt), special, kwargs)
+            core, tokens, n_asked = asked()
         if before is not None:
             h2o = _as_saved(before.origin.h2o, given)
         elif len(tokens) == 0:
@@ -76,6 +78,8 @@ def run(
             check_length(o, weights, len(tokens), name)
         n_ctx = o.n_ctx or n_before + len(tokens) + o.max_tokens + (_ROOM if o.library else 0)
         llm = open_llama(o, weights, n_ctx, h2o)
+        if not is_raw and (day := llm._state.day_of(tokens, lambda day: asked(day)[1])) is not None:
+            core, tokens, n_asked = asked(day)
     with llm:
         if before is not None:
             llm.restore(before)
@@ -96,7 +100,9 @@ def run(
             drawn = llm.generate([], temperature=o.temp, seed=o.seed, draft=draft)
             n_generated = _stream(llm, islice(drawn, o.max_tokens))
         else:
-            answer = continue_chat(llm, core, tokens, o.max_tokens, budget, draft, temperature=o.temp, seed=o.seed)
+            answer = continue_chat(
+                llm, core, tokens, budget, max_tokens=o.max_tokens, draft=draft, temperature=o.temp, seed=o.seed
+            )
             for chunk in answer.stream():
                 write_delta(chunk["choices"][0]["delta"])
             write("\n")
@@ -124,7 +130,7 @@ def _as_saved(saved: Any, given: Any) -> Any:
 
 
 def _asked(
-    model: Model, o: Options, text: str, special: bool, kwargs: Any
+    model: Model, o: Options, text: str, special: bool, kwargs: Any, day: str | None = None
 ) -> tuple[_core.ChatPrompt | None, Sequence[int], int]:
     """A question about a text, or one of both alone; and how many tokens there are from the question's first on."""
 
@@ -137,7 +143,7 @@ def _asked(
             return None, model.tokenize(asked, parse_special=special)
         about = document_messages(text) if text and o.prompt else []
         messages = [*about, said(question if about else text + question, o.image)]
-        return model._chat_prompt("run", messages, None, True, special, kwargs)
+        return model._chat_prompt("run", messages, None, True, special, kwargs, day)
 
     core, tokens = ask(o.prompt)
     n_shared = shared_prefix(tokens, ask("B" if o.prompt[0] == "A" else "A")[1]) if o.prompt else len(tokens)

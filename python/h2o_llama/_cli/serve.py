@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import sys
 import warnings
 from dataclasses import replace
@@ -108,6 +110,14 @@ def _cache_ram() -> list[Any]:
     return ["--cache-ram", min(memory // 4 >> 20, _MOST_CACHE_RAM)]
 
 
+def _check_port(host: str, port: int) -> None:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:  # llama-server says what else is wrong with an address
+        if error.errno == errno.EADDRINUSE:
+            raise H2OError(f"port {port} is in use: --port N") from None
+
+
 def serve(
     o: Options,
     passed_on: Annotated[
@@ -153,6 +163,7 @@ def serve(
         os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see: begin again without it
         os.execv(sys.executable, _without_key(sys.orig_argv))
     further = passed_on or []
+    _check_port(host, port)
     if o.model.startswith("-"):  # no model is named: this is the first argument after --
         o, further = replace(o, model="demo"), [o.model, *further]
     on_gpu = o.gpu_layers if o.gpu_layers and uses_gpu(o.gpu_layers) else 0  # machines of --rpc have all operators
@@ -170,31 +181,29 @@ def serve(
         n_ctx = _room(weights, o.attention, o.n_ctx, further)
         h2o = None if embeddings else _possible(o, weights, n_ctx)
         origin = _origin(weights, h2o, n_ctx, further)
+        own = weights.metadata.get(f"{weights.metadata['general.architecture']}.pooling_type", "0")
+        pooling = ["--pooling", "mean"] if own == "0" and "LLAMA_ARG_POOLING" not in os.environ else []
     alias = Path(o.model).name.removesuffix(".gguf")
     arguments: list[Any] = ["--model", path, "--alias", alias, "--host", host, "--port", port]
     arguments += [*upstream_arguments(o.changes), *stretched]
     arguments += ["--parallel", parallel, "--ctx-size", n_ctx * parallel]
-    arguments += ["--gpu-layers", o.gpu_layers if o.gpu_layers is not None else -1 if o.rpc else 0]
+    layers = (-1 if o.rpc else 0) if o.gpu_layers is None else o.gpu_layers
+    arguments += ["--gpu-layers", layers] if o.rpc or uses_gpu(-1) else ["--fit", "off"]  # no warning of no GPU
     arguments += [] if o.rpc is None else ["--rpc", ",".join(check_rpc_servers(o.rpc))]
     arguments += ["--threads", o.threads or available_cpus(), *_cache_ram()]
     if check.choice("serve", "matmul_kernels", o.matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
         arguments += ["--h2o-products", o.matmul_kernels]
     arguments += [] if o.mmproj is None else ["--mmproj", o.mmproj]
     arguments += ["--path", _PAGE, "--reasoning-budget", MAX_THOUGHTS]
+    arguments += [] if "LLAMA_ARG_LOG_VERBOSITY" in os.environ else ["--log-verbosity", 1]  # errors
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
     if embeddings:  # a text is read in one step
         n_step = min(n_ctx, _LONGEST_EMBEDDED)
-        arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step]
+        arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step, *pooling]
     if h2o is not None:
         # One chunk at a time, and a token of each other slot: requests are cancelled in between.
-        arguments += [
-            "--ubatch-size",
-            h2o.chunk_size,
-            "--batch-size",
-            h2o.chunk_size + parallel,
-            "--no-kv-unified",
-            *upstream_options(h2o),
-        ]
+        arguments += ["--ubatch-size", h2o.chunk_size, "--batch-size", h2o.chunk_size + parallel]
+        arguments += ["--no-kv-unified", *upstream_options(h2o)]
     folder = default_folder() if library_folder is None else Path(library_folder)
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
     raise typer.Exit(run_server([*map(str, arguments), *further], ServerTexts(folder, origin) if is_kept else None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import InspectLoader
 
 MODULE = "argparse"  # more than 80,000 characters in every supported Python, and nobody has to download it
@@ -43,14 +43,6 @@ class Needle:
         return range(self.start, self.start + len(self.definition) - 1)
 
 
-@dataclass(frozen=True)
-class Document:
-    """ASCII text that ends with a newline, and the needles in it, in order of position."""
-
-    text: bytes
-    needles: tuple[Needle, ...]
-
-
 def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
     """The first `n_bytes` of a module's source as ASCII, over again from its start if it is shorter.
 
@@ -64,26 +56,18 @@ def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
     return (text * (n_bytes // len(text) + 1))[:n_bytes]
 
 
-def build_document(n_bytes: int, depths: Sequence[float] = (), module: str = MODULE) -> Document:
-    """A document of exactly `n_bytes`, with one key hidden at each depth (0 = start, 1 = end, ascending).
+def build_document(n_bytes: int, depths: Sequence[float] = ()) -> tuple[bytes, list[Needle]]:
+    """A text of exactly `n_bytes` that ends with a newline, with one key hidden at each depth (0 to 1, ascending).
 
-    A definition begins at the next line start after its depth. Raises ValueError if there are more depths than secrets
-    or the document is too short for them.
+    A definition begins at the next line start after its depth. Raises ValueError if the text is too short for that.
     """
-    if len(depths) > len(SECRETS):
-        raise ValueError(f"at most {len(SECRETS)} keys can be hidden, not {len(depths)}")
-    secrets = [Needle(key, value, 0) for key, value in SECRETS[: len(depths)]]
-    filler = standard_library_text(n_bytes - sum(len(s.definition) for s in secrets), module)[:-1] + b"\n"
-
-    text = b""
-    done = 0
-    needles = []
-    for depth, secret in zip(depths, secrets, strict=True):
-        place = filler.find(b"\n", max(done, int(depth * len(filler)) - 1)) + 1
-        if place == 0:
-            raise ValueError(f"a document of {n_bytes} bytes is too short to hide a key at depth {depth}")
+    needles = [Needle(key, value, 0) for key, value in SECRETS[: len(depths)]]
+    filler = standard_library_text(n_bytes - sum(len(needle.definition) for needle in needles))[:-1] + b"\n"
+    text, done = b"", 0
+    for i, depth in enumerate(depths):
+        place = filler.index(b"\n", max(done, int(depth * len(filler)) - 1)) + 1
         text += filler[done:place]
-        needles.append(Needle(secret.key, secret.value, len(text)))
-        text += secret.definition
+        needles[i] = replace(needles[i], start=len(text))
+        text += needles[i].definition
         done = place
-    return Document(text + filler[done:], tuple(needles))
+    return text + filler[done:], needles

@@ -23,7 +23,7 @@ from typing_extensions import Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama._thoughts import Thoughts, check_think
+from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import (
@@ -33,7 +33,6 @@ from h2o_llama.chat._template import (
     parsed_message,
     plain_prompt,
 )
-from h2o_llama.chat.chat_completion import thoughts_of
 from h2o_llama.config import named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
@@ -103,41 +102,26 @@ class Prompts:
 
     def __init__(self, model: Model, think: bool | int | None = None) -> None:
         self._budget, self._kwargs = check_think(_OWNER, think, None)
-        self._weights, self._model = model, model._handle
+        self._model = model._handle
         self._template = model._template if model.chat_template else None
 
-    def shared(self, text: str) -> NDArray[np.int32]:
-        """The tokens with which every question about a text begins: all before the question's message."""
-        asked = self.ask(text, "A").ids
-        before = self._before(text)
-        if before is None:
-            return asked[: shared_prefix(asked, self.ask(text, "B").ids)]
-        return asked[: shared_prefix(asked, before)]
+    def shared(self, text: str, day: str | None = None) -> NDArray[np.int32]:
+        """The tokens with which every question about a text begins."""
+        a, b = (self.ask(text, question, day).ids for question in "AB")
+        return a[: shared_prefix(a, b)]
 
-    def _before(self, text: str) -> list[int] | None:
-        """The document without a question; None where the template puts both into one message."""
-        if self._template is None:
-            return self._model.tokenize(text.encode(), True, False)
-        try:
-            before = self._template.apply(
-                _OWNER, document_messages(text), add_generation_prompt=False, kwargs=self._kwargs
-            )
-        except ValueError:  # a template may refuse a chat without a user
-            return None
-        return before.ids if text.strip() in before.text else None
-
-    def ask(self, text: str, question: str) -> Asked:
+    def ask(self, text: str, question: str, day: str | None = None) -> Asked:
         """A question about a text."""
         if self._template is None:
             ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
             return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
-        prompt = self._template.apply(_OWNER, document_messages(text, question), kwargs=self._kwargs)
+        prompt = self._template.apply(_OWNER, document_messages(text, question), kwargs=self._kwargs, day=day)
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
             prompt.core.stops,
             stop_tokens(self._model, prompt.core.stops),
             frozenset(prompt.core.preserved_tokens),
-            thoughts_of(self._weights, prompt.core, self._budget),
+            thoughts_of(self._model, prompt.core, self._budget),
             prompt.core.parser(""),
         )
 
@@ -248,10 +232,13 @@ class Answerer:
 
     def _answer(self, document: Document, questions: list[Question], progress: Progress | None) -> Iterator[Answer]:
         shared = self._prompts.shared(document.text)
+        day = self._llm._state.day_of(shared, lambda day: self._prompts.shared(document.text, day))
+        if day is not None:
+            shared = self._prompts.shared(document.text, day)
         self._check_length(len(shared) + 1)
         asked = []
         for question in questions:
-            task = self._prompts.ask(document.text, question.text)
+            task = self._prompts.ask(document.text, question.text, day)
             task.names = {
                 "document": document.name,
                 "sha256": document.sha256,

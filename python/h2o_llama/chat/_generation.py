@@ -11,16 +11,16 @@ from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import NotRequired
+from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._thoughts import Thoughts
+from h2o_llama._thoughts import Thoughts, thoughts_of
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress, ProgressOption
-from h2o_llama.sequence._prompt import Prompt, as_generated
-from h2o_llama.sequence._state import State, stream
-from h2o_llama.sequence.generating import Stopping, generate_by
+from h2o_llama.sequence._prompt import CacheStop, Prompt, as_generated
+from h2o_llama.sequence._state import State, check_progress, stream
+from h2o_llama.sequence.generating import DENSE_TAIL, Stopping, StoppingCriterion, generate_by
 
 
 class CompletionLogprobs(TypedDict):
@@ -174,7 +174,10 @@ class CompletionTokensDetails(TypedDict, total=False):
 
 
 class PromptTokensDetails(TypedDict):
+    """Of the prompt: how many tokens were known, and which known text parted from it there."""
+
     cached_tokens: int
+    cache_stop: NotRequired[CacheStop]
 
 
 class Usage(TypedDict):
@@ -185,8 +188,14 @@ class Usage(TypedDict):
     prompt_tokens_details: NotRequired[PromptTokensDetails]
 
 
+class AnswerHead(TypedDict):
+    id: str
+    created: int
+    model: str
+
+
 class GenerationOptions(SamplingOptions, total=False):
-    """What completions of texts and of chats have in common."""
+    """Keyword arguments that completions of texts and of chats have in common."""
 
     max_tokens: int | None
     stop: str | collections.abc.Sequence[str] | None
@@ -226,18 +235,63 @@ class Generation:
     dense_tail: int
     draft: int
     reuse: bool
-    stopping_criteria: Stopping = None
+    stopping_criteria: list[StoppingCriterion]
     n_top_logprobs: int | None = None
     is_text: bool = False
     visible: frozenset[int] = frozenset()
     thoughts: Thoughts | None = None
     is_read: bool = False
     n_cached: int = 0
+    cache_stop: CacheStop | None = None
     n_generated: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
     finish_reason: Literal["stop", "length"] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def head(self, id_: str) -> AnswerHead:
+        """What an answer, and each chunk of it, begins with."""
+        return {"id": id_, "created": self.created, "model": self.state.engine.model._name}
+
+    @classmethod
+    def of(
+        cls,
+        owner: str,
+        state: State,
+        prompt: Prompt,
+        chat: _core.ChatPrompt | None = None,
+        budget: int = 0,
+        *,
+        max_tokens: int | None = MAX_TOKENS,
+        stop: str | collections.abc.Sequence[str] | None = None,
+        progress: ProgressOption = None,
+        dense_tail: int | None = None,
+        draft: int = 0,
+        reuse: bool = True,
+        stopping_criteria: Stopping = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Generation:
+        """By the keyword arguments of `owner`, which are checked; to a `chat`, with a budget of thoughts."""
+        options = Sampling.of(owner, sampling)
+        grammar = chat.grammar() if chat else None
+        if grammar is not None:
+            options = replace(options, grammar=grammar)
+        has_grammar = grammar is not None and not grammar.lazy
+        return cls(
+            state=state,
+            prompt=prompt,
+            max_tokens=None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0),
+            stop=check_stop(owner, stop) + (chat.stops if chat else []),
+            sampling=options.compiled(state.engine.core),
+            progress=check_progress(owner, progress),
+            dense_tail=state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(prompt)),
+            draft=state.check_draft(owner, draft),
+            reuse=check.flag(owner, "reuse", reuse),
+            stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
+            is_text=chat is not None,
+            visible=frozenset(chat.preserved_tokens if chat else ()),
+            thoughts=thoughts_of(state.engine.core, chat, budget, has_grammar) if chat else None,
+        )
 
     def pieces(self) -> Iterator[Piece]:
         """The text, each piece when it is certain. Generates it: call this or `all_pieces`, once."""
@@ -261,6 +315,7 @@ class Generation:
                 ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
         self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
+        self.cache_stop = None if self.is_read else self.state.cache_stop_of(self.prompt.ids)
         self._counts_before = self.state.drafted, self.state.accepted
         buffer = TextBuffer(self.stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
@@ -331,7 +386,9 @@ class Generation:
         if details:
             usage["completion_tokens_details"] = details
         if self.reuse or self.n_cached:
-            usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+            known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+            if self.cache_stop is not None:
+                known["cache_stop"] = self.cache_stop
         return usage
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +61,7 @@ class ChatTemplate:
 
     def __init__(self, model: _core.Model, source: str | None) -> None:
         self._core = _core.ChatTemplate(model, source or "")
+        self.tells_day = any(word in self._core.source for word in ("strftime_now", "date_string", "datetime"))
 
     def apply(
         self,
@@ -71,8 +74,12 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] | None = None,
         marker: str = "",
+        day: str | None = None,
     ) -> ChatPrompt:
-        """The prompt, and what its answer needs. Messages and tools are checked; `marker` stands there for images."""
+        """The prompt, and what its answer needs. Messages and tools are checked; `marker` stands there for images.
+
+        `day` is the date that the template writes, as "2026-11-28"; by default today.
+        """
         if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
             raise check.bad_argument(owner, "chat_template_kwargs", "a dict with names as keys", kwargs)
         if tools and tool_choice != "none" and not self._core.supports_tools:
@@ -88,6 +95,7 @@ class ChatTemplate:
             json_schema=json_schema,
             add_generation_prompt=add_generation_prompt,
             kwargs={k: check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
+            **({"now": int(time.time() if day is None else noon(day))} if self.tells_day else {}),
         )
         return ChatPrompt(core, marker)
 
@@ -104,6 +112,11 @@ class ChatTemplate:
         except ValueError:  # a template may refuse a chat that ends there
             return len(ids)
         return len(ids) - shared_prefix(ids, before.ids)
+
+
+def noon(day: str) -> float:
+    """Of a day such as "2026-11-28", in seconds since 1970."""
+    return datetime.fromisoformat(day).replace(hour=12).timestamp()
 
 
 def parse_deltas(parser: _core.ChatParser, piece: str, is_partial: bool) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections.abc
 import os
-from typing import Any, overload
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, overload
 
 from typing_extensions import Unpack
 
@@ -12,8 +13,8 @@ from h2o_llama._internal import check
 from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.chat._template import PLAIN_STOPS, plain_prompt
-from h2o_llama.chat.chat_completion import ChatCompletion, create_chat_completion
-from h2o_llama.chat.completion import Completion, create_completion
+from h2o_llama.chat.chat_completion import create_chat_completion
+from h2o_llama.chat.completion import create_completion
 from h2o_llama.documents import document_messages, read_document
 from h2o_llama.sequence._state import HasState
 
@@ -24,27 +25,39 @@ class AskOptions(GenerationOptions, total=False):
     think: bool | int | None
 
 
+Document = str | os.PathLike[str]
+
+
+@overload
+def ask(
+    sequence: HasState, document: Document, questions: str, *, stream: Literal[True], **options: Unpack[AskOptions]
+) -> Iterator[str]: ...
 @overload
 def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
-    sequence: HasState, document: str | os.PathLike[str], questions: str, **options: Unpack[AskOptions]
+    sequence: HasState,
+    document: Document,
+    questions: str,
+    *,
+    stream: Literal[False] = ...,
+    **options: Unpack[AskOptions],
 ) -> str: ...
-
-
 @overload
 def ask(
     sequence: HasState,
-    document: str | os.PathLike[str],
+    document: Document,
     questions: collections.abc.Sequence[str],
+    *,
+    stream: Literal[False] = ...,
     **options: Unpack[AskOptions],
 ) -> list[str]: ...
-
-
 def ask(
     sequence: HasState,
-    document: str | os.PathLike[str],
+    document: Document,
     questions: str | collections.abc.Sequence[str],
+    *,
+    stream: bool = False,
     **options: Unpack[AskOptions],
-) -> str | list[str]:
+) -> str | list[str] | Iterator[str]:
     """Answer questions about a document, each by itself. The document is read once.
 
     They are asked in the form of `document_messages`, as by all commands; a model without a chat template is asked in
@@ -57,15 +70,17 @@ def ask(
         The text; or the path of a file, as `h2o_llama.documents.read_document` takes it.
     questions : str or list of str
         One question, or several.
+    stream : bool, default False
+        Return an iterator of the answer's pieces, each when it is certain: for one question.
     **options
         As in `create_chat_completion`: max_tokens, think, stop, progress, and sampling options. The default temperature
         is 0: always the most probable token.
 
     Returns
     -------
-    str, or list of str
-        The answer, without thoughts; of several questions a list of answers in the same order. `max_tokens` cuts
-        answers off.
+    str, list of str, or iterator of str
+        The answer, without thoughts and white space around it; of several questions a list of answers in the same
+        order. `max_tokens` cuts answers off.
 
     Raises
     ------
@@ -91,21 +106,38 @@ def ask(
         raise check.bad_argument(owner, "document", "a text, or a path that is not a str", document)
     if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
-    known: dict[str, Any] = {"temperature": 0, **options}
+    if check.flag(owner, "stream", stream) and not isinstance(questions, str):
+        raise check.bad_argument(owner, "questions", "one question with stream=True", questions)
     text = document if isinstance(document, str) else read_document(document)
-    answers = [_answer(sequence, text, question, dict(known)) for question in asked]
-    return answers[0] if isinstance(questions, str) else answers
+    answers = (_answer(sequence, text, question, stream, {"temperature": 0, **options}) for question in asked)
+    if stream:
+        return next(answers)
+    texts = ["".join(pieces) for pieces in answers]
+    return texts[0] if isinstance(questions, str) else texts
 
 
-def _answer(sequence: HasState, document: str, question: str, options: dict[str, Any]) -> str:
+def _answer(sequence: HasState, document: str, question: str, stream: bool, options: dict[str, Any]) -> Iterator[str]:
+    """Its pieces; without `stream` they are one."""
     model = sequence._state.engine.model
-    if model.chat_template is None:
-        check_think(f"{sequence._state.owner}.ask", options.pop("think", None), None)  # it has no form for thoughts
-        stop = options.get("stop") or PLAIN_STOPS
-        prompt = model.tokenize(plain_prompt(document, question))  # names of special tokens are text
-        completion: Completion = create_completion(sequence, prompt, **{**options, "stop": stop})
-        return completion["choices"][0]["text"].strip()
-    answer: ChatCompletion = create_chat_completion(sequence, document_messages(document, question), **options)
-    message = answer["choices"][0]["message"]
-    text = message.get("content") or ""
-    return text.strip() if message.get("reasoning_content") else text
+    said: Any
+    if model.chat_template is not None:
+        said = create_chat_completion(sequence, document_messages(document, question), stream=stream, **options)
+        name, chunks = ("delta", said) if stream else ("message", [said])
+        return _stripped(chunk["choices"][0][name].get("content") or "" for chunk in chunks)
+    check_think(f"{sequence._state.owner}.ask", options.pop("think", None), None)  # it has no form for thoughts
+    options["stop"] = options.get("stop") or PLAIN_STOPS
+    prompt = model.tokenize(plain_prompt(document, question))  # names of special tokens are text
+    said = create_completion(sequence, prompt, stream=stream, **options)
+    return _stripped(each["choices"][0]["text"] for each in (said if stream else [said]))
+
+
+def _stripped(pieces: Iterable[str]) -> Iterator[str]:
+    """Without white space around all of them."""
+    waiting, has_begun = "", False
+    for piece in pieces:
+        text = waiting + piece if has_begun else piece.lstrip()
+        said = text.rstrip()
+        waiting = text[len(said) :]
+        if said:
+            has_begun = True
+            yield said

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import NotRequired, Unpack
@@ -13,16 +14,15 @@ from typing_extensions import NotRequired, Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
-from h2o_llama._thoughts import MAX_THOUGHTS, Thoughts, check_think
+from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import (
-    MAX_TOKENS,
+    AnswerHead,
     ChatLogprobs,
     Generation,
     GenerationOptions,
     TokenLogprobs,
     Usage,
     chat_logprobs,
-    check_stop,
 )
 from h2o_llama.chat._messages import (
     ChatImages,
@@ -34,13 +34,11 @@ from h2o_llama.chat._messages import (
     response_schema,
 )
 from h2o_llama.chat._template import LONGEST_TAIL, parse_deltas, parsed_message
-from h2o_llama.model import Model
-from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import ProgressOption
+from h2o_llama.sampling import check_names
 from h2o_llama.sequence._prompt import Tokens
-from h2o_llama.sequence._state import HasState, check_progress
-from h2o_llama.sequence.generating import Stopping
+from h2o_llama.sequence._state import HasState
 
+Messages = collections.abc.Sequence[Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
@@ -51,11 +49,8 @@ class ChatChoice(TypedDict):
     finish_reason: ChatFinishReason
 
 
-class ChatCompletion(TypedDict):
-    id: str
+class ChatCompletion(AnswerHead):
     object: Literal["chat.completion"]
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
 
@@ -67,11 +62,8 @@ class ChatChunkChoice(TypedDict):
     finish_reason: ChatFinishReason
 
 
-class ChatCompletionChunk(TypedDict):
-    id: str
+class ChatCompletionChunk(AnswerHead):
     object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage]
 
@@ -105,19 +97,12 @@ class ChatRun:
         """All at once."""
         pieces = self.generation.all_pieces()
         self._finish("".join(piece.text for piece in pieces), [])
+        logprobs = self._logprobs([t for piece in pieces for t in piece.logprobs])
+        end = self._finish_reason()
         return {
-            "id": self.id,
+            **self.generation.head(self.id),
             "object": "chat.completion",
-            "created": self.generation.created,
-            "model": self.generation.state.engine.model._name,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": self._message(),
-                    "logprobs": self._logprobs([t for piece in pieces for t in piece.logprobs]),
-                    "finish_reason": self._finish_reason(),
-                }
-            ],
+            "choices": [{"index": 0, "message": self._message(), "logprobs": logprobs, "finish_reason": end}],
             "usage": self.generation.usage(),
         }
 
@@ -167,24 +152,13 @@ class ChatRun:
         return chat_logprobs(self.generation.state.engine.model._handle, tokens)
 
     def _chunk(
-        self,
-        delta: dict[str, Any],
-        logprobs: list[TokenLogprobs] | None = None,
-        finish_reason: ChatFinishReason = None,
+        self, delta: dict[str, Any], tokens: list[TokenLogprobs] | None = None, end: ChatFinishReason = None
     ) -> ChatCompletionChunk:
+        logprobs = self._logprobs(tokens) if tokens else None
         return {
-            "id": self.id,
+            **self.generation.head(self.id),  # type: ignore[typeddict-item]  # without usage
             "object": "chat.completion.chunk",
-            "created": self.generation.created,
-            "model": self.generation.state.engine.model._name,
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": delta,
-                    "logprobs": self._logprobs(logprobs) if logprobs else None,
-                    "finish_reason": finish_reason,
-                }
-            ],
+            "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": end}],
         }
 
 
@@ -209,52 +183,33 @@ class ChatOptions(GenerationOptions, total=False):
 
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
 ) -> ChatCompletion: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState,
-    messages: collections.abc.Sequence[Message],
-    *,
-    stream: Literal[True],
-    **options: Unpack[ChatOptions],
+    sequence: HasState, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatOptions]
 ) -> Iterator[ChatCompletionChunk]: ...
-
-
 @overload
 def create_chat_completion(
-    sequence: HasState, messages: collections.abc.Sequence[Message], *, stream: bool, **options: Unpack[ChatOptions]
+    sequence: HasState, messages: Messages, *, stream: bool, **options: Unpack[ChatOptions]
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]: ...
 
 
-@understands("max_tokens", "functions", "function_call", "tfs_z")
+@understands
 def create_chat_completion(
     sequence: HasState,
-    messages: collections.abc.Sequence[Message],
+    messages: Messages,
     *,
     tools: collections.abc.Sequence[Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
     response_format: Any = None,
-    max_tokens: int | None = MAX_TOKENS,
     stream: bool | None = False,
-    stop: str | collections.abc.Sequence[str] | None = None,
     logprobs: bool | None = False,
     top_logprobs: int | None = None,
     parallel_tool_calls: bool | None = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     think: bool | int | None = None,
-    progress: ProgressOption = None,
-    dense_tail: int | None = None,
-    draft: int = 0,
-    reuse: bool = True,
-    stopping_criteria: Stopping = None,
-    **sampling: Unpack[SamplingOptions],
+    **options: Unpack[GenerationOptions],
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
     """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
@@ -275,12 +230,8 @@ def create_chat_completion(
     response_format : dict or pydantic model, optional
         {"type": "json_object"} for JSON, with "schema" for JSON of that schema; or OpenAI's {"type": "json_schema",
         "json_schema": {"schema"}}. Every schema may be a pydantic model, which is a response_format, too.
-    max_tokens : int or None, default 512
-        The most tokens of the answer, thoughts apart; None: until the model ends, or the context is full.
     stream : bool, default False
         Return an iterator of chunks instead of one dict.
-    stop : str or list of str, optional
-        The answer ends before any of these. The name of a special token is that token.
     logprobs : bool, default False
         Tell the log-probability of every generated token.
     top_logprobs : int, optional
@@ -291,17 +242,12 @@ def create_chat_completion(
         Whether the model thinks first, or the most tokens of thoughts; None is as its template has it. By default
         thoughts have up to 1,024 tokens, and never more than half of the room in the context. Then their end is
         written, and the answer follows. False is 0.
-    progress, draft, reuse
-        As in `create_completion`.
     dense_tail : int, optional
         How many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
         and the template's text after it, but no more than 512 tokens.
-    stopping_criteria
-        As in `generate`.
-    **sampling
-        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor and the others: as in `generate`; None is the default. A grammar
-        is not for chats with tools or a response_format, which make one themselves.
+    **options
+        max_tokens (thoughts apart), stop, progress, draft, reuse, stopping_criteria and sampling options, as in
+        `create_completion`. A grammar is not for chats with tools or a response_format, which make one themselves.
 
     Returns
     -------
@@ -325,87 +271,43 @@ def create_chat_completion(
     """
     state = sequence._state
     owner, model = f"{state.owner}.create_chat_completion", state.engine.model
+    check_names(owner, options, GenerationOptions)
     images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True), model._image_folder)
     known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
     schema = response_schema(owner, response_format)
-    options = Sampling.of(owner, sampling)
-    if options.grammar is not None and (known or schema):
+    if options.get("grammar") is not None and (known or schema):
         raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
-    if max_tokens is not None:
-        max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     template = model._template
     budget, chat_template_kwargs = check_think(owner, think, chat_template_kwargs)
-    prompt = template.apply(
-        owner,
-        images.messages,
-        known,
-        choice,
-        check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
-        schema,
-        kwargs=chat_template_kwargs,
-        marker=images.marker,
-    )
+    is_parallel = check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls)
+    asked = partial(template.apply, owner, images.messages, known, choice, is_parallel, schema)
+    template_options: dict[str, Any] = {"kwargs": chat_template_kwargs, "marker": images.marker}
+    prompt = asked(**template_options)
+    day = state.day_of(prompt.ids, lambda day: asked(**template_options, day=day).ids)
+    if day is not None:
+        template_options["day"] = day
+        prompt = asked(**template_options)
     text = state.check_prompt(owner, images.insert_all(prompt.ids), 0)
     if len(text) == 0:
         raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
-    if dense_tail is None:
-        template_options = {"tools": known, "kwargs": chat_template_kwargs, "marker": images.marker}
-        turn = template.last_turn(owner, prompt.ids, images.messages, **template_options)
+    if options.get("dense_tail") is None:
+        turn = template.last_turn(owner, prompt.ids, images.messages, tools=known, **template_options)
         before = images.insert(prompt.ids[: len(prompt.ids) - turn])
-        dense_tail = min(len(text) - len(before), LONGEST_TAIL)
-    grammar = prompt.core.grammar()
-    generation = Generation(
-        state=state,
-        prompt=text,
-        max_tokens=max_tokens,
-        stop=check_stop(owner, stop) + prompt.core.stops,
-        sampling=(options if grammar is None else replace(options, grammar=grammar)).compiled(model._handle),
-        progress=check_progress(owner, progress),
-        dense_tail=state.check_tail(owner, dense_tail, len(text)),
-        draft=state.check_draft(owner, draft),
-        reuse=check.flag(owner, "reuse", reuse),
-        stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
-        is_text=True,
-        n_top_logprobs=_check_top_logprobs(owner, logprobs, top_logprobs),
-        visible=frozenset(prompt.core.preserved_tokens),
-        thoughts=thoughts_of(model, prompt.core, budget, grammar is not None and not grammar.lazy),
-    )
+        options["dense_tail"] = min(len(text) - len(before), LONGEST_TAIL)
+    generation = Generation.of(owner, state, text, prompt.core, budget, **options)
+    generation.n_top_logprobs = _check_top_logprobs(owner, logprobs, top_logprobs)
     run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
-def thoughts_of(
-    model: Model, prompt: _core.ChatPrompt, budget: int = MAX_THOUGHTS, has_grammar: bool = False
-) -> Thoughts | None:
-    """None: the template marks no thoughts."""
-    return Thoughts(model._handle, prompt, budget, has_grammar) if prompt.thoughts[1] else None
-
-
 def continue_chat(
-    sequence: HasState,
-    core: _core.ChatPrompt,
-    prompt: Tokens,
-    max_tokens: int,
-    budget: int,
-    draft: int,
-    **sampling: Unpack[SamplingOptions],
+    sequence: HasState, core: _core.ChatPrompt, prompt: Tokens, budget: int, **options: Unpack[GenerationOptions]
 ) -> ChatRun:
     """The answer to a prompt that the sequence has just read."""
     state = sequence._state
-    generation = Generation(
-        state=state,
-        prompt=state.check_prompt(state.owner, prompt, 0),
-        max_tokens=max_tokens,
-        stop=core.stops,
-        sampling=Sampling.of(state.owner, sampling),
-        progress=None,
-        dense_tail=0,
-        draft=draft,
-        reuse=True,
-        visible=frozenset(core.preserved_tokens),
-        thoughts=thoughts_of(state.engine.model, core, budget),
-        is_read=True,
-    )
+    text = state.check_prompt(state.owner, prompt, 0)
+    generation = Generation.of(state.owner, state, text, core, budget, **options)
+    generation.is_read = True
     return ChatRun(generation, core.parser(""))
 
 

@@ -13,22 +13,19 @@ from typing_extensions import Unpack
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
 from h2o_llama.chat._generation import (
-    MAX_TOKENS,
+    AnswerHead,
     CompletionLogprobs,
     Generation,
     GenerationOptions,
     Piece,
     Usage,
-    check_stop,
     completion_logprobs,
 )
 from h2o_llama.model import Model
-from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import Tokens
-from h2o_llama.sequence._state import HasState, check_progress
-from h2o_llama.sequence.generating import DENSE_TAIL, Stopping
+from h2o_llama.sequence._state import HasState
 
+Text = str | bytes | Tokens
 FinishReason = Literal["stop", "length"] | None
 
 
@@ -39,11 +36,8 @@ class Choice(TypedDict):
     finish_reason: FinishReason
 
 
-class CompletionChunk(TypedDict):
-    id: str
+class CompletionChunk(AnswerHead):
     object: Literal["text_completion"]
-    created: int
-    model: str
     choices: list[Choice]
 
 
@@ -60,42 +54,27 @@ class CompletionOptions(GenerationOptions, total=False):
 
 @overload
 def create_completion(
-    sequence: HasState,
-    prompt: str | bytes | Tokens,
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[CompletionOptions],
+    sequence: HasState, prompt: Text, *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
 ) -> Completion: ...
-
-
 @overload
 def create_completion(
-    sequence: HasState, prompt: str | bytes | Tokens, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text, *, stream: Literal[True], **options: Unpack[CompletionOptions]
 ) -> Iterator[CompletionChunk]: ...
-
-
 @overload
 def create_completion(
-    sequence: HasState, prompt: str | bytes | Tokens, *, stream: bool, **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text, *, stream: bool, **options: Unpack[CompletionOptions]
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
-@understands("max_tokens", "suffix", "tfs_z")
+@understands
 def create_completion(
     sequence: HasState,
-    prompt: str | bytes | Tokens,
+    prompt: Text,
     *,
-    max_tokens: int | None = MAX_TOKENS,
     stream: bool | None = False,
-    stop: str | collections.abc.Sequence[str] | None = None,
     echo: bool | None = False,
-    progress: ProgressOption = None,
-    dense_tail: int | None = None,
-    draft: int = 0,
-    reuse: bool = True,
     logprobs: int | None = None,
-    stopping_criteria: Stopping = None,
-    **sampling: Unpack[SamplingOptions],
+    **options: Unpack[GenerationOptions],
 ) -> Completion | Iterator[CompletionChunk]:
     r"""Complete a text, as OpenAI's completions do. The sequence becomes this text and holds nothing else.
 
@@ -126,11 +105,8 @@ def create_completion(
     logprobs : int, optional
         Report the log-probability of every generated token, and this many of the most probable ones. Not with
         `echo`; for a prompt use `eval(tokens, logits="all")`.
-    stopping_criteria
-        As in `generate`.
-    **sampling
-        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor and the others: as in `generate`; None is the default.
+    stopping_criteria, **sampling
+        As in `generate`; None is the default.
 
     Returns
     -------
@@ -156,8 +132,6 @@ def create_completion(
     """
     state = sequence._state
     owner, model = f"{state.owner}.create_completion", state.engine.model
-    if max_tokens is not None:
-        max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
     if isinstance(prompt, str):
         check.utf8(owner, "prompt", prompt)
     tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
@@ -168,24 +142,44 @@ def create_completion(
         logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
     if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
-    generation = Generation(
-        state=state,
-        prompt=checked,
-        max_tokens=max_tokens,
-        stop=check_stop(owner, stop),
-        sampling=Sampling.of(owner, sampling).compiled(model._handle),
-        progress=check_progress(owner, progress),
-        dense_tail=state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(checked)),
-        draft=state.check_draft(owner, draft),
-        reuse=check.flag(owner, "reuse", reuse),
-        stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
-        n_top_logprobs=logprobs,
-    )
+    generation = Generation.of(owner, state, checked, **options)
+    generation.n_top_logprobs = logprobs
     run = _Run(generation, _text_of(model, prompt) if echo else "")
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
-def _text_of(model: Model, prompt: str | bytes | Tokens) -> str:
+@overload
+def generate_text(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+    sequence: HasState, prompts: str, **options: Unpack[CompletionOptions]
+) -> str: ...
+@overload
+def generate_text(
+    sequence: HasState, prompts: collections.abc.Sequence[str], **options: Unpack[CompletionOptions]
+) -> list[str]: ...
+def generate_text(
+    sequence: HasState, prompts: str | collections.abc.Sequence[str], **options: Unpack[CompletionOptions]
+) -> str | list[str]:
+    r"""The texts that `create_completion` gives for prompts, without anything around them: a list for a list.
+
+    Each prompt keeps the prefix that it shares with the one before. `generate_many` computes several at once.
+
+    Examples
+    --------
+    >>> llm.generate_text("k17=4829;\nk17?", max_tokens=5, temperature=0)
+    '4829;'
+    >>> llm.generate_text(["k17=4829;\nk17?", "k23=1357;\nk23?"], max_tokens=5, temperature=0)
+    ['4829;', '1357;']
+    """
+    asked = [prompts] if isinstance(prompts, str) else prompts
+    if not isinstance(asked, list | tuple) or not all(isinstance(prompt, str) for prompt in asked):
+        raise check.bad_argument(
+            f"{sequence._state.owner}.generate_text", "prompts", "a text or a list of texts", prompts
+        )
+    texts = [create_completion(sequence, prompt, **options)["choices"][0]["text"] for prompt in asked]
+    return texts[0] if isinstance(prompts, str) else texts
+
+
+def _text_of(model: Model, prompt: Text) -> str:
     if isinstance(prompt, str):
         return prompt
     return (prompt if isinstance(prompt, bytes) else model.detokenize(prompt)).decode(errors="replace")
@@ -215,14 +209,11 @@ class _Run:
         return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
 
     def _chunk(self, piece: Piece, finish_reason: FinishReason) -> CompletionChunk:
-        model = self.generation.state.engine.model
         logprobs = None
         if self.generation.n_top_logprobs is not None:
-            logprobs = completion_logprobs(model._handle, piece.logprobs, len(self.echo))
+            logprobs = completion_logprobs(self.generation.state.engine.core, piece.logprobs, len(self.echo))
         return {
-            "id": self.id,
+            **self.generation.head(self.id),
             "object": "text_completion",
-            "created": self.generation.created,
-            "model": model._name,
             "choices": [{"text": piece.text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
         }

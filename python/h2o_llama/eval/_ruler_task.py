@@ -6,63 +6,53 @@ import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice
 from math import pi
+from pathlib import Path
 from random import Random
 from string import ascii_lowercase, ascii_uppercase
-from typing import Literal
 from uuid import UUID
 
 import numpy as np
 
 from h2o_llama._internal import check
 from h2o_llama.eval._settings import DENSE, Setting
-from h2o_llama.eval._subject import Progress, Row, Subject, answer
-from h2o_llama.llama import Llama
+from h2o_llama.eval._subject import Progress, Row, Subject
 from h2o_llama.model import Model
 from h2o_llama.models._find import find_text
 from h2o_llama.sequence.generating import DENSE_TAIL
 
+_OWNER = "eval"
+
 WORDS, ESSAYS = "english-words", "war-and-peace"
 """Names of the texts that RULER's words and its essays are taken from."""
 
+Drawn = tuple[str, str, Sequence[str]]
+"""A question, what the answer begins with, and the words that the rest of it must have."""
 
-@dataclass(frozen=True)
-class Draft:
-    """A question about a text that is still to be cut. Up to `n_generate` tokens after `prefix` must have the answers.
-
-    question(n) has n units (sentences, words), from `least` to `most`; keys and answers do not depend on n.
-    """
-
-    question: Callable[[int], str]
-    prefix: str
-    answers: tuple[str, ...]
-    n_generate: int
-    least: int = 1
-    most: int = 2**31
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Words and essays, read when a task needs them. Raises FileNotFoundError if they have not been fetched."""
+@cache
+def _lists(path: Path) -> list[list[str]]:
+    """Adjectives, nouns, verbs."""
+    return [group.split("\n") for group in path.read_text(encoding="utf-8").strip().split("\n\n")]
 
-    read: Callable[[str], str] = field(default=lambda name: find_text(name).read_text(encoding="utf-8"))
 
-    @cached_property
-    def adjectives_nouns_verbs(self) -> list[list[str]]:
-        """Three lists of English words."""
-        return [group.split("\n") for group in self.read(WORDS).strip().split("\n\n")]
+@cache
+def _words(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split()
 
-    @cached_property
-    def essays(self) -> list[str]:
-        """Words of a long English text."""
-        return self.read(ESSAYS).split()
+
+def _insert(units: list[str], places: Sequence[int], inserted: Sequence[str]) -> None:
+    """Each before the unit at its place. Places ascend."""
+    for place, unit in zip(reversed(places), reversed(inserted), strict=True):
+        units.insert(place, unit)
 
 
 # --- needles in a haystack: eight tasks
-
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 _NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 _NEEDLE_QUESTION = (
@@ -76,95 +66,55 @@ _DEPTHS = [int(depth) for depth in np.round(np.linspace(0, 100, 40))]
 _BETWEEN_SENTENCES = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][\"')])) (?=[\"'(]?[A-Z])")
 
 
-@dataclass(frozen=True)
-class Needles:
-    """RULER's configuration of a task: numbers of keys, of values of each, and of keys in the question."""
-
-    haystack: Literal["noise", "essay", "needle"]
-    keys: Literal["words", "uuids"] = "words"
-    values: Literal["numbers", "uuids"] = "numbers"
-    n_keys: int = 1
-    n_values: int = 1
-    n_asked: int = 1
-
-    def draft(self, rng: Random, n_tokens: int, sources: Sources) -> Draft:
-        """Draw the needles and where they go."""
-        facts = [
-            (key, [_draw(self.values, rng, sources) for _ in range(self.n_values)])
-            for key in (_draw(self.keys, rng, sources) for _ in range(self.n_keys))
-        ]
-        needles = [self._needle(key, value) for key, values in facts for value in values]
-        rng.shuffle(needles)
-        asked = rng.sample(facts, self.n_asked)
-        query = ", and ".join(filter(None, [", ".join(key for key, _ in asked[:-1]), asked[-1][0]]))
-        hide = (self._in_essays if self.haystack == "essay" else self._in_lines)(needles, rng, sources)
-        question, prefix, kind = _NEEDLE_QUESTION, _NEEDLE_PREFIX, str(self.values)
-        if self.n_asked * self.n_values == 1:
-            question, prefix = (
-                t.replace("Some", "A").replace("are all", "is").replace("are", "is") for t in (question, prefix)
-            )
-            kind = kind[:-1]
-        return Draft(
-            lambda n: question.format(kind=kind, query=query, context=hide(n)),
-            prefix.format(kind=kind, query=query),
-            tuple(value for _, values in asked for value in values),
-            n_generate=128,
-            least=len(needles),
-        )
-
-    def _needle(self, key: str, value: str) -> str:
-        return _NEEDLE.format(kind=self.values, key=key, value=value)
-
-    def _in_lines(self, needles: list[str], rng: Random, sources: Sources) -> Callable[[int], str]:
-        """In n lines, of noise or of other needles."""
+def _needles(
+    rng: Random,
+    n: int,
+    n_tokens: int,
+    *,
+    haystack: str = "essay",
+    keys: str = "words",
+    values: str = "numbers",
+    n_keys: int = 1,
+    n_values: int = 1,
+    n_asked: int = 1,
+) -> Drawn:
+    """Keys with values, between the sentences of n words of an essay, or in n lines of noise or of other needles."""
+    facts = [(key, [_draw(values, rng) for _ in range(n_values)]) for key in (_draw(keys, rng) for _ in range(n_keys))]
+    needles = [_NEEDLE.format(kind=values, key=key, value=value) for key, found in facts for value in found]
+    rng.shuffle(needles)
+    asked = rng.sample(facts, n_asked)
+    if haystack == "essay":
+        depths, words = sorted(rng.sample(_DEPTHS, len(needles))), _words(find_text(ESSAYS))
+        units = _BETWEEN_SENTENCES.split(" ".join((words * (n // len(words) + 1))[:n]))
+        places = [int(len(units) * depth / 100) for depth in depths]
+    else:
         seed = rng.random()
-
-        def drawn_needle(rng: Random) -> str:
-            return self._needle(_draw(self.keys, rng, sources), _draw(self.values, rng, sources))
-
-        def hide(n: int) -> str:
-            others, places = Random(f"{seed} lines"), Random(f"{seed} places")
-            lines = [NOISE if self.haystack == "noise" else drawn_needle(others) for _ in range(n)]
-            for place, needle in zip(sorted(places.sample(range(n), len(needles)), reverse=True), needles, strict=True):
-                lines.insert(place, needle)
-            return "\n".join(lines)
-
-        return hide
-
-    def _in_essays(self, needles: list[str], rng: Random, sources: Sources) -> Callable[[int], str]:
-        """Between the sentences of the first n words, over again from the start when they end."""
-        depths = sorted(rng.sample(_DEPTHS, len(needles)))
-
-        def hide(n: int) -> str:
-            words = sources.essays
-            sentences = _BETWEEN_SENTENCES.split(" ".join((words * (n // len(words) + 1))[:n]))
-            places = [int(len(sentences) * depth / 100) for depth in depths]
-            for place, needle in zip(reversed(places), reversed(needles), strict=True):
-                sentences.insert(place, needle)
-            return " ".join(sentences)
-
-        return hide
+        others = Random(f"{seed} lines")
+        units = [
+            NOISE
+            if haystack == "noise"
+            else _NEEDLE.format(kind=values, key=_draw(keys, others), value=_draw(values, others))
+            for _ in range(n)
+        ]
+        places = sorted(Random(f"{seed} places").sample(range(n), len(needles)))
+    _insert(units, places, needles)
+    texts, kind = [_NEEDLE_QUESTION, _NEEDLE_PREFIX], values
+    if n_asked * n_values == 1:
+        texts = [t.replace("Some", "A").replace("are all", "is").replace("are", "is") for t in texts]
+        kind = values[:-1]
+    query = ", and ".join(filter(None, [", ".join(key for key, _ in asked[:-1]), asked[-1][0]]))
+    context = (" " if haystack == "essay" else "\n").join(units)
+    question, prefix = (text.format(kind=kind, query=query, context=context) for text in texts)
+    return question, prefix, [value for _, found in asked for value in found]
 
 
-def _draw(kind: str, rng: Random, sources: Sources) -> str:
+def _draw(kind: str, rng: Random) -> str:
     if kind == "numbers":
         return str(rng.randint(1_000_000, 9_999_999))
     if kind == "uuids":
         return str(UUID(int=rng.getrandbits(128), version=4))
-    adjectives, nouns, _ = sources.adjectives_nouns_verbs
+    adjectives, nouns, _ = _lists(find_text(WORDS))
     return f"{rng.choice(adjectives)}-{rng.choice(nouns)}"
-
-
-NEEDLES = {
-    "niah_single_1": Needles("noise"),
-    "niah_single_2": Needles("essay"),
-    "niah_single_3": Needles("essay", values="uuids"),
-    "niah_multikey_1": Needles("essay", n_keys=4),
-    "niah_multikey_2": Needles("needle"),
-    "niah_multikey_3": Needles("needle", keys="uuids", values="uuids"),
-    "niah_multivalue": Needles("essay", n_values=4),
-    "niah_multiquery": Needles("essay", n_keys=4, n_asked=4),
-}
 
 
 # --- variable tracking: a chain of assignments, with a worked example in front
@@ -182,32 +132,30 @@ _CHAIN_PREFIX = (
 )
 
 
-def variable_tracking(rng: Random, n_tokens: int, sources: Sources) -> Draft:
-    """One chain of five variables."""
-    example, prefix, names = _chain(rng, 3)
-    shown = example(_EXAMPLE_LINES) + prefix + " " + " ".join(names) + "\n\n\n\n"
-    text, prefix, names = _chain(rng, 5)
-    return Draft(lambda n: shown + text(n), prefix, names, n_generate=30, least=_N_VARIABLES)
+def _variable_tracking(rng: Random, n: int, n_tokens: int) -> Drawn:
+    """One chain of five variables in n lines."""
+    example, begun, names = _chain(rng, _EXAMPLE_LINES, 3)
+    text, prefix, variables = _chain(rng, n, 5)
+    return example + begun + " " + " ".join(names) + "\n\n\n\n" + text, prefix, variables
 
 
-def _chain(rng: Random, n_letters: int) -> tuple[Callable[[int], str], str, tuple[str, ...]]:
-    """The question as a function of the number of lines, what the answer begins with, and the answer."""
-    names: dict[str, None] = {}
-    while len(names) < _N_VARIABLES:
-        names["".join(rng.choices(ascii_uppercase, k=n_letters))] = None
-    variables, value, seed = tuple(names), rng.randrange(10_000, 99_999), rng.random()
+def _chain(rng: Random, n: int, n_letters: int) -> Drawn:
+    variables = _made_up(rng, _N_VARIABLES, ascii_uppercase, n_letters)
+    value, seed = rng.randrange(10_000, 99_999), rng.random()
     sources = [str(value), *(f"VAR {name} " for name in variables[:-1])]
-    chain = [f"VAR {name} = {source}" for name, source in zip(variables, sources, strict=True)]
-
-    def question(n: int) -> str:
-        lines = [NOISE + "\n"] * n
-        for place, assignment in zip(
-            sorted(Random(seed).sample(range(n), len(chain)), reverse=True), reversed(chain), strict=True
-        ):
-            lines.insert(place, assignment)
-        return _CHAIN_QUESTION.format(context=" ".join(lines), value=value)
-
+    lines = [NOISE + "\n"] * n
+    places = sorted(Random(seed).sample(range(n), _N_VARIABLES))
+    _insert(lines, places, [f"VAR {name} = {source}" for name, source in zip(variables, sources, strict=True)])
+    question = _CHAIN_QUESTION.format(context=" ".join(lines), value=value)
     return question, _CHAIN_PREFIX.format(n=_N_VARIABLES, value=value), variables
+
+
+def _made_up(rng: Random, n: int, letters: str, n_letters: int) -> list[str]:
+    """Different words."""
+    words: dict[str, None] = {}
+    while len(words) < n:
+        words["".join(rng.choices(letters, k=n_letters))] = None
+    return list(words)
 
 
 # --- common words extraction and frequent words extraction
@@ -226,27 +174,19 @@ _FREQUENT_QUESTION = (
     "three most frequently appeared words in the above coded text?"
 )
 _FREQUENT_PREFIX = " Answer: According to the coded text above, the three most frequently appeared words are:"
-_N_LETTERS = 6
 _ZETA_2 = pi * pi / 6
 
 
-def common_words(rng: Random, n_tokens: int, sources: Sources) -> Draft:
-    """Ten words that come ten times as often as others, with a worked example in front. A unit is a different word."""
-    words = sorted({word for group in sources.adjectives_nouns_verbs for word in group})
+def _common_words(rng: Random, n: int, n_tokens: int) -> Drawn:
+    """Ten words of n that come ten times as often as the others, with a worked example in front."""
+    words = sorted({word for group in _lists(find_text(WORDS)) for word in group})
     is_long = n_tokens >= _LONG
     shown = rng.sample(words, 40 if is_long else 20)
     example = _COMMON_QUESTION.format(context=_list(shown, *((10, 3) if is_long else (3, 1)), rng.random()))
     example += _COMMON_PREFIX + _numbered(shown[:_N_COMMON]) + "\n"
     drawn, seed = rng.sample(words, len(words)), rng.random()
-    repeats = (30, 3) if is_long else (6, 1)
-    return Draft(
-        lambda n: example + _COMMON_QUESTION.format(context=_list(drawn[:n], *repeats, seed)),
-        _COMMON_PREFIX,
-        tuple(drawn[:_N_COMMON]),
-        n_generate=120,
-        least=_N_COMMON + 1,
-        most=len(words),
-    )
+    context = _list(drawn[:n], *((30, 3) if is_long else (6, 1)), seed)
+    return example + _COMMON_QUESTION.format(context=context), _COMMON_PREFIX, drawn[:_N_COMMON]
 
 
 def _list(words: list[str], n_common: int, n_others: int, seed: float) -> str:
@@ -260,34 +200,34 @@ def _numbered(words: list[str]) -> str:
     return " ".join(f"{i}. {word}" for i, word in enumerate(words, 1))
 
 
-def frequent_words(rng: Random, n_tokens: int, sources: Sources) -> Draft:
-    """Made-up words with a Zeta distribution; the most frequent one is noise. A unit is one word of text."""
-    vocabulary: dict[str, None] = {}
-    while len(vocabulary) < max(n_tokens // 50, 5):
-        vocabulary["".join(rng.choices(ascii_lowercase, k=_N_LETTERS))] = None
-    words, seed = ["...", *list(vocabulary)[1:]], rng.random()
-
-    def question(n: int) -> str:
-        text = [word for k, word in enumerate(words, 1) for _ in range(int(n * k**-2 / _ZETA_2))]
-        Random(seed).shuffle(text)
-        return _FREQUENT_QUESTION.format(context=" ".join(text))
-
-    # With 200 words each of the three is there more often than the next one.
-    return Draft(question, _FREQUENT_PREFIX, tuple(words[1:4]), n_generate=50, least=200)
+def _frequent_words(rng: Random, n: int, n_tokens: int) -> Drawn:
+    """About n made-up words with a Zeta distribution; the most frequent one is noise."""
+    words = ["...", *_made_up(rng, max(n_tokens // 50, 5), ascii_lowercase, 6)[1:]]
+    text = [word for k, word in enumerate(words, 1) for _ in range(int(n * k**-2 / _ZETA_2))]
+    Random(rng.random()).shuffle(text)
+    return _FREQUENT_QUESTION.format(context=" ".join(text)), _FREQUENT_PREFIX, words[1:4]
 
 
-DRAFTS: dict[str, Callable[[Random, int, Sources], Draft]] = {
-    **{name: needles.draft for name, needles in NEEDLES.items()},
-    "vt": variable_tracking,
-    "cwe": common_words,
-    "fwe": frequent_words,
+_NEEDLES: dict[str, Callable[[Random, int, int], Drawn]] = {
+    "niah_single_1": partial(_needles, haystack="noise"),
+    "niah_single_2": _needles,
+    "niah_single_3": partial(_needles, values="uuids"),
+    "niah_multikey_1": partial(_needles, n_keys=4),
+    "niah_multikey_2": partial(_needles, haystack="needle"),
+    "niah_multikey_3": partial(_needles, haystack="needle", keys="uuids", values="uuids"),
+    "niah_multivalue": partial(_needles, n_values=4),
+    "niah_multiquery": partial(_needles, n_keys=4, n_asked=4),
 }
-"""By RULER's names, without the two tasks that ask about data sets."""
+_TASKS = {
+    **{name: (draw, 128, 4) for name, draw in _NEEDLES.items()},
+    "vt": (_variable_tracking, 30, _N_VARIABLES),
+    "cwe": (_common_words, 120, _N_COMMON + 1),
+    "fwe": (_frequent_words, 50, 200),  # with 200 words each of the three is there more often than the next one
+}
+"""By RULER's names, without the two tasks that ask about data sets: how to draw n units (lines, words) for a prompt of
+n_tokens, tokens of the answer, and the fewest units."""
 
-
-_OWNER = "eval"
-
-KINDS = tuple(DRAFTS)
+KINDS = tuple(_TASKS)
 """RULER's names of its tasks."""
 
 
@@ -295,95 +235,50 @@ KINDS = tuple(DRAFTS)
 class Item:
     """A prompt as tokens, and answers expected in up to `n_generate` tokens after it."""
 
-    tokens: tuple[int, ...]
+    tokens: list[int]
     answers: tuple[str, ...]
     n_generate: int
 
 
-def make_item(kind: str, n_tokens: int, seed: int | str, model: Model | Llama, sources: Sources) -> Item:
+def make_item(kind: str, n_tokens: int, seed: int | str, model: Model) -> Item:
     """Draw a task: prompt and answer have at most n_tokens tokens, and as many as a sentence or word more allows.
 
     The question is a user's message in the model's chat template, if it has one, and the answer begins with RULER's
     prefix. All arguments count in the drawing.
 
-    Raises ValueError if the kind is unknown, or n_tokens is too short for it.
+    Raises ValueError if the kind is unknown, or n_tokens is too short for it; OSError if its words or essays cannot be
+    fetched.
     """
-    draft = DRAFTS[check.choice(_OWNER, "ruler", kind, KINDS)](Random(f"{seed} {kind} {n_tokens}"), n_tokens, sources)
-    before, after = _around(model)
+    draw, n_generate, least = _TASKS[check.choice(_OWNER, "ruler", kind, KINDS)]
+    before = after = ""
+    if "tokenizer.chat_template" in model.metadata:
+        mark = "THE MESSAGE"
+        before, _, after = model.apply_chat_template([{"role": "user", "content": mark}]).partition(mark)
 
-    def tokens(n: int) -> list[int]:
-        text = before + draft.question(n) + after + draft.prefix
-        return model.tokenize(text, parse_special=bool(before or after))
+    def drawn(n: int) -> tuple[list[int], Sequence[str]]:
+        question, prefix, answers = draw(Random(f"{seed} {kind} {n_tokens}"), n, n_tokens)
+        text = before + question + after + prefix
+        return model.tokenize(text, parse_special=bool(before or after)), answers
 
-    def fits(n: int) -> bool:
-        return len(tokens(n)) + draft.n_generate <= n_tokens
+    def is_too_long(n: int) -> bool:
+        return len(drawn(n)[0]) + n_generate > n_tokens
 
-    n = _largest(fits, draft.least, draft.most)
-    if n is None:
-        least = len(tokens(draft.least)) + draft.n_generate
-        raise ValueError(f"[{_OWNER}] {n_tokens} tokens are too short for RULER's {kind!r}: it takes at least {least}")
-    return Item(tuple(tokens(n)), draft.answers, draft.n_generate)
+    if is_too_long(least):
+        shortest = len(drawn(least)[0]) + n_generate
+        raise ValueError(
+            f"[{_OWNER}] {n_tokens} tokens are too short for RULER's {kind!r}: it takes at least {shortest}"
+        )
+    n = least
+    while 2 * n <= n_tokens and not is_too_long(2 * n):  # a unit has a token at least
+        n *= 2
+    tokens, answers = drawn(n + bisect_left(range(n + 1, min(2 * n, n_tokens + 1)), True, key=is_too_long))
+    return Item(tokens, tuple(answers), n_generate)
 
 
 def score(said: str, answers: Sequence[str]) -> float:
     """RULER's string_match_all: the share of answers in the generated text, in either case."""
     text = re.sub(r"[\x00-\x1f]", "\n", said).lower()
     return sum(answer.lower() in text for answer in answers) / len(answers)
-
-
-def _around(model: Model | Llama) -> tuple[str, str]:
-    """What the chat template puts before and after a user's message; nothing without a template."""
-    if "tokenizer.chat_template" not in model.metadata:
-        return "", ""
-    mark = "THE MESSAGE"
-    before, _, after = model.apply_chat_template([{"role": "user", "content": mark}]).partition(mark)
-    return before, after
-
-
-def _largest(fits: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The largest n from `least` to `most` that fits; None if none does."""
-    if not fits(least):
-        return None
-    low = least
-    while 2 * low <= most and fits(2 * low):
-        low *= 2
-    return low + bisect_left(range(low + 1, min(2 * low, most + 1)), True, key=lambda n: not fits(n))
-
-
-@dataclass(frozen=True)
-class RulerMean:
-    """Mean scores of a setting and of dense attention, from 0 to 1, and the standard error of their difference.
-
-    The error is that of prompts, paired, within each task; None if a task has only one.
-    """
-
-    score: float
-    dense: float
-    error: float | None
-
-    @property
-    def over_dense(self) -> float | None:
-        """The part of dense attention's score that the setting reaches; None if that is 0."""
-        return self.score / self.dense if self.dense else None
-
-    def over_dense_text(self) -> str:
-        """With its error."""
-        if self.over_dense is None:
-            return "–"
-        return f"{self.over_dense:.3f}" + ("" if self.error is None else f" ± {self.error / self.dense:.3f}")
-
-
-def ruler_mean(rows: Sequence[Row]) -> RulerMean:
-    """The mean over a setting's rows, one for each task."""
-    variances = []
-    for row in rows:
-        added = np.subtract(row["scores"], row["scores_dense"])
-        variances.append(added.var(ddof=1) / len(added) if len(added) > 1 else None)
-    known = [variance for variance in variances if variance is not None]
-    error = float(np.sqrt(np.sum(known)) / len(rows)) if len(known) == len(rows) else None
-    return RulerMean(
-        float(np.mean([row["score"] for row in rows])), float(np.mean([row["score_dense"] for row in rows])), error
-    )
 
 
 @dataclass(frozen=True)
@@ -408,14 +303,13 @@ class Ruler:
     kind: str
     samples: int = 5
     dense_tail: int = DENSE_TAIL
-    sources: Sources = field(default_factory=Sources, repr=False, compare=False)
     name = "ruler"
     contexts_each = 1
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        check.integer("eval", "samples", self.samples, 1)
-        check.integer("eval", "dense_tail", self.dense_tail, 0)
+        check.integer(_OWNER, "samples", self.samples, 1)
+        check.integer(_OWNER, "dense_tail", self.dense_tail, 0)
         first = self._item(subject, n_tokens, 0)
         digest = hashlib.sha256(np.array(first.tokens, dtype=np.int32).tobytes()).hexdigest()
         return [
@@ -427,33 +321,19 @@ class Ruler:
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
         items = [self._item(subject, n_tokens, i) for i in range(self.samples)]
-        n_done, n_total = 0, len(items) * (1 + len(settings))
-
-        def scores_of(setting: Setting) -> list[float]:
-            nonlocal n_done
-            scores = []
+        scores: dict[str, list[float]] = {s.name: [] for s in (DENSE, *settings)}
+        for i, setting in enumerate((DENSE, *settings)):
             with subject.open(setting, n_tokens) as llm:
-                for item in items:
+                for j, item in enumerate(items):
                     llm.reset()
-                    said = answer(llm, list(item.tokens), item.n_generate, self.dense_tail).decode(errors="replace")
-                    scores.append(score(said, item.answers))
-                    n_done += 1
-                    progress(n_done, n_total)
-            return scores
-
-        dense = scores_of(DENSE)
-        rows: dict[str, list[Row]] = {}
-        for setting in settings:
-            scores = scores_of(setting)
-            rows[setting.name] = [
-                {
-                    "score": float(np.mean(scores)),
-                    "score_dense": float(np.mean(dense)),
-                    "scores": scores,
-                    "scores_dense": dense,
-                }
-            ]
-        return rows
+                    llm.eval(item.tokens, dense_tail=self.dense_tail)
+                    said = llm.detokenize(list(islice(llm.generate([], temperature=0), item.n_generate)))
+                    scores[setting.name].append(score(said.decode(errors="replace"), item.answers))
+                    progress(i * len(items) + j + 1, len(scores) * len(items))
+        dense = {"score_dense": float(np.mean(scores[DENSE.name])), "scores_dense": scores[DENSE.name]}
+        return {
+            s.name: [{"score": float(np.mean(scores[s.name])), "scores": scores[s.name], **dense}] for s in settings
+        }
 
     def _item(self, subject: Subject, n_tokens: int, sample: int) -> Item:
-        return make_item(self.kind, n_tokens, f"{subject.seed} {sample}", subject.weights, self.sources)
+        return make_item(self.kind, n_tokens, f"{subject.seed} {sample}", subject.weights)

@@ -1,12 +1,11 @@
-"""The measured model and text, the contexts that read it, and the interface of a task."""
+"""The measured model and text, and the contexts that read it."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,31 +53,24 @@ class Text:
         self.sha256 = hashlib.sha256(text).hexdigest()
         self._bos = model.token_bos if model.tokenize(b"")[:1] == [model.token_bos] else None
 
-    def n_windows(self, size: int, most: int) -> int:
-        """How many windows of `size` tokens the text has, at most `most`, which is at least 1.
+    def identity(self, size: int, most: int) -> dict[str, Any]:
+        """Values that identify `windows` by text and number."""
+        return {"text_sha256": self.sha256, "windows": len(self.windows(size, most))}
 
-        Raises ValueError if it has none, or `most` is bad.
+    def windows(self, size: int, most: int) -> NDArray[np.int32]:
+        """Windows that are evenly spread over the text and do not overlap, int32 [n, size], at most `most`.
+
+        The first is the text's beginning, the last, if there are several, its end. A BOS, if the model begins texts so,
+        replaces their first token.
+
+        Raises ValueError if the text has none, or `most` is bad.
         """
-        most = check.integer("eval", "windows", most, 1)
-        n = len(self.tokens) // size
+        n = min(check.integer("eval", "windows", most, 1), len(self.tokens) // size)
         if n == 0:
             raise ValueError(
                 f"[eval] the text has {len(self.tokens):,} tokens, but a window needs {size:,}: give a longer text or "
                 "a smaller length"
             )
-        return min(n, most)
-
-    def identity(self, size: int, most: int) -> dict[str, Any]:
-        """Values that identify these windows by text and number."""
-        return {"text_sha256": self.sha256, "windows": self.n_windows(size, most)}
-
-    def windows(self, size: int, most: int) -> NDArray[np.int32]:
-        """Windows that are evenly spread over the text and do not overlap, int32 [n, size].
-
-        The first is the text's beginning, the last, if there are several, its end. A BOS, if the model begins texts so,
-        replaces their first token. Parameters and errors as in `n_windows`, which is n.
-        """
-        n = self.n_windows(size, most)
         starts = np.linspace(0, len(self.tokens) - size, n).astype(np.int64)
         windows: NDArray[np.int32] = self.tokens[starts[:, None] + np.arange(size)]
         if self._bos is not None:
@@ -136,38 +128,3 @@ class Subject:
         room = (physical_memory() or 0) // 2 - core.size - each
         size = max(1, room // (each * contexts_each))
         return [settings[i : i + size] for i in range(0, len(settings), size)]
-
-
-class Task(Protocol):
-    """One kind of measurement."""
-
-    @property
-    def name(self) -> str:
-        """ "task" in the rows."""
-
-    @property
-    def contexts_each(self) -> int:
-        """How many contexts are open for a setting."""
-
-    def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
-        """Values that tell a setting's rows of this length apart, and from rows of other options. At least one.
-
-        Raises
-        ------
-        ValueError
-            If the task cannot be done with this text and length. Nothing has been computed then.
-        """
-
-    def measure(
-        self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
-    ) -> Mapping[str, Sequence[Row]]:
-        """Results by the settings' names, for each variant."""
-
-
-def answer(llm: Llama, tokens: list[int], n_generate: int, dense_tail: int) -> bytes:
-    """Append a question to the sequence and say the most probable n_generate tokens, fewer if the model ends its text.
-
-    The last `dense_tail` tokens of the question attend to everything kept; without H2O every token does.
-    """
-    llm.eval(tokens, dense_tail=dense_tail)
-    return llm.detokenize(list(islice(llm.generate([], temperature=0), n_generate)))

@@ -8,7 +8,6 @@ import numpy as np
 from rich.table import Table
 
 from h2o_llama._internal.terminal import counted, plain
-from h2o_llama.eval._ruler_task import ruler_mean
 from h2o_llama.eval._subject import Row
 
 _SETTING_WIDTH = len("single_pass")
@@ -114,14 +113,10 @@ _LOSS_COLUMNS = ("perplexity", "loss over dense", "KL", "same top")
 
 def _losses(row: Row) -> list[str]:
     """The cells of `_LOSS_COLUMNS`."""
-    return [f"{row['ppl']:.3f}", *_loss_and_kl(row["over_windows"]), f"{row['same_top']:.1%}"]
-
-
-def _loss_and_kl(means: Row) -> list[str]:
-    return [
-        _nats(means["nats_added"]) + _error(means["nats_added_se"]),
-        f"{means['kld']:.4f}" + _error(means["kld_se"]),
-    ]
+    means = row["over_windows"]
+    loss = _nats(means["nats_added"]) + _error(means["nats_added_se"])
+    kl = f"{means['kld']:.4f}" + _error(means["kld_se"])
+    return [f"{row['ppl']:.3f}", loss, kl, f"{row['same_top']:.1%}"]
 
 
 def _error(error: float | None) -> str:
@@ -147,10 +142,28 @@ def _ruler(rows: list[Row]) -> Iterator[Table | str]:
             plain(kind),
             *(f"{100 * share:.1f}" for share in (of_kind[0]["score_dense"], *(r["score"] for r in of_kind))),
         )
-    means = [ruler_mean([row for row in rows if row["setting"] == setting]) for setting in settings]
-    table.add_row("mean", f"{100 * means[0].dense:.1f}", *(f"{100 * m.score:.1f}" for m in means))
-    table.add_row("over dense", "", *(m.over_dense_text() for m in means))
+    groups = [[found[setting, kind] for kind in kinds] for setting in settings]
+    means = [_mean(groups[0], "score_dense"), *(_mean(group, "score") for group in groups)]
+    table.add_row("mean", *(f"{100 * mean:.1f}" for mean in means))
+    table.add_row("over dense", "", *map(_over_dense, groups))
     yield table
+
+
+def _mean(rows: list[Row], name: str) -> float:
+    return float(np.mean([row[name] for row in rows]))
+
+
+def _over_dense(rows: list[Row]) -> str:
+    """The part of dense attention's mean score that a setting reaches, with its error if tasks have several prompts."""
+    dense = _mean(rows, "score_dense")
+    if dense == 0:
+        return "–"
+    part = f"{_mean(rows, 'score') / dense:.3f}"
+    added = [np.subtract(row["scores"], row["scores_dense"]) for row in rows]
+    if any(len(scores) < 2 for scores in added):
+        return part
+    error = np.sqrt(sum(scores.var(ddof=1) / len(scores) for scores in added)) / len(rows)
+    return f"{part} ± {error / dense:.3f}"
 
 
 _TABLES: dict[str, Callable[[list[Row]], Iterator[Table | str]]] = {

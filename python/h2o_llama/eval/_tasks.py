@@ -7,15 +7,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval._losses import Losses, Reader, Reading, read_windows
+from h2o_llama.eval._losses import Losses, Reader, over_windows, read_windows, summary
+from h2o_llama.eval._ruler_task import Ruler
 from h2o_llama.eval._settings import DENSE, Setting
-from h2o_llama.eval._subject import Progress, Row, Subject, Task, default_text
+from h2o_llama.eval._subject import Progress, Row, Subject, default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 
@@ -36,78 +38,57 @@ class Perplexity:
     ----------
     windows : int, default 4
         The most windows.
-    only : int, optional
-        Read one of them, so that a long measurement can be cut off between them. The first is 0.
     """
 
     windows: int = 4
-    only: int | None = None
     name = "perplexity"
     contexts_each = 1
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        identity = subject.text.identity(n_tokens, self.windows)
-        if self.only is None:
-            return [identity]
-        return [identity | {"only": check.integer("eval", "only", self.only, 0, identity["windows"] - 1)}]
+        return [subject.text.identity(n_tokens, self.windows)]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
-        windows = subject.text.windows(n_tokens, self.windows)
-        if self.only is not None:
-            windows = windows[self.only : self.only + 1]
+        windows, chunk_size = subject.text.windows(n_tokens, self.windows), subject.chunk_size
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
             llms = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}
             readers = {name: Reader(llm) for name, llm in llms.items()}
-            readings = read_windows(dense, readers, windows, 0, subject.chunk_size, progress)
+            found, seconds = read_windows(dense, readers, windows, 0, chunk_size, progress)
             return {
                 name: [
-                    {"text": subject.text.name}
-                    | _perplexity_row(readings[name], subject.chunk_size)
-                    | _costs(readings[name], windows.size, llm, dense)
+                    {
+                        "text": subject.text.name,
+                        **summary(losses[:, n_tokens // 2 :]),
+                        "over_windows": over_windows(losses[:, n_tokens // 2 :]),
+                        "first_chunk": over_windows(losses[:, :chunk_size]),
+                        "buckets": _buckets(losses, chunk_size),
+                        "tokens_per_s": windows.size / seconds[name],
+                        "tokens_per_s_dense": windows.size / seconds[DENSE.name],
+                        "kv_bytes": _bytes_held(llms[name]),
+                        "kv_bytes_dense": _bytes_held(dense),
+                    }
                 ]
-                for name, llm in llms.items()
+                for name, losses in found.items()
             }
-
-
-def _perplexity_row(reading: Reading, chunk_size: int) -> Row:
-    losses = reading.losses
-    n_tokens = losses.nats.shape[1] + 1
-    scored = losses[:, n_tokens // 2 :]
-    return {
-        **scored.summary(),
-        "over_windows": scored.over_windows(),
-        "first_chunk": losses[:, :chunk_size].over_windows(),
-        "buckets": _buckets(losses, chunk_size),
-    }
 
 
 def _buckets(losses: Losses, chunk_size: int) -> list[Row]:
     """Means by position: a power of two that fits into the first chunk, then twice as many each time."""
-    end = losses.nats.shape[1]
+    end = losses.shape[1]
     edges = [0, 1 << (chunk_size.bit_length() - 1)]
     while edges[-1] < end:
         edges.append(2 * edges[-1])
     edges[-1] = end
     rows = []
     for start, stop in pairwise(edges):
-        summary = losses[:, start:stop].summary()
-        shown = {key: summary[key] for key in ("ppl", "ppl_dense", "kld_mean", "same_top")}
-        rows.append({"start": start, "stop": stop, **shown, "n": summary["n_scored"]})
+        means = summary(losses[:, start:stop])
+        shown = {key: means[key] for key in ("ppl", "ppl_dense", "kld_mean", "same_top")}
+        rows.append({"start": start, "stop": stop, **shown, "n": means["n_scored"]})
     return rows
-
-
-def _costs(reading: Reading, n_tokens: int, llm: Llama, dense: Llama) -> Row:
-    return {
-        "tokens_per_s": n_tokens / reading.seconds,
-        "tokens_per_s_dense": n_tokens / reading.seconds_dense,
-        "kv_bytes": _bytes_held(llm),
-        "kv_bytes_dense": _bytes_held(dense),
-    }
 
 
 def _bytes_held(llm: Llama) -> int:
@@ -160,14 +141,19 @@ class Continuation:
                 for s in settings
                 for over in _OVER
             }
-            readings = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
+            found, _ = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
         return {
             s.name: [
-                {"text": subject.text.name, **losses.summary(), "over_windows": losses.over_windows()}
-                for losses in (readings[f"{s.name}, {over}"].losses for over in _OVER)
+                {"text": subject.text.name, **summary(losses), "over_windows": over_windows(losses)}
+                for losses in (found[f"{s.name}, {over}"] for over in _OVER)
             ]
             for s in settings
         }
+
+
+Task = Perplexity | Continuation | Ruler
+"""One kind of measurement: `variants` are values that tell a setting's rows of a length apart, and from rows of other
+options. They raise ValueError if the task cannot be done with this text and length, before anything is computed."""
 
 
 def evaluate(
@@ -230,7 +216,11 @@ def evaluate(
     H2OError
         If the model cannot be measured.
     """
-    _check_settings(settings)
+    names = [s.name for s in settings]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"[{_OWNER}] settings must be at least one, each with its own name, got {names}")
+    if any(s.h2o is None for s in settings):
+        raise ValueError(f"[{_OWNER}] dense attention is measured with every setting: leave it out of settings")
     check.integer(_OWNER, "chunk_size", chunk_size, 2)
     check.integer(_OWNER, "seed", seed, 0)
     for n in n_tokens:
@@ -251,15 +241,31 @@ def evaluate(
     )
     try:
         about = {"file": subject.weights.desc, "machine": subject.machine}
+        common = {
+            "chunk_size": chunk_size,
+            "model": Path(subject.weights.model_path).name,
+            "model_fingerprint": subject.fingerprint,
+            "seed": seed,
+        }
         plan = [(n, task, task.variants(subject, n)) for n in n_tokens for task in tasks]
         rows: list[Row] = []
         for n, task, variants in plan:
-            identities = {s.name: [_identity(subject, s, n, task, v) for v in variants] for s in settings}
+            # Equal for equal measurements only. A file has no tuples.
+            identities = {
+                s.name: [
+                    {"task": task.name, "setting": s.name, "n_tokens": n, "h2o": json.loads(json.dumps(asdict(s.h2o)))}
+                    | common
+                    | variant
+                    for variant in variants
+                ]
+                for s in settings
+                if s.h2o is not None
+            }
             missing = [s for s in settings if not all(find_row(known, i) for i in identities[s.name])]
             rounds = subject.rounds(missing, n, task.contexts_each)
             for i, some in enumerate(rounds):
                 label = f"{task.name}, {n:,} tokens" + (f" ({i + 1} of {len(rounds)})" if len(rounds) > 1 else "")
-                results = task.measure(subject, some, n, _named(progress, label))
+                results = task.measure(subject, some, n, partial(progress or (lambda *_: None), label))
                 new = [
                     identity | result | about
                     for s in some
@@ -272,34 +278,6 @@ def evaluate(
         return rows
     finally:
         subject.close()
-
-
-def _check_settings(settings: Sequence[Setting]) -> None:
-    names = [s.name for s in settings]
-    if not names or len(set(names)) < len(names):
-        raise ValueError(f"[{_OWNER}] settings must be at least one, each with its own name, got {names}")
-    if any(s.h2o is None for s in settings):
-        raise ValueError(f"[{_OWNER}] dense attention is measured with every setting: leave it out of settings")
-
-
-def _identity(subject: Subject, setting: Setting, n_tokens: int, task: Task, variant: Row) -> Row:
-    """What a row is about; equal for equal measurements only."""
-    model = Path(subject.weights.model_path)
-    return {
-        "task": task.name,
-        "setting": setting.name,
-        "n_tokens": n_tokens,
-        "chunk_size": subject.chunk_size,
-        "model": model.name,
-        "model_fingerprint": subject.fingerprint,
-        "h2o": None if setting.h2o is None else json.loads(json.dumps(asdict(setting.h2o))),  # a file has no tuples
-        "seed": subject.seed,
-        **variant,
-    }
-
-
-def _named(progress: Callable[[str, int, int], object] | None, name: str) -> Callable[[int, int], object]:
-    return lambda n_done, n_total: None if progress is None else progress(name, n_done, n_total)
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 SHADES = 5
 HEAVY, READ_MOST = "heavy hitters", "tokens read most"
-_STRONGEST = 0.05
 _LONGEST = 64
 """Tokens of a passage."""
 
@@ -54,11 +51,6 @@ def split_pieces(tokens: Sequence[bytes]) -> list[Piece]:
     return pieces
 
 
-def index_at(pieces: Sequence[Piece], position: int) -> int:
-    """Which of the pieces has a position."""
-    return bisect_right(pieces, position, key=lambda piece: piece.start) - 1
-
-
 def visible(text: str) -> str:
     """Text for a table cell: white space becomes visible."""
     return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
@@ -75,10 +67,6 @@ class HeadMemory:
     head: int
     positions: NDArray[np.int32]
     scores: NDArray[np.float32]
-
-    def first(self, n: int) -> HeadMemory:
-        """With the first n positions."""
-        return replace(self, positions=self.positions[:n], scores=self.scores[:n])
 
 
 @dataclass(frozen=True)
@@ -101,16 +89,6 @@ class MemoryReport:
     heads: tuple[HeadMemory, ...]
     marked: str = HEAVY
 
-    @property
-    def n_marked(self) -> int:
-        """How many of the read tokens are marked."""
-        return max(1, int(_STRONGEST * self.memory_end))
-
-    def strongest(self) -> MemoryReport:
-        """With that many positions of each head."""
-        n = self.n_marked
-        return replace(self, heads=tuple(h.first(n) for h in self.heads))
-
     def select(self, layer: int | None = None, head: int | None = None) -> list[HeadMemory]:
         """A layer's heads, a head of every layer, a single head, or all. Raises ValueError if there is none."""
         chosen = [h for h in self.heads if layer in (None, h.layer) and head in (None, h.head)]
@@ -120,13 +98,10 @@ class MemoryReport:
             raise ValueError(f"no such head: layers are {layers[0]} to {layers[-1]}, KV heads are 0 to {n_heads - 1}")
         return chosen
 
-    def region(self, position: int) -> str:
-        """Why a position may be attended to, apart from being a heavy hitter; "old" if it may not."""
-        if position >= self.memory_end:
-            return "open"
-        if position in self.local:
-            return "local"
-        return "sinks" if position in self.sinks else "old"
+
+def n_marked(n_tokens: int) -> int:
+    """How many of the tokens that a question has read are marked."""
+    return max(1, n_tokens // 20)
 
 
 def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None = None) -> MemoryReport:
@@ -152,9 +127,9 @@ def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None
             else:
                 score = kv.attention(layer, head)
                 found = np.arange(len(sinks), local.start, dtype=np.int32)
-            ranked = found[np.argsort(-score[found], kind="stable")]
+            ranked = found[np.argsort(-score[found], kind="stable")][: None if has_heavy else n_marked(end)]
             heads.append(HeadMemory(layer, head, ranked, score[ranked]))
-    report = MemoryReport(
+    return MemoryReport(
         title=title,
         pieces=tuple(split_pieces([_text(llm, int(t)) for t in tokens])),
         n_tokens=len(tokens),
@@ -166,35 +141,10 @@ def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None
         heads=tuple(heads),
         marked=HEAVY if has_heavy else READ_MOST,
     )
-    return report if has_heavy else report.strongest()
 
 
 def _text(llm: Llama, token: int) -> bytes:
     return "▨".encode() if token < 0 else llm.detokenize([token])  # a row of embeddings
-
-
-def weights_of(report: MemoryReport, heads: Sequence[HeadMemory]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The marked positions, ascending, and their weights: summed over heads, or the number of heads."""
-    if not heads:
-        return np.empty(0, np.int32), np.empty(0)
-    positions, places = np.unique(np.concatenate([h.positions for h in heads]), return_inverse=True)
-    weights = np.concatenate([h.scores for h in heads]).astype(np.float64)
-    counts = None if report.marked == HEAVY and len(heads) > 1 else weights
-    return positions, np.bincount(places, counts, len(positions)).astype(np.float64)
-
-
-def shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
-    """Shade 1 to `SHADES` of marked positions: by the rank of their weight, or by how many heads keep them.
-
-    The strongest 5 % of read tokens are marked.
-    """
-    positions, weights = weights_of(report, heads)
-    if report.marked == HEAVY and len(heads) > 1:
-        most = weights.max(initial=1)
-        return {int(p): -(-int(n) * SHADES // int(most)) for p, n in zip(positions, weights, strict=True)}
-    n = len(positions) if report.marked == HEAVY else report.n_marked
-    strongest = positions[np.argsort(-weights, kind="stable")][:n]
-    return {int(p): SHADES - rank * SHADES // len(strongest) for rank, p in enumerate(strongest)}
 
 
 @dataclass(frozen=True)
@@ -208,70 +158,47 @@ class Passage:
 
 
 def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int) -> list[Passage]:
-    """The n passages that were read most, the strongest first."""
+    """The n passages that were read most, or that most heads keep, the strongest first."""
     weights = np.zeros(report.n_tokens)
-    positions, marked = weights_of(report, heads)
-    weights[positions] = marked
-    total = weights.sum() or 1.0
-    cuts, text = [0], ""
+    for h in heads:
+        weights[h.positions] += 1 if report.marked == HEAVY and len(heads) > 1 else h.scores
+    starts, texts = [0], [""]
     end = Piece(report.n_tokens, report.n_tokens, "\n")
     for piece, following in pairwise([*report.pieces, end]):
-        text += piece.text
-        ends = re.search(r"[.!?;][\"')\]]*$", text) and following.text[:1].isspace()
-        if ends or "\n\n" in text or piece.end - cuts[-1] >= _LONGEST or following is end:
-            cuts.append(piece.end)
-            text = ""
-    shares = np.add.reduceat(weights, cuts[:-1]) / total
-    found = []
-    for i in np.argsort(-shares, kind="stable")[:n].tolist():
-        if shares[i] > 0:
-            parts = report.pieces[index_at(report.pieces, cuts[i]) : index_at(report.pieces, cuts[i + 1] - 1) + 1]
-            found.append(Passage(cuts[i], cuts[i + 1], float(shares[i]), "".join(part.text for part in parts)))
-    return found
+        texts[-1] += piece.text
+        ends = re.search(r"[.!?;][\"')\]]*$", texts[-1]) and following.text[:1].isspace()
+        if ends or "\n\n" in texts[-1] or piece.end - starts[-1] >= _LONGEST or following is end:
+            starts.append(piece.end)
+            texts.append("")
+    shares = np.add.reduceat(weights, starts[:-1]) / (weights.sum() or 1.0)
+    strongest = np.argsort(-shares, kind="stable")[:n].tolist()
+    return [Passage(starts[i], starts[i + 1], float(shares[i]), texts[i]) for i in strongest if shares[i] > 0]
 
 
-def top_texts(report: MemoryReport, head: HeadMemory, n: int) -> list[tuple[str, int]]:
-    """The most frequent texts of a head's marked positions, with how many tokens each of them is.
+def _runs(report: MemoryReport, notes: Sequence[range]) -> list[dict[str, Any]]:
+    """The document in order, as runs of one region and chunk, all noted or none.
 
-    Of equally frequent ones, that with the highest score comes first.
+    The region says why a position may be read, apart from being marked: open (of the last chunk), local, sinks; old is
+    read by no head. Parts of a run are text that no head has marked, or a piece that some have.
     """
-    texts = (report.pieces[index_at(report.pieces, position)].text for position in head.positions)
-    return Counter(texts).most_common(n)
-
-
-@dataclass
-class Run:
-    """Consecutive pieces of one region (sinks, local, open or old) and chunk, all noted or none."""
-
-    region: str
-    chunk: int
-    is_noted: bool
-    begins_chunk: bool
-    parts: list[dict[str, Any]] = field(default_factory=list)
-
-
-def _runs(report: MemoryReport, notes: Sequence[range]) -> Iterator[Run]:
-    """The document in order: a part is text that no head has marked, or a piece that some have."""
-    static_shades = shades(report, report.heads)
     of_some_head = {int(p) for head in report.heads for p in head.positions}
-    run: Run | None = None
+    runs: list[dict[str, Any]] = []
+    chunk = -1
     for piece in report.pieces:
-        region, chunk = report.region(piece.start), piece.start // report.chunk_size
-        is_noted = any(piece.start in note for note in notes)
-        if run is None or (run.region, run.chunk, run.is_noted) != (region, chunk, is_noted):
-            if run is not None:
-                yield run
-            run = Run(region, chunk, is_noted, begins_chunk=run is None or run.chunk != chunk)
-        kept = [p for p in range(piece.start, piece.end) if p in of_some_head]
-        if kept:
-            shade = max(static_shades.get(p, 0) for p in kept)
-            run.parts.append({"positions": kept, "shade": shade, "text": piece.text})
-        elif run.parts and not run.parts[-1]["positions"]:
-            run.parts[-1]["text"] += piece.text
-        else:
-            run.parts.append({"positions": [], "text": piece.text})
-    if run is not None:
-        yield run
+        p = piece.start
+        others = "local" if p in report.local else "sinks" if p in report.sinks else "old"
+        region = "open" if p >= report.memory_end else others
+        is_noted, begins_chunk = any(p in note for note in notes), p // report.chunk_size != chunk
+        if begins_chunk or (runs[-1]["region"], runs[-1]["is_noted"]) != (region, is_noted):
+            chunk = p // report.chunk_size
+            new = {"region": region, "is_noted": is_noted, "begins_chunk": begins_chunk, "chunk": chunk, "parts": []}
+            runs.append(new)
+        parts = runs[-1]["parts"]
+        marked = [position for position in range(p, piece.end) if position in of_some_head]
+        if marked or not parts or parts[-1]["positions"]:
+            parts.append({"positions": marked, "text": ""})
+        parts[-1]["text"] += piece.text
+    return runs
 
 
 def render_html(
@@ -301,8 +228,12 @@ def render_html(
     return environment.get_template("report.html.j2").render(
         report=report,
         facts=facts,
-        runs=list(_runs(report, notes)),
-        script_data={"heads": heads, "shades": SHADES, "most": 0 if report.marked == HEAVY else report.n_marked},
+        runs=_runs(report, notes),
+        script_data={
+            "heads": heads,
+            "shades": SHADES,
+            "most": 0 if report.marked == HEAVY else n_marked(report.memory_end),
+        },
         chosen_layer=layer,
         chosen_head=head,
         heavy=report.marked == HEAVY,

@@ -169,16 +169,18 @@ class Index:
         self,
         connection: sqlite3.Connection,
         owner: str | None = None,
-        like: tuple[str, NDArray[np.int32]] | None = None,
+        key: str | None = None,
+        like: NDArray[np.int32] | None = None,
     ) -> tuple[list[Stored], dict[str, DamagedFileError]]:
         """Texts of an owner, or all; and the errors of damaged texts, by their ids.
 
-        `like`, a key and the ids of a prompt, leaves only texts that may begin like the prompt.
+        `key` leaves only texts of a model and its settings, `like` only texts that may begin like the ids of a prompt.
         """
         texts, problems = list[Stored](), dict[str, DamagedFileError]()
         where, values = _of(owner)
-        if like is not None:
-            where, values = f"{where} AND key = ? AND head = ?", (*values, like[0], _head(like[1]))
+        for column, value in (("key", key), ("head", None if like is None else _head(like))):
+            if value is not None:
+                where, values = f"{where} AND {column} = ?", (*values, value)
         rows = connection.execute(
             f"SELECT id, owner, used, n_bytes, contents, tokens, checksum FROM texts WHERE {where}", values
         )

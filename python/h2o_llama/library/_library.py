@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.library._index import Index, Stored
+from h2o_llama.library._index import HEAD_TOKENS, Index, Stored
 from h2o_llama.library._texts import (
     FORMAT,
     BlockFiles,
@@ -35,7 +36,11 @@ from h2o_llama.library._texts import (
 )
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence._prompt import shared_prefix
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
+
+if TYPE_CHECKING:
+    from h2o_llama.model import Model
 
 _OWNER = "Library"
 
@@ -109,9 +114,11 @@ class Library:
         self.folder = default_folder() if folder is None else Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"[{_OWNER}] {self.folder} is a file, expected a folder")
-        if limit_bytes is None:
-            limit_bytes = _limit_of_environment()
-        self._limit = None if limit_bytes is None else check.integer(_OWNER, "limit_bytes", limit_bytes, 0, 1 << 62)
+        set_by = os.environ.get("H2O_LLAMA_LIBRARY_BYTES") if limit_bytes is None else None
+        if set_by is not None and not set_by.isdecimal():
+            raise ValueError(f"[{_OWNER}] H2O_LLAMA_LIBRARY_BYTES must be a number of bytes, got {set_by!r:.40}")
+        limit = limit_bytes if set_by is None else int(set_by)
+        self._limit = None if limit is None else check.integer(_OWNER, "limit_bytes", limit, 0, 1 << 62)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._blocks = BlockFiles(self.folder / "blocks")
         self._index = Index(self.folder)
@@ -215,9 +222,11 @@ class Library:
                 lines.append(str(error))
                 if repair and not isinstance(error, OSError):
                     self._blocks.remove(name)
+        with self._index.reading() as connection:
+            left = {text.id for text in self._index.texts(connection)[0]}
         for text in texts:
-            n_missing = sum(name not in there and not self._is_gone(text.id) for name in set(text.contents.blocks))
-            if n_missing:
+            n_missing = len(set(text.contents.blocks) - there)
+            if n_missing and text.id in left:
                 lines.append(f"text {text.id} ({text.contents.name}) lacks {n_missing} of its blocks")
                 bad.append(text.id)
         if repair:
@@ -225,10 +234,6 @@ class Library:
                 self._index.remove(connection, bad)
             self._sweep(every=True)
         return lines
-
-    def _is_gone(self, id: str) -> bool:
-        with self._index.reading() as connection:
-            return all(text.id != id for text in self._index.texts(connection)[0])
 
     def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
         """Write a text to one file, which `import_text` adds to another library.
@@ -252,13 +257,13 @@ class Library:
         )
         _snapshot_file.write(path, about, dict(zip(_SECTIONS, sections, strict=True)))
 
-    def import_text(self, path: str | os.PathLike[str]) -> Text:
+    def import_text(self, path: str | os.PathLike[str], model: Model | None = None) -> Text:
         """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
 
         Raises
         ------
         ValueError
-            If it was written by a version whose states this one cannot read.
+            If it was written by a version whose states this one cannot read, or is of another model than the one given.
         DamagedFileError
             If it is damaged, or of another kind.
         OSError
@@ -284,6 +289,12 @@ class Library:
                 f"[{_OWNER}.import_text] {os.fspath(path)} is of format {version!r:.20} and another llama.cpp, "
                 f"expected format {FORMAT} and the llama.cpp of this version: export the text with this version"
             )
+        if model is not None and contents.origin.fingerprint != model.fingerprint:
+            raise ValueError(
+                f"[{_OWNER}.import_text] {os.fspath(path)} is of {contents.origin.model} (fingerprint "
+                f"{contents.origin.fingerprint[:12]}), expected one of {os.path.basename(model.model_path)} "
+                f"({model.fingerprint[:12]}), which is loaded"
+            )
         self._write_blocks(contents, lambda: blocks)
         return next(text for text in self.texts() if text.id == contents.id(self._owner))
 
@@ -295,14 +306,27 @@ class Library:
         A text that is still being written is not found.
         """
         with self._index.reading() as connection:
-            texts, _ = self._index.texts(connection, self._owner, (key_of(origin), ids))
-        best = None
-        for text in texts:
-            n, n_all = text.contents.n_usable(ids), len(text.contents.tokens)
-            is_better = best is None or (n, -n_all) > (best.n_tokens, -len(best.text.contents.tokens))
-            if is_better and n_all <= n_ctx and n > n_all * _LEAST_SHARE:
-                best = Found(text, n)
-        return best
+            texts, _ = self._index.texts(connection, self._owner, key_of(origin), ids)
+        fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx)
+        found = (Found(text, text.contents.n_usable(ids)) for text in fitting)
+        worth = (one for one in found if one.n_tokens > len(one.text.contents.tokens) * _LEAST_SHARE)
+        return max(worth, key=lambda one: (one.n_tokens, -len(one.text.contents.tokens)), default=None)
+
+    def days(self, origin: SnapshotOrigin, ids: NDArray[np.int32]) -> set[str]:
+        """The days of texts that have the tokens of a prompt, int32 [n], after its first ones."""
+        part = ids[2 * HEAD_TOKENS :][:HEAD_TOKENS].tobytes()
+        contents = [text.contents for text in self.stored(origin)]
+        return {c.day for c in contents if part in c.tokens[HEAD_TOKENS:][: 3 * HEAD_TOKENS].tobytes()}
+
+    def nearest(self, ids: NDArray[np.int32], origin: SnapshotOrigin) -> Stored | None:
+        """The text of this origin that has most of a prompt's first tokens, int32 [n]; None in an empty library."""
+        return _nearest(self.stored(origin), ids)
+
+    def stored(self, origin: SnapshotOrigin | None = None) -> list[Stored]:
+        """The owner's texts of this origin, or of any, last used first."""
+        with self._index.reading() as connection:
+            texts, _ = self._index.texts(connection, self._owner, None if origin is None else key_of(origin))
+        return sorted(texts, key=lambda text: text.used, reverse=True)
 
     def load(self, found: Found) -> Snapshot:
         """The text's state, as it was read. Its last use is now.
@@ -414,7 +438,8 @@ class Library:
             for i, content in enumerate(layout.split(snapshot.state)):
                 yield logits + content if i == len(layout.cuts) else content
 
-        contents = Contents(snapshot.origin, name, snapshot.tokens, points, bool(logits), layout, ())
+        day = date.today().isoformat()
+        contents = Contents(snapshot.origin, name, snapshot.tokens, points, bool(logits), layout, (), day)
         self._write_blocks(contents, blocks)
 
     def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
@@ -426,15 +451,17 @@ class Library:
                 digest, is_new = self._blocks.add(block, width)
                 names.append(digest)
                 new += [digest] * is_new
-            contents = replace(contents, blocks=tuple(names))
-            text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
             with self._index.changing() as connection:
+                others, _ = self._index.texts(connection, self._owner, key_of(origin), contents.tokens)
+                like = _nearest(others, contents.tokens)
+                day = contents.day if like is None else like.contents.day  # what begins alike has the same date in it
+                contents = replace(contents, blocks=tuple(names), day=day)
+                text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
                 for digest, block in zip(names, blocks(), strict=True):
                     if not self._blocks.path(digest).exists():  # another program has removed the text that had it
                         self._blocks.add(block, width)
                 sizes = {digest: self._blocks.path(digest).stat().st_size for digest in names}
                 self._index.add(connection, text, sizes)
-                others, _ = self._index.texts(connection, self._owner, (key_of(origin), contents.tokens))
                 self._index.remove(connection, _replaced(text, others))
         except BaseException:
             self._drop(new)
@@ -516,15 +543,6 @@ class Library:
         return found[0]
 
 
-def _limit_of_environment() -> int | None:
-    text = os.environ.get("H2O_LLAMA_LIBRARY_BYTES")
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise ValueError(f"[{_OWNER}] H2O_LLAMA_LIBRARY_BYTES must be a number of bytes, got {text!r:.40}")
-    return int(text)
-
-
 def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> Text:
     contents, blocks = text.contents, set(text.contents.blocks)
     return Text(
@@ -537,6 +555,10 @@ def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> 
         used=datetime.fromtimestamp(text.used),
         owner=text.owner,
     )
+
+
+def _nearest(texts: list[Stored], ids: NDArray[np.int32]) -> Stored | None:
+    return max(texts, key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
 
 
 def _replaced(text: Stored, others: list[Stored]) -> list[str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,6 +137,9 @@ FORMAT = 2
 
 _NAME_LENGTH = 40
 
+_NO_DAY = "2000-01-01"
+"""Of a text of an earlier version."""
+
 
 def key_of(origin: SnapshotOrigin) -> str:
     """A name for all texts that can be gone on with where this one can: model, settings, llama.cpp, format."""
@@ -160,7 +163,7 @@ class Contents:
     """The contents of a text: `blocks` are SHA-256 digests, the last one for everything but rows of tokens.
 
     `points` are ranges of positions, first and last, to which the text can be rewound; `has_logits` is whether its last
-    token's are known.
+    token's are known. `day` is the date in it, if its chat template writes one.
     """
 
     origin: SnapshotOrigin
@@ -170,6 +173,7 @@ class Contents:
     has_logits: bool
     layout: Layout
     blocks: tuple[str, ...]
+    day: str
 
     @classmethod
     def from_json(cls, text: str, tokens: bytes) -> Contents:
@@ -186,6 +190,7 @@ class Contents:
             about["has_logits"] is True,
             Layout.from_json(about["layout"]),
             tuple(blocks),
+            max(date.fromisoformat(about.get("day", _NO_DAY)).isoformat(), _NO_DAY),
         )
         n = len(contents.tokens)
         if contents.layout.n_tokens != n or len(blocks) != len(contents.layout.cuts) + 1:
@@ -204,6 +209,7 @@ class Contents:
             "origin": self.origin.to_json(),
             "layout": self.layout.to_json(),
             "blocks": self.blocks,
+            "day": self.day,
         }
         return json.dumps(about)
 

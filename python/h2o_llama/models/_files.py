@@ -97,11 +97,9 @@ def _check_overrides(overrides: Any) -> dict[str, Override]:
         if not isinstance(key, str) or not key or not _is_short(key):
             expected = f"names of metadata, of at most {_KEY_BYTES} bytes"
             raise check.bad_argument(_OWNER, "kv_overrides' keys", expected, key)
-        ok = isinstance(value, bool | int | float | str)
-        ok = ok and not (isinstance(value, float) and not math.isfinite(value))
-        ok = ok and not (isinstance(value, str) and not _is_short(value))
-        ok = ok and not (isinstance(value, int) and not -(2**31) <= value < 2**32)
-        if not ok:
+        is_text, is_float = isinstance(value, str) and _is_short(value), isinstance(value, float)
+        is_int = isinstance(value, int) and -(2**31) <= value < 2**32
+        if not (is_text or is_int or (is_float and math.isfinite(value))):
             expected = f"a bool, an int of 32 bits, a finite float or a str of at most {_KEY_BYTES} bytes"
             raise check.bad_argument(_OWNER, f"kv_overrides[{key!r}]", expected, value)
     return dict(overrides)
@@ -220,18 +218,9 @@ def check_gguf_file(prefix: str, path: Path, hint: str = "") -> None:
         pass
 
 
-# Types that llama.cpp takes for K and V; the value tells whether they are quantised.
-KV_TYPES = {
-    "f32": False,
-    "f16": False,
-    "bf16": False,
-    "q8_0": True,
-    "q5_1": True,
-    "q5_0": True,
-    "q4_1": True,
-    "q4_0": True,
-    "iq4_nl": True,
-}
+_QUANTIZED = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+KV_TYPES = {**dict.fromkeys(("f32", "f16", "bf16"), False), **dict.fromkeys(_QUANTIZED, True)}
+"""Types that llama.cpp takes for K and V, and whether they are quantised."""
 
 
 def load_model(
@@ -252,9 +241,8 @@ def load_model(
     it, or a server does not answer.
     """
     if not isinstance(model_path, str | os.PathLike):
-        raise check.bad_argument(
-            "Llama", "model_path", "the path of a GGUF file, or an open Model or Llama", model_path
-        )
+        expected = "the path of a GGUF file, or an open Model or Llama"
+        raise check.bad_argument("Llama", "model_path", expected, model_path)
     path = os.fsencode(check_model_file("Llama", model_path))
     if loading.get("kv_overrides"):
         _core.Model.check_overrides(path, loading["kv_overrides"])

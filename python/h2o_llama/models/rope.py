@@ -54,13 +54,6 @@ _LIMITS = {
     "yarn_beta_slow": (1e-4, 1e6),
 }
 
-_ELSEWHERE = {
-    "lora_path": ": pass lora=PATH",
-    "lora_scale": ": pass lora=[(PATH, scale)]",
-    "lora_base": ": adapters are added to the weights that the model has, leave it out",
-}
-"""What llama-cpp-python's arguments are here."""
-
 
 def check_rope(owner: str, given: Mapping[str, Any]) -> RopeOptions:
     """The given options.
@@ -70,7 +63,7 @@ def check_rope(owner: str, given: Mapping[str, Any]) -> RopeOptions:
     options: dict[str, Any] = {}
     for name, value in given.items():
         if name not in RopeOptions.__annotations__:
-            raise TypeError(f"[{owner}] there is no argument {name!r}{_ELSEWHERE.get(name, '')}")
+            raise TypeError(f"[{owner}] there is no argument {name!r}")
         if value is None:
             continue
         if name == "rope_scaling_type":

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import collections.abc
 from collections.abc import AsyncIterator, Callable, Generator
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
+
+from typing_extensions import Unpack
 
 from h2o_llama._internal import check
-from h2o_llama.chat._messages import Message
-from h2o_llama.chat.chat_completion import create_chat_completion
-from h2o_llama.chat.completion import create_completion
+from h2o_llama.chat.chat_completion import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatOptions,
+    Messages,
+    create_chat_completion,
+)
+from h2o_llama.chat.completion import Completion, CompletionChunk, CompletionOptions, Text, create_completion
 from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, State, check_progress
@@ -106,7 +112,19 @@ async def agenerate(
         yield token
 
 
-async def acreate_completion(sequence: HasState, prompt: str | bytes | Tokens, **options: Any) -> Any:
+@overload
+async def acreate_completion(
+    sequence: HasState, prompt: Text, *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
+) -> Completion: ...
+@overload
+async def acreate_completion(
+    sequence: HasState, prompt: Text, *, stream: Literal[True], **options: Unpack[CompletionOptions]
+) -> AsyncIterator[CompletionChunk]: ...
+@overload
+async def acreate_completion(
+    sequence: HasState, prompt: Text, *, stream: bool, **options: Unpack[CompletionOptions]
+) -> Completion | AsyncIterator[CompletionChunk]: ...
+async def acreate_completion(sequence: HasState, prompt: Text, **options: Any) -> Any:
     r"""`create_completion`, awaited: the event loop is not blocked.
 
     With stream=True the result is an asynchronous iterator of chunks. Cancelling the task ends the call after the chunk
@@ -121,9 +139,19 @@ async def acreate_completion(sequence: HasState, prompt: str | bytes | Tokens, *
     return await _create(sequence, create_completion, "acreate_completion", prompt, options)
 
 
+@overload
 async def acreate_chat_completion(
-    sequence: HasState, messages: collections.abc.Sequence[Message], **options: Any
-) -> Any:
+    sequence: HasState, messages: Messages, *, stream: Literal[False] = ..., **options: Unpack[ChatOptions]
+) -> ChatCompletion: ...
+@overload
+async def acreate_chat_completion(
+    sequence: HasState, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatOptions]
+) -> AsyncIterator[ChatCompletionChunk]: ...
+@overload
+async def acreate_chat_completion(
+    sequence: HasState, messages: Messages, *, stream: bool, **options: Unpack[ChatOptions]
+) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]: ...
+async def acreate_chat_completion(sequence: HasState, messages: Messages, **options: Any) -> Any:
     """`create_chat_completion`, awaited as `acreate_completion`.
 
     Examples

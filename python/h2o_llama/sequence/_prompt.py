@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, overload
+from typing import Any, TypedDict, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,9 @@ from h2o_llama._internal import check
 from h2o_llama.errors import H2OError, UnsupportedModelError
 
 Tokens = Sequence[int] | NDArray[np.integer[Any]]
+
+_TOLD = 8
+"""Tokens of each of two texts, where they part."""
 
 _NEEDS_TOKENS = ("deepseek4", "dflash", "graniteswitch")
 """Architectures whose layers look at token ids."""
@@ -120,7 +123,7 @@ def check_rewind(owner: str, context: _core.Context, n_tokens: int, keep_history
     return n
 
 
-def shared_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
+def shared_prefix(a: Tokens, b: Tokens) -> int:
     """How many tokens two texts begin with in common, each a sequence of ints or an array.
 
     Examples
@@ -131,6 +134,24 @@ def shared_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArr
     n = min(len(a), len(b))
     differ = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
     return int(differ[0]) if len(differ) else n
+
+
+class CacheStop(TypedDict):
+    """Where a known text and a prompt part: the first token that differs, and the characters from there on of both."""
+
+    token: int
+    kept: str
+    asked: str
+
+
+def where_they_part(model: _core.Model, kept: NDArray[np.int32], ids: NDArray[np.int32]) -> CacheStop | None:
+    """None if one continues the other."""
+    n = shared_prefix(kept, ids)
+    if n == min(len(kept), len(ids)):
+        return None
+    parts = (part[n:][:_TOLD] for part in (kept, ids))
+    told, asked = (model.detokenize(part[part >= 0].tolist(), True) for part in parts)
+    return {"token": n, "kept": told.decode(errors="replace"), "asked": asked.decode(errors="replace")}
 
 
 def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int32]) -> NDArray[np.int32]:

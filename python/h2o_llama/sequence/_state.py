@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from datetime import date
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, needs_marks, split_at_marks
 from h2o_llama.library._texts import name_of
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
-from h2o_llama.sequence._prompt import Prompt, Tokens, make_prompt, n_kept
+from h2o_llama.sequence._prompt import CacheStop, Prompt, Tokens, make_prompt, n_kept, shared_prefix, where_they_part
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 T = TypeVar("T")
@@ -136,6 +137,8 @@ class State:
         self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
         self.n_texts = self.n_kept = self.n_cached = 0
         self.text_name = ""
+        self.day = date.today().isoformat()  # that a chat template has written into the text
+        self.cache_stop: CacheStop | None = None
         self._place: _core.Context | None = engine.take(self)
 
     # --- one call at a time
@@ -236,6 +239,36 @@ class State:
         with self.changed() as context:
             return self._take_or_keep(context, ids)
 
+    def day_of(self, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
+        """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
+        model, library = self.engine.model, self.engine.library
+        if model.chat_template is None or not model._template.tells_day or len(ids) < LEAST_TOKENS:
+            return None
+        with self.used() as context:
+            now = context.tokens
+
+        def n_known(ids: Tokens) -> int:
+            found = library and library.find(self.engine.origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
+            return max(shared_prefix(now, ids), found.n_tokens if found else 0)
+
+        best = None
+        with suppress(OSError, ValueError, H2OError, MemoryError):  # `read` warns of it
+            known = library.days(self.engine.origin, np.asarray(ids, dtype=np.int32)) if library else set[str]()
+            n = n_known(ids) + LEAST_NEW
+            for day in {self.day, *known} - {date.today().isoformat()}:
+                if (n_other := n_known(ids_on(day))) > n:
+                    n, best = n_other, day
+        self.day = best or date.today().isoformat()
+        return best
+
+    def cache_stop_of(self, ids: NDArray[np.int32]) -> CacheStop | None:
+        """After `keep`: where the text before, or else the nearest one of the library, differs from a prompt."""
+        library, near = self.engine.library, None
+        if self.cache_stop is None and self.n_cached == 0 and library is not None and len(ids) >= LEAST_TOKENS:
+            with suppress(OSError, ValueError, H2OError, MemoryError):
+                near = library.nearest(ids, self.engine.origin)
+        return self.cache_stop if near is None else where_they_part(self.engine.core, near.contents.tokens, ids)
+
     def read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
         """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
         if self.engine.library is not None and context.n_tokens == 0:
@@ -306,6 +339,7 @@ class State:
                 self.restored(snapshot)
                 self.n_kept = snapshot.n_tokens
                 n = n_kept(context, ids, self.last_logits is not None)
+        self.cache_stop = where_they_part(self.engine.core, context.tokens, ids)
         self.cut(context, n)
         self.n_texts += 1
         self.n_cached = n

@@ -66,7 +66,7 @@ DENSE_TAIL = 128
 """Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
 
 
-@understands("temp", "tfs_z")
+@understands
 def generate(
     sequence: HasState,
     tokens: Tokens,
@@ -100,8 +100,7 @@ def generate(
         Each is called as criterion(input_ids, logits) before a token is drawn, int32 [n_tokens] and float32 [n_vocab],
         and ends the text by returning True. It must not call back into the `Llama`.
     **sampling
-        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor, typical_p, xtc_…, dry_…, mirostat_…: see `h2o_llama.sampling.Sampling`.
+        The fields of `h2o_llama.sampling.Sampling`: temperature, top_k, top_p, seed, grammar and the others.
         Penalties count the tokens given and generated here, and a grammar is about the tokens generated here.
 
     Raises

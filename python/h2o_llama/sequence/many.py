@@ -115,9 +115,7 @@ def generate_many(
     dense_tail : int, default 128
         As in `generate`.
     **sampling
-        temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, seed, grammar,
-        logit_bias, logits_processor and the others: as in `generate`. Every sequence has its own sampler; the first has
-        this seed, the i-th after it seed + i.
+        As in `generate`. Every sequence has its own sampler; the first has this seed, the i-th after it seed + i.
 
     Returns
     -------

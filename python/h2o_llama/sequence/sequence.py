@@ -262,6 +262,7 @@ class Sequence:
     generate = generating.generate
     agenerate = _asynchronous.agenerate
     create_completion = __call__ = completion.create_completion
+    generate_text = completion.generate_text
     create_chat_completion = chat_completion.create_chat_completion
     ask = asking.ask
     acreate_completion = _asynchronous.acreate_completion

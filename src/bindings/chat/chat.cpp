@@ -12,6 +12,7 @@
 #include <pybind11/stl.h>
 
 #include <cctype>
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -296,7 +297,7 @@ public:
 
     chat_prompt apply(const std::string & messages, const std::string & tools, const std::string & tool_choice,
         bool parallel_tool_calls, const std::string & json_schema, bool add_generation_prompt,
-        const std::map<std::string, std::string> & kwargs) const {
+        const std::map<std::string, std::string> & kwargs, int64_t now) const {
         common_chat_templates_inputs inputs;
         // their errors quote messages and tools
         common_json request;
@@ -316,6 +317,9 @@ public:
         inputs.add_generation_prompt = add_generation_prompt;
         inputs.reasoning_format      = COMMON_REASONING_FORMAT_AUTO;
         inputs.chat_template_kwargs  = kwargs;
+        if (now > 0) { // seconds since 1970 that the template's date is of
+            inputs.now = std::chrono::system_clock::from_time_t(now);
+        }
 
         const auto thinking = kwargs.find("enable_thinking");
         inputs.enable_thinking = thinking == kwargs.end() || thinking->second != "false";
@@ -353,7 +357,7 @@ void init_chat(py::module_ & m) {
         .def(py::init<std::shared_ptr<model>, const std::string &>(), py::arg("model"), py::arg("source"))
         .def("apply", &chat_template::apply, py::kw_only(),
             py::arg("messages"), py::arg("tools"), py::arg("tool_choice"), py::arg("parallel_tool_calls"),
-            py::arg("json_schema"), py::arg("add_generation_prompt"), py::arg("kwargs"))
+            py::arg("json_schema"), py::arg("add_generation_prompt"), py::arg("kwargs"), py::arg("now") = 0)
         .def_readonly("supports_tools", &chat_template::supports_tools)
         .def_property_readonly("source", &chat_template::source);
 }

@@ -14,7 +14,7 @@ GGML_API void ggml_h2o_product_hint(struct ggml_tensor * product);
 GGML_API bool ggml_h2o_product_has_hint(const struct ggml_tensor * product);
 
 // Whether weights for H2O's kernels should be loaded as stored in the file: repacked weights can only be multiplied by
-// upstream's kernels. False on Arm, where the two have not been compared.
+// upstream's kernels. False on Arm, where H2O has none.
 GGML_API bool ggml_h2o_product_wants_plain_weights(void);
 
 #ifdef __cplusplus

@@ -81,22 +81,6 @@ bool has_amx() {
 } // namespace
 #endif
 
-#if defined(__aarch64__)
-#if defined(__linux__)
-#include <sys/auxv.h>
-#endif
-
-static bool has_dotprod() {
-#if defined(__linux__)
-    const unsigned long ASIMDDP = 1ul << 20;
-
-    return getauxval(AT_HWCAP) & ASIMDDP;
-#else
-    return false;
-#endif
-}
-#endif
-
 namespace {
 
 struct cpu_isas {
@@ -111,9 +95,6 @@ struct cpu_isas {
         set(h2o_isa::AVX512_VNNI, has_avx512() && __builtin_cpu_supports("avx512vnni"));
         set(h2o_isa::AVX512_BF16, has_avx512_bf16());
         set(h2o_isa::AMX,         has_amx());
-#endif
-#if defined(__aarch64__)
-        set(h2o_isa::DOTPROD, has_dotprod());
 #endif
         // for tests of programs
         if (const char * last = getenv("H2O_ISA"); last && *last) {
@@ -139,7 +120,7 @@ static std::atomic<h2o_isa> last_in_use { h2o_isa::AMX };
 
 const char * h2o_isa_name(h2o_isa isa) {
     static const char * const names[H2O_N_ISAS] = {
-        "portable", "dotprod", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx",
+        "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx",
     };
 
     return names[(int) isa];

@@ -8,7 +8,6 @@
 // Instruction sets for which H2O's operators have kernels.
 enum class h2o_isa {
     PORTABLE,
-    DOTPROD,     // NEON with products of bytes
     AVX2,        // with FMA and F16C
     AVX_VNNI,
     AVX512,      // F, DQ, BW and VL
@@ -17,7 +16,7 @@ enum class h2o_isa {
     AMX,         // tiles of BF16 and of bytes, and all of the above
 };
 
-constexpr int H2O_N_ISAS = 8;
+constexpr int H2O_N_ISAS = 7;
 
 GGML_API const char * h2o_isa_name(h2o_isa isa);
 

@@ -1,8 +1,9 @@
 // Questions and answers.
 
-import { $, element, number, seconds, tokens } from "./elements.js";
+import { $, copyButton, element, number, seconds, tokens } from "./elements.js";
 import { change, current, events, keep, keepTurns, messages } from "./conversation.js";
 import { added, addPasted } from "./documents.js";
+import * as markdown from "./markdown.js";
 import { isRunning, run, stop } from "./running.js";
 import { call, get, streamOf } from "./server.js";
 
@@ -47,7 +48,7 @@ async function answer(question, signal) {
       turn.content += content ?? ""; // null next to a call of a tool
       turn.thoughts += thoughts ?? "";
       cancelAnimationFrame(frame); // one layout for all tokens of a frame
-      frame = requestAnimationFrame(() => follow(() => write(place, turn)));
+      frame = requestAnimationFrame(() => follow(() => write(place, turn, true)));
       keepTurns(own);
     }
     if (turn) delete turn.isStopped;
@@ -81,15 +82,15 @@ async function freeSlot(preferred) {
 }
 
 function show(text, speaker) {
-  const content = element("span", {}, text);
+  const content = element("div", { className: "text" }, text);
   const className = `turn ${speaker.toLowerCase()}`;
   $("turns").append(element("article", { className }, element("h3", {}, speaker), content));
   return content;
 }
 
 // An answer, and before it what the model thought, folded.
-function write(place, { content, thoughts }) {
-  place.textContent = content;
+function write(place, { content, thoughts }, isGrowing) {
+  markdown.write(place, content, isGrowing);
   if (!thoughts) return;
   const before = place.previousElementSibling;
   const folded = before.tagName === "DETAILS"
@@ -108,8 +109,9 @@ function follow(change) {
 }
 
 function finish(place, turn) {
-  write(place, { ...turn, content: turn.content + (turn.isStopped ? " … (stopped)" : "") });
-  if (turn.facts) place.parentElement.append(element("div", { className: "faint" }, turn.facts));
+  write(place, turn, false);
+  const facts = (turn.facts ?? "") + (turn.isStopped ? " The answer was stopped." : "");
+  place.after(element("div", { className: "faint" }, facts), copyButton("Copy the answer", () => turn.content));
 }
 
 function reading({ processed, total, cache, time_ms }) {
@@ -133,7 +135,10 @@ function facts({ prompt_n, prompt_ms, cache_n, predicted_n, predicted_per_second
 
 events.addEventListener("opened", () => {
   $("turns").replaceChildren();
-  for (const turn of current.turns) finish(show(turn.content, turn.role === "user" ? "You" : "Answer"), turn);
+  for (const turn of current.turns) {
+    if (turn.role === "user") show(turn.content, "You");
+    else finish(show("", "Answer"), turn);
+  }
   $("question").value = current.draft;
   if (current.turns.length) scroll();
 });

@@ -160,7 +160,7 @@ struct byte_panels {
     static constexpr int GROUP_ROWS  = ROWS;
     using setup = no_setup;
 
-    static constexpr int AT_ONCE     = VL == 4 ? 3 : 2;
+    static constexpr int AT_ONCE     = 2;
     static constexpr int AT_END      = VL == 8 ? 1 : 3;
 
     static constexpr bool SPREADS = MAX_DIRECT<K> < VL/2;

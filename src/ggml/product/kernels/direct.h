@@ -27,13 +27,10 @@ int64_t column_bytes(int64_t n_blocks) {
 
 // sums of 4 of a block's numbers
 inline void sums_of_4(const char * numbers, int32_t * sums) {
-    constexpr int BYTES = VL == 4 ? 16 : 32;
-    for (int i = 0; i < 32; i += BYTES) {
-        vec_i x = {};
-        __builtin_memcpy(&x, numbers + i, BYTES);
-        x = add_bytes(vec_i {}, x);
-        __builtin_memcpy(sums + i/4, &x, BYTES);
-    }
+    vec_i x = {};
+    __builtin_memcpy(&x, numbers, 32);
+    x = add_bytes(vec_i {}, x);
+    __builtin_memcpy(sums, &x, 32);
 }
 
 template <typename K>

@@ -1,34 +1,21 @@
-// Steps by an instruction that adds up the products of 4 bytes in each lane: VNNI multiplies unsigned numbers by signed
-// ones, NEON signed numbers by signed ones.
+// Steps by VNNI, which adds up the products of 4 bytes in each lane, of unsigned numbers by signed ones.
 
 namespace {
-
-#if defined(__ARM_NEON)
-constexpr bool SIGNED = true;
-#else
-constexpr bool SIGNED = false;
-#endif
-
-// numbers of 8 bits, which are made signed
-template <typename K>
-constexpr bool LARGE = SIGNED && K::BITS == 8;
 
 template <typename K>
 constexpr int N_STEPS = 8;
 
 template <typename K>
-constexpr bool FIRST = K::ZERO != 0 && !LARGE<K>;
+constexpr bool FIRST = K::ZERO != 0;
 
 template <typename K>
-constexpr int MAX_DIRECT = SIGNED ? 4 : 5;
+constexpr int MAX_DIRECT = 5;
 
 template <typename K>
-using steps_of = number_kind<SIGNED && !LARGE<K> ? 7 : 8, K::ZERO != 0, K::SCALES, K::MINS>;
+using steps_of = number_kind<8, K::ZERO != 0, K::SCALES, K::MINS>;
 
 inline vec_i multiply_add(vec_i sum, vec_i w, vec_i x) {
-#if defined(__ARM_NEON)
-    return (vec_i) vdotq_s32((int32x4_t) sum, (int8x16_t) w, (int8x16_t) x);
-#elif VL == 16
+#if VL == 16
     return (vec_i) _mm512_dpbusd_epi32((__m512i) sum, (__m512i) w, (__m512i) x);
 #else
     return (vec_i) _mm256_dpbusd_avx_epi32((__m256i) sum, (__m256i) w, (__m256i) x);
@@ -53,11 +40,7 @@ inline void widen_rows(const bytes<1> * w, char * dst) {
         _mm256_storeu_si256((__m256i *) (dst + r*32), (__m256i) (w[r] - (uint8_t) K::ZERO));
     }
 #else
-    bytes<1> x[ROWS];
-    for (int r = 0; r < ROWS; ++r) {
-        x[r] = LARGE<K> ? w[r] ^ 128 : w[r];
-    }
-    interleave(x, dst);
+    interleave(w, dst);
 #endif
 }
 
@@ -73,7 +56,7 @@ inline void add_products(const char * rows, const char * panels, int64_t panel_s
 
 template <typename K>
 inline vec_i dot(vec_i first, vec_i w, vec_i x) {
-    return multiply_add(first, LARGE<K> ? w ^ (int) 0x80808080 : w, x);
+    return multiply_add(first, w, x);
 }
 
 } // namespace

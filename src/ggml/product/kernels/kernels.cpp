@@ -11,7 +11,7 @@ bool ggml_h2o_product_wants_plain_weights() {
     return h2o_uses_isa(h2o_isa::AVX2);
 }
 
-const h2o_product_kernel * h2o_product_kernel_in_use(ggml_type type) {
+const h2o_product_kernel * h2o_product_kernel_in_use([[maybe_unused]] ggml_type type) { // Arm has no kernels
     const h2o_product_kernel * kernel = nullptr;
 #define TRY(isa, kernels) kernel = kernel || !h2o_uses_isa(h2o_isa::isa) ? kernel : kernels(type);
     H2O_PRODUCT_KERNELS(TRY)

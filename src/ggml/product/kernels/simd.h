@@ -46,7 +46,7 @@ const h2o_product_kernel * KERNEL(ggml_type type) {
     switch (type) {
         case GGML_TYPE_BF16:   return float_kernel_of<bf16, true>();
 #if !defined(__AVX512BF16__) || defined(__AMX_INT8__) // AVX-512 VNNI has the others
-        case GGML_TYPE_F16:    return float_kernel_of<f16, VL == 16>(); // upstream is as fast on AVX2; unknown on Arm
+        case GGML_TYPE_F16:    return float_kernel_of<f16, VL == 16>(); // upstream is as fast on AVX2
         case GGML_TYPE_Q4_0:   return kernel_of<q4_0>();
         case GGML_TYPE_Q4_1:   return kernel_of<q4_1>();
         case GGML_TYPE_Q5_0:   return kernel_of<q5_0>();

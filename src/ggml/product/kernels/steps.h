@@ -30,11 +30,7 @@ typedef int64_t vec_l __attribute__((vector_size(VL*4)));
 
 } // namespace
 
-#if defined(__ARM_NEON)
-#include "ggml/product/kernels/neon.h"
-#else
 #include "ggml/product/kernels/x86.h"
-#endif
 #include "ggml/product/kernels/types.h"
 
 namespace {
@@ -71,7 +67,7 @@ inline void for_step(const char * rows, const char * panels, int64_t panel_strid
 
 } // namespace
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_NEON)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include "ggml/product/kernels/dot-steps.h"
 #else
 #include "ggml/product/kernels/avx2-steps.h"

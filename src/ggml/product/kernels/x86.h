@@ -1,7 +1,6 @@
 #pragma once
 
 // Vectors of AVX2 and AVX-512: for unpacking, 8 floats and the numbers of W blocks (2 at once only with AVX-512).
-// neon.h has the same functions.
 
 #include <immintrin.h>
 
