@@ -23,7 +23,7 @@ from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
-from servers import DOCUMENT, OTHER, SETTINGS, S, Server, serving
+from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, serving
 
 pytestmark = pytest.mark.slow
 
@@ -265,6 +265,17 @@ def test_other_slots_go_on_while_the_library_is_asked(serve: Any, library: Libra
             for slot in (1, 0):  # the library has not said yet whether the text is new
                 short(id_slot=slot)
         assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
+        going_on = pool.submit(server.complete, "short", 400, id_slot=1, ignore_eos=True)
+        wait_for(lambda: server.get("/slots")[1]["is_processing"])
+        last = server.complete(TEXT[3000:4500], id_slot=0)  # its state is copied between steps of slot 1
+        assert not going_on.done()
+        wait_for(lambda: last["tokens_evaluated"] + 15 in [text["n_tokens"] for text in texts(server)])
+        server.process.kill()
+        server.process.wait()
+    with serve("--parallel", "2") as server:
+        again = server.complete(TEXT[3000:4500])
+        assert n_known(again) >= len(TEXT[3000:4500]) - 64
+        assert again["content"] == last["content"]
 
 
 # --- the list

@@ -7,6 +7,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,7 +28,7 @@ public:
         marks   = texts.attr("marks").cast<std::vector<int32_t>>();
     }
 
-    std::optional<server_h2o_text> take(const std::string & key, const std::vector<llama_token> & prompt,
+    std::optional<server_h2o_stored_text> take(const std::string & key, const std::vector<llama_token> & prompt,
             int32_t n_least, int32_t n_ctx) override {
         py::gil_scoped_acquire gil;
         const py::object found = texts.attr("take")(key, token_array(prompt.size(), prompt.data()), n_least, n_ctx);
@@ -37,10 +38,12 @@ public:
         const auto [ids, state] = found.cast<std::pair<token_array, py::bytes>>();
         const std::string_view bytes = state;
 
-        server_h2o_text res;
+        server_h2o_stored_text res;
         res.tokens.assign(ids.data(), ids.data() + ids.size());
         py::gil_scoped_release release; // it may be gigabytes
-        res.state.assign(bytes.begin(), bytes.end());
+        res.n_state = bytes.size();
+        res.state.reset(new uint8_t[bytes.size()]);
+        std::copy(bytes.begin(), bytes.end(), res.state.get());
         return res;
     }
 
@@ -56,20 +59,15 @@ public:
         const auto begin = py::reinterpret_steal<py::str>( // it may end in the middle of a character
             PyUnicode_DecodeUTF8(text.begin.data(), text.begin.size(), "replace"));
         const token_array ids(text.tokens.size(), text.tokens.data());
-        const auto state = py::memoryview::from_memory(text.state.data(), text.state.size());
+        const auto state = py::memoryview::from_memory(text.state.get(), text.n_state);
 
         return texts.attr("give")(text.key, ids, state, rows, points, begin).cast<bool>();
     }
 
-    std::pair<int, std::string> list(const std::string & key) override {
+    std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) override {
         py::gil_scoped_acquire gil;
-        return texts.attr("list")(key).cast<std::pair<int, std::string>>();
-    }
-
-    std::pair<int, std::string> remove(const std::string & key, const std::string & id) override {
-        py::gil_scoped_acquire gil;
-        auto res = texts.attr("remove")(key, id).cast<std::pair<int, std::string>>();
-        n_removed += res.first == 200;
+        auto res = texts.attr("answer")(key, id).cast<std::pair<int, std::string>>();
+        n_removed += id && res.first == 200;
         return res;
     }
 

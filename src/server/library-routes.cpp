@@ -5,6 +5,7 @@
 #include "server-common.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -25,10 +26,10 @@ server_http_context::handler_t server_h2o_library_route(const common_params & pa
             return failed("this server has no library: start it with `h2o-llama serve`, without --library off; where "
                 "others can reach it, with --api-key", ERROR_TYPE_NOT_SUPPORTED);
         }
-        const auto key = server_h2o_owner(params, request);
+        const auto id = removes ? std::optional(request.get_param("id")) : std::nullopt;
 
         auto res = std::make_unique<server_http_res>();
-        std::tie(res->status, res->data) = removes ? texts->remove(key, request.get_param("id")) : texts->list(key);
+        std::tie(res->status, res->data) = texts->answer(server_h2o_owner(params, request), id);
         return res;
     };
 }

@@ -81,7 +81,7 @@ bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32
     return is_place && server_h2o_enabled(ctx) && !server_h2o_goes_anywhere(ctx);
 }
 
-static bool is_done(const std::future<std::optional<server_h2o_text>> & answer) {
+static bool is_done(const std::future<std::optional<server_h2o_stored_text>> & answer) {
     return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
@@ -130,10 +130,10 @@ std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_
     if (!text) {
         return std::nullopt;
     }
-    const auto & [res, state] = *text;
+    const auto & res = text->tokens;
     auto *       memory  = llama_get_memory(ctx);
-    const size_t n_state = llama_state_seq_set_data(ctx, state.data(), state.size(), id);
-    if (n_state != state.size() || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 ||
+    const size_t n_state = llama_state_seq_set_data(ctx, text->state.get(), text->n_state, id);
+    if (n_state != text->n_state || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 ||
         llama_memory_seq_pos_min(memory, id) < 0) {
         LOG_ERR("slot %d: a text of the library is refused: it is read again\n", id);
         return llama_tokens();
@@ -156,6 +156,9 @@ bool server_h2o_library::is_being_written(
         return std::none_of(waiting.begin(), waiting.end(), [&](const auto & entry) { return has_it(entry.second); }) &&
             !(writing && has_it(*writing));
     };
+    if (std::any_of(copies.begin(), copies.end(), [&](const auto & copy) { return has_it(copy.text); })) {
+        return true;
+    }
     std::unique_lock<std::mutex> lock(mutex);
     return !(is_alone ? changed.wait_for(lock, A_MOMENT, is_written) : is_written());
 }
@@ -200,19 +203,38 @@ void server_h2o_library::give(
     given.rows.resize(std::min(given.rows.size(), llama_h2o_state_rows(ctx, id, given.rows.data(), given.rows.size())));
     given.points.resize(llama_h2o_state_points(ctx, id, nullptr, 0));
     llama_h2o_state_points(ctx, id, given.points.data(), given.points.size());
-    given.state.resize(llama_state_seq_get_size(ctx, id));
-    if (llama_state_seq_get_data(ctx, given.state.data(), given.state.size(), id) != given.state.size()) {
+    given.n_state = llama_state_seq_get_size(ctx, id);
+    given.state.reset(new uint8_t[given.n_state]);
+
+    copied_state state(llama_h2o_copy_state(ctx, id, given.state.get(), given.n_state), llama_h2o_copy_free);
+    if (!state) {
         LOG_ERR("slot %d: its state cannot be saved: this text is not kept\n", id);
         return;
     }
     set_known(id, key, tokens);
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        waiting.insert_or_assign(id, std::move(given));
-    }
-    changed.notify_all();
+    copies.push_back({ id, std::move(given), std::move(state) });
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
     LOG_ERR("slot %d: %s: this text is not kept\n", id, e.what());
+}
+
+void server_h2o_library::copy(bool all) {
+    using clock = std::chrono::steady_clock;
+
+    const auto begin = clock::now();
+    const auto end   = begin + (begin - last_copy)/3; // the step before has taken the time since then
+    while (!copies.empty() && (all || clock::now() < end)) {
+        auto & [id, text, state] = copies.front();
+        if (llama_h2o_copy_next(state.get(), 1 << 20)) {
+            continue;
+        }
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            waiting.insert_or_assign(id, std::move(text));
+        }
+        changed.notify_all();
+        copies.pop_front();
+    }
+    last_copy = clock::now();
 }
 
 static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) try {

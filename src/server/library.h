@@ -6,11 +6,14 @@
 #include "common.h"
 #include "llama.h"
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <future>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -71,16 +74,25 @@ public:
 
     // Keeps what a slot holds, if there is enough that is new.
     template <typename Slot>
-    void give(llama_context * ctx, const Slot & slot) {
+    void give(llama_context * ctx, const Slot & slot, const std::vector<Slot> & slots) {
         leave(slot.id); // the request was cancelled
-        if (!is_for(slot) || slot.task->is_child()) {
-            return;
+        const auto goes_on = [&](const Slot & other) { return other.id != slot.id && other.is_processing(); };
+
+        if (is_for(slot) && !slot.task->is_child()) {
+            const auto tokens = slot.prompt.tokens.get_text_tokens();
+            if (tokens.size() == slot.prompt.tokens.size()) {
+                give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
+            }
         }
-        const auto tokens = slot.prompt.tokens.get_text_tokens();
-        if (tokens.size() == slot.prompt.tokens.size()) {
-            give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
+        const auto * model = llama_get_model(ctx); // where upstream keeps recurrent states they move
+        const bool   moves = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
+        if ((moves && !server_h2o_enabled(ctx)) || std::none_of(slots.begin(), slots.end(), goes_on)) {
+            copy(/*all =*/ true);
         }
     }
+
+    // Copies a part of what was given, between two steps of slots that go on. All of it before a slot may change.
+    void copy(bool all);
 
     // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end, for other questions to rewind to.
     bool cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const;
@@ -95,7 +107,7 @@ private:
             is_of_this_model(slot.prompt.lora);
     }
 
-    using answer = std::future<std::optional<server_h2o_text>>;
+    using answer = std::future<std::optional<server_h2o_stored_text>>;
 
     struct question {
         std::string key;
@@ -131,6 +143,17 @@ private:
 
     // by slot: the text that the library was last seen with, and its key
     std::map<llama_seq_id, std::pair<std::string, llama_tokens>> known;
+
+    using copied_state = std::unique_ptr<llama_h2o_copy, decltype(&llama_h2o_copy_free)>;
+
+    struct copied_text {
+        llama_seq_id          id;
+        server_h2o_given_text text;
+        copied_state          state;
+    };
+
+    std::list<copied_text>                copies;
+    std::chrono::steady_clock::time_point last_copy; // when it ended
 
     // by the slot that gave it: if one gives faster than is written, its newest text is kept
     std::map<llama_seq_id, server_h2o_given_text> waiting;

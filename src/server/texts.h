@@ -4,18 +4,21 @@
 #include "llama.h"
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-struct server_h2o_text {
-    std::vector<llama_token> tokens;
-    std::vector<uint8_t>     state;
+struct server_h2o_stored_text {
+    std::vector<llama_token>   tokens;
+    std::unique_ptr<uint8_t[]> state;
+    size_t                     n_state = 0; // its bytes
 };
 
-struct server_h2o_given_text : server_h2o_text {
+struct server_h2o_given_text : server_h2o_stored_text {
     std::string                   key;   // of its owner
     std::string                   begin; // of which its name is made
     std::vector<llama_h2o_rows>   rows;
@@ -29,15 +32,14 @@ public:
     virtual ~server_h2o_texts() = default;
 
     // the text that shares most tokens with a prompt, n_least at least, if a slot of n_ctx tokens can hold it
-    virtual std::optional<server_h2o_text> take(
+    virtual std::optional<server_h2o_stored_text> take(
         const std::string & key, const std::vector<llama_token> & prompt, int32_t n_least, int32_t n_ctx) = 0;
 
     // waits until it is written; false if it could not be
     virtual bool give(const server_h2o_given_text & text) = 0;
 
-    // what GET /h2o/library and DELETE /h2o/library/{id} answer: the HTTP status, and JSON
-    virtual std::pair<int, std::string> list  (const std::string & key)                         = 0;
-    virtual std::pair<int, std::string> remove(const std::string & key, const std::string & id) = 0;
+    // what GET /h2o/library and, with an id, DELETE /h2o/library/{id} answer: the HTTP status, and JSON
+    virtual std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) = 0;
 
     int32_t              n_least = 0; // tokens of a text that is kept
     int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself

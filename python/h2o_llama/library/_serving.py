@@ -75,44 +75,30 @@ class ServerTexts:
             warn(f"{str(error) or 'there is not enough memory'}: a text is not kept")
             return False
 
-    def list(self, key: str) -> tuple[int, str]:
-        """The status and the JSON of GET /h2o/library."""
+    def answer(self, key: str, id: str | None) -> tuple[int, str]:
+        """The status and the JSON of GET /h2o/library; with an id, of DELETE /h2o/library/{id}."""
         try:
-            return 200, json.dumps(_listing(self._library(key)))
-        except (H2OError, OSError, ValueError, MemoryError) as error:
-            return _failed(error)
-
-    def remove(self, key: str, id: str) -> tuple[int, str]:
-        """Those of DELETE /h2o/library/{id}."""
-        try:
+            library = self._library(key)
+            if id is None:
+                return 200, json.dumps(_listing(library))
             with suppress(ValueError):  # by its whole id
-                if _ID.fullmatch(id) and self._library(key).remove(id) > 0:
+                if _ID.fullmatch(id) and library.remove(id) > 0:
                     return 200, json.dumps({"success": True})
-        except (H2OError, OSError, MemoryError) as error:
-            return _failed(error)
-        return _error(404, "not_found_error", f"there is no text {id!r:.40}: GET /h2o/library lists them")
+            status, kind, message = 404, "not_found_error", f"there is no text {id!r:.40}: GET /h2o/library lists them"
+        except BusyError as error:
+            status, kind, message = 503, "unavailable_error", str(error)
+        except (H2OError, OSError, ValueError, MemoryError) as error:
+            status, kind, message = 500, "server_error", str(error) or "there is not enough memory"
+            warn(message)
+        return status, json.dumps({"error": {"code": status, "message": message, "type": kind}})
 
 
 def _listing(library: Library) -> dict[str, Any]:
     texts = [
         {
-            "id": text.id,
-            "name": text.name,
-            "n_tokens": text.n_tokens,
-            "n_bytes": text.n_bytes,
+            **{name: getattr(text, name) for name in ("id", "name", "n_tokens", "n_bytes")},
             "used": text.used.astimezone().isoformat(timespec="seconds"),
         }
         for text in library.texts()
     ]
     return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
-
-
-def _failed(error: Exception) -> tuple[int, str]:
-    is_busy = isinstance(error, BusyError)
-    warn(f"{error}")
-    return _error(*((503, "unavailable_error") if is_busy else (500, "server_error")), str(error))
-
-
-def _error(status: int, kind: str, message: str) -> tuple[int, str]:
-    text = message or "there is not enough memory"
-    return status, json.dumps({"error": {"code": status, "message": text, "type": kind}})
