@@ -10,6 +10,10 @@
 #include <exception>
 #include <utility>
 
+#ifdef __linux__
+#include <sys/resource.h>
+#endif
+
 // how long the server's loop waits for the library at a time, if it has nothing else to do
 static constexpr auto A_MOMENT = std::chrono::milliseconds(10);
 
@@ -245,6 +249,9 @@ static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) 
 }
 
 void server_h2o_library::write_texts() {
+#ifdef __linux__
+    setpriority(PRIO_PROCESS, 0, 10); // of this thread, and of those that it starts: the model's threads go first
+#endif
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
         changed.wait(lock, [&] { return is_ending || !waiting.empty(); });
