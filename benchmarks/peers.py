@@ -111,14 +111,12 @@ def everyone(openvino: str | None) -> list[Peer]:
         for products in ("upstream", "own")
     )
     memory = {"h2o": {"decode": "memory"}}
-    ngrams = {"h2o": {"retrieval": "ngrams", "decode": "memory"}}
     dense = "llama.cpp, own products"
     return [
         Peer("llama.cpp", "h2o", sys.executable, upstream),
         Peer(dense, "h2o", sys.executable, own),
         Peer("H2O", "h2o", sys.executable, {"": {"h2o": {}}}, dense),
         Peer("H2O, decode memory", "h2o", sys.executable, {"": memory}, dense),
-        Peer("H2O, n-grams, decode memory", "h2o", sys.executable, {"": ngrams}, dense),
         Peer("OpenVINO GenAI", "openvino", openvino, {"1,024 tokens at once": {"batch": 1024}, "all at once": {}}),
         Peer("OpenVINO GenAI, XAttention", "openvino", openvino, {"": {"sparse": "XATTENTION"}}, "OpenVINO GenAI"),
     ]

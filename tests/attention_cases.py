@@ -56,8 +56,6 @@ class Case:
     scale: float = 1.0
     softcap: float = 0.0
     n_further: int = 0  # rows of a list
-    of_heads: bool = False  # lists
-    has_first: bool = True  # of lists
     tile: int = 16
     offset: int = 3
     seed: int = 0
@@ -96,12 +94,10 @@ class Problem:
         self.v = rng.standard_normal((case.n_head_kv, n_kv, case.d_v), dtype=np.float32)
 
         order = np.argsort(rng.random((case.n_head_kv, n_kv)), axis=-1)
-        if not case.of_heads and not case.has_first:  # lists of all heads have none of any head's rows
-            order[:] = order[:1]
         if case.rows == "in order":
             order[:] = np.concatenate([np.arange(n_k), n_k + rng.permutation(n_kv - n_k)])
         self.rows = order[..., :n_k]
-        if case.rows != "shuffled" or case.has_limits or (case.n_further and case.has_first):
+        if case.rows != "shuffled" or case.has_limits:
             self.rows = np.sort(self.rows, axis=-1)
         if case.rows == "repeated":
             self.rows = self.rows[..., np.arange(n_k) // 9]
@@ -120,32 +116,17 @@ class Problem:
         self._make_lists(order)
 
     def _make_lists(self, order: Array) -> None:
-        """Some are full, some have padding, some have nothing else. What no query sees may be any number.
-
-        With first queries about half of the rows are among a head's own, else none is.
-        """
+        """Some are full, some have padding, some have nothing else. No row is among a head's own."""
         case, rng = self.case, self.rng
         self.list_rows: Array | None = None
-        self.list_first: Array | None = None
         self.offset = min(case.offset, case.tile - 1)
         if case.n_further == 0:
             return
-        n_q, n, n_k = case.n_q, case.n_further, case.n_k
-        tile = min(case.tile, n_q + self.offset)
-        n_tiles = -(-(n_q + self.offset) // case.tile)
-        candidates = order[: case.n_head_kv if case.of_heads else 1, None, n_k:]
-        if case.has_first:
-            own = order[: len(candidates), None, : min(n, n_k)]
-            candidates = np.concatenate([candidates, own], axis=-1)
+        n = case.n_further
+        n_tiles = -(-(case.n_q + self.offset) // case.tile)
+        candidates = order[:, None, case.n_k :]
         rows = rng.permuted(np.repeat(candidates, n_tiles, axis=1), axis=-1)[..., :n]
-        is_padding = np.arange(n) >= rng.choice([0, n // 2, n], (n_tiles, 1))
-        rows[:, is_padding] = -1
-        if case.has_first:
-            starts = np.arange(n_tiles)[:, None] * tile - self.offset
-            first = np.sort(starts + rng.integers(-tile // 2, tile + 2, is_padding.shape), axis=-1).clip(0, n_q)
-            first[is_padding] = n_q
-            rows[:, first >= np.minimum(starts + tile, n_q)] = rng.choice([-1, -(2**31), 2**31 - 1])
-            self.list_first = first
+        rows[:, np.arange(n) >= rng.choice([0, n // 2, n], (n_tiles, 1))] = -1
         self.list_rows = rows
 
     def changed(self, **changes: Any) -> Problem:
@@ -167,8 +148,6 @@ class Problem:
             tile = self.case.tile
             tiles = slice((start + self.offset) // tile, (end - 1 + self.offset) // tile + 1)
             other.list_rows, other.offset = self.list_rows[:, tiles], (start + self.offset) % tile
-            if self.list_first is not None:
-                other.list_first = (self.list_first[tiles] - start).clip(0, end - start)
         return other
 
     def stored(self) -> Problem:
@@ -185,8 +164,7 @@ class Problem:
         sums = self.case.sums if sums is None else sums
         lists: dict[str, Any] = {}
         if self.list_rows is not None:
-            lists = {"tile": self.case.tile, "offset": self.offset, "further_first": self.list_first}
-            lists["further_rows"] = self.list_rows if len(self.list_rows) > 1 else self.list_rows[0]
+            lists = {"tile": self.case.tile, "offset": self.offset, "further_rows": self.list_rows}
         return {
             "rows": None if self.case.rows == "in order" else self.rows,
             "n_k": self.rows.shape[-1],
@@ -209,21 +187,16 @@ class Problem:
         return Attention(o, np.zeros(0) if s is None else s, m, l)
 
     def seen_further(self) -> Array:
-        """[n_head_kv, n_q, n_kv]: whether a query sees a row of its list that its head does not have anyway."""
+        """[n_head_kv, n_q, n_kv]: whether a query sees a row of its list."""
         n_head_kv, n_kv = self.k.shape[:2]
         n_q = self.q.shape[1]
         seen = np.zeros((n_head_kv, n_q, n_kv), dtype=bool)
         if self.list_rows is None:
             return seen
         tiles = (np.arange(n_q) + self.offset) // self.case.tile
-        rows = np.broadcast_to(self.list_rows[:, tiles], (n_head_kv, n_q, self.list_rows.shape[-1]))
-        is_seen = rows >= 0
-        if self.list_first is not None:
-            is_seen = np.broadcast_to(self.list_first[tiles] <= np.arange(n_q)[:, None], rows.shape)
-        h, i, j = np.nonzero(is_seen)
+        rows = self.list_rows[:, tiles]
+        h, i, j = np.nonzero(rows >= 0)
         seen[h, i, rows[h, i, j]] = True
-        for head, own in enumerate(self.rows):
-            seen[head][:, own] = False
         return seen
 
     def keys(self) -> tuple[Array, Array]:

@@ -64,7 +64,7 @@ class Case:
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         h2o = self.h2o
-        same = ["scorer", "dense_layers", "decode", "retrieval", "keep_ratio", "positions"]
+        same = ["scorer", "dense_layers", "decode", "keep_ratio", "positions"]
         same += ["block_tokens", "ema_alpha", "shared_heads"]
         options: dict[str, Any] = {name: getattr(h2o, name) for name in same} | {"kv_type": self.kv_type}
         options |= {"S": h2o.chunk_size, "L": h2o.local_window, "H": h2o.heavy_budget, "A": h2o.sink_tokens}
@@ -88,13 +88,12 @@ class Case:
         """This configuration with each thing that a sequence can hold, by a name; None is dense attention."""
         return {
             "sum": self,
-            "lookups": self.but(scorer="distant", lookup_budget=12),
-            "decode_memory": self.but(lookup_budget=8, decode="memory"),
+            "decode_memory": self.but(decode="memory"),
             "two_phase": self.but(schedule="two_phase"),
             "dense_layers": self.but(dense_layers=(1,)),
             "evict": self.but(scorer="distant", evict=True),
             "cold_store": self.but(evict=True, lookup_budget=8, cold_store="memory"),
-            "key_index": self.but(lookup_budget=8, retrieval="index", kv_type="q8_0"),
+            "key_index": self.but(lookup_budget=8, kv_type="q8_0"),
             "dense": None,
         }
 
@@ -108,15 +107,13 @@ SMALL = Case(
         sink_tokens=1,
         scorer="sum",
         lookup_budget=0,
-        retrieval="ngrams",
         research={"tile": 4, "positions": "text"},
     )
 )
 MEMORY = SMALL.but(decode="memory")
-LOOKUP = MEMORY.but(lookup_budget=6)
-INDEX = MEMORY.but(lookup_budget=8, retrieval="index")
+INDEX = MEMORY.but(lookup_budget=8)
 EVICT = SMALL.but(evict=True)
-COLD = EVICT.but(cold_store="memory", lookup_budget=12, scorer="distant", kv_type="f16")
+COLD = EVICT.but(cold_store="memory", lookup_budget=8, scorer="distant", kv_type="f16")
 BLOCKS = SMALL.but(scorer="block_ema", block_tokens=4, ema_alpha=0.7, heavy_budget=8, sink_tokens=4)
 RATIO = SMALL.but(heavy_budget=40, keep_ratio=0.3)
 CACHE_POSITIONS = EVICT.but(positions="cache", n_ctx_train=50)
@@ -126,24 +123,19 @@ KEPT = {
     "sum": SMALL,
     "distant": SMALL.but(scorer="distant", kv_type="f16"),
     "two_phase": SMALL.but(schedule="two_phase"),
-    "two_phase, lookups": LOOKUP.but(schedule="two_phase", scorer="distant"),
-    "lookups, decode full": LOOKUP.but(decode="full"),
     "memory": MEMORY,
-    "lookups": LOOKUP.but(scorer="distant"),
-    # More rows for a token than the operator reads in a block, and fewer queries in a tile than there are.
-    "many lookups": LOOKUP.but(lookup_budget=200, tile=1),
-    "dense layer": LOOKUP.but(dense_layers=(0,)),
+    "dense layer": MEMORY.but(dense_layers=(0,)),
     # More than 16 tokens: the last 16 generated tokens keep their parts of the scores apart.
-    "long chunks": LOOKUP.but(chunk_size=40, scorer="distant"),
-    "composed": LOOKUP.but(flash_attn="off"),
+    "long chunks": MEMORY.but(chunk_size=40, scorer="distant"),
+    "composed": MEMORY.but(flash_attn="off"),
     "composed, decode full": SMALL.but(flash_attn="off"),
     # In F16 upstream's cache has V the other way round.
-    "composed, dense layer": LOOKUP.but(flash_attn="off", dense_layers=(1,), kv_type="f16"),
+    "composed, dense layer": MEMORY.but(flash_attn="off", dense_layers=(1,), kv_type="f16"),
     "blocks": BLOCKS,
     "blocks, two_phase": BLOCKS.but(schedule="two_phase"),
     "blocks of all heads": BLOCKS.but(shared_heads=True, decode="memory", ema_alpha=0.0),
     "blocks, ratio": BLOCKS.but(heavy_budget=40, keep_ratio=0.4),
-    "ratio": RATIO.but(keep_ratio=0.35, scorer="distant", lookup_budget=8),
+    "ratio": RATIO.but(keep_ratio=0.35, scorer="distant"),
     "ratio, two_phase": SMALL.but(sink_tokens=0, heavy_budget=12, keep_ratio=0.5, schedule="two_phase"),
     "ratio, all heads": RATIO.but(local_window=2, sink_tokens=0, keep_ratio=0.25, shared_heads=True),
     "ratio, composed": RATIO.but(flash_attn="off"),
@@ -155,12 +147,6 @@ EVICTING = {
     "evict, more memory than chunk": EVICT.but(local_window=9, heavy_budget=21, scorer="distant"),
     "evict, long chunks": EVICT.but(chunk_size=40, scorer="distant"),
     "evict, dense layer": EVICT.but(dense_layers=(0,), kv_type="f16"),
-    "cold": COLD,
-    "cold, file": COLD.but(scorer="sum", kv_type="q8_0", lookup_budget=9, tile=1, cold_store=FOLDER),
-    "cold, dense layer": COLD.but(
-        scorer="sum", kv_type="f32", dense_layers=(1,), lookup_budget=30, tile=2, cold_store=FOLDER
-    ),
-    "cold, ratio": COLD.but(heavy_budget=40, keep_ratio=0.3, kv_type="f32"),
     "evict, blocks": BLOCKS.but(heavy_budget=12, ema_alpha=0.5, shared_heads=True, evict=True),
     "evict, composed": EVICT.but(flash_attn="off", scorer="distant"),
     "evict, composed, dense layer": EVICT.but(flash_attn="off", dense_layers=(1,)),
@@ -169,17 +155,23 @@ EVICTING = {
 INDEXED = {
     "index": INDEX,
     "index, two_phase": INDEX.but(schedule="two_phase", kv_type="q8_0"),
-    "index, cold": INDEX.but(evict=True, cold_store="memory", kv_type="f16"),
+    # More rows for a token than the operator reads in a block, and fewer queries in a tile than there are.
+    "index, many keys": INDEX.but(lookup_budget=200, tile=1),
+    "cold": COLD,
+    "cold, file": COLD.but(scorer="sum", kv_type="q8_0", tile=1, cold_store=FOLDER),
+    "cold, dense layer": COLD.but(
+        scorer="sum", kv_type="f32", dense_layers=(1,), lookup_budget=30, tile=2, cold_store=FOLDER
+    ),
+    "cold, ratio": COLD.but(heavy_budget=40, keep_ratio=0.3, kv_type="f32"),
 }
 # Nothing ranks by scores, so none are kept but with keep_history=True, and any place can be gone back to.
 UNSCORED = {
     "unscored": SMALL.but(heavy_budget=0),
     "unscored, dense layer": SMALL.but(heavy_budget=0, dense_layers=(1,)),
-    "unscored, lookups": LOOKUP.but(heavy_budget=0, kv_type="f16"),
-    "unscored, two_phase": LOOKUP.but(heavy_budget=0, schedule="two_phase", scorer="distant"),
+    "unscored, two_phase": MEMORY.but(heavy_budget=0, schedule="two_phase", scorer="distant"),
     "unscored, index": INDEX.but(heavy_budget=0, tile=8, lookup_budget=16),
     "unscored, evict": EVICT.but(heavy_budget=0, kv_type="q8_0"),
-    "unscored, cold": COLD.but(heavy_budget=0, kv_type="f32"),
+    "unscored, index, cold": COLD.but(heavy_budget=0, kv_type="f32"),
 }
 CASES: dict[str, Case | None] = {
     **KEPT,
@@ -195,12 +187,11 @@ CASES: dict[str, Case | None] = {
 
 @st.composite
 def configurations(draw: st.DrawFn, scorers: Sequence[str] = POSITION_SCORERS) -> Case:
-    """Any small sizes and some beyond the text, both schedules, with and without lookups, dense layers and eviction."""
+    """Any small sizes and some beyond the text, both schedules, with and without dense layers and eviction."""
     chunk_size = draw(st.integers(1, 32))
     schedule = draw(st.sampled_from(["single_pass", "two_phase"]))
     is_single_pass = schedule == "single_pass"
-    lookup_budget = draw(st.sampled_from([0, 0, 1, 7, 24, 10_000]))
-    evicts = is_single_pass and lookup_budget == 0 and draw(st.booleans())
+    evicts = is_single_pass and draw(st.booleans())
     local_window = draw(st.one_of(st.integers(0, min(4, chunk_size)), st.just(chunk_size)))
     heavy_budget = draw(st.one_of(st.integers(0, 12), st.sampled_from([chunk_size, 1000])))
     return SMALL.but(
@@ -208,7 +199,6 @@ def configurations(draw: st.DrawFn, scorers: Sequence[str] = POSITION_SCORERS) -
         local_window=local_window,
         heavy_budget=heavy_budget,
         sink_tokens=draw(st.one_of(st.integers(0 if local_window + heavy_budget else 1, 3), st.just(40))),
-        lookup_budget=lookup_budget,
         tile=draw(st.one_of(st.integers(1, 8), st.just(chunk_size))),
         scorer=draw(st.sampled_from(scorers)),
         schedule=schedule,

@@ -27,7 +27,7 @@ KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy
 # What not every model allows.
 MAY_BE_REFUSED = {
     "two_phase": "computes each token twice",
-    "index": "retrieval index needs",
+    "index": "lookup by the index of keys needs",
     "positions": "positions cache needs",
 }
 
@@ -129,7 +129,7 @@ class Checks:
         checks: dict[str, Callable[[], Iterator[tuple[str, float]]]] = {
             "defaults": partial(self.check_sparse, DEFAULTS),
             "two_phase": partial(self.check_sparse, replace(DEFAULTS, schedule="two_phase")),
-            "index": partial(self.check_sparse, replace(DEFAULTS, retrieval="index")),
+            "index": partial(self.check_sparse, replace(DEFAULTS, lookup_budget=int(DEFAULTS.lookup_budget))),
             "everything in memory": partial(self.check_everything, "memory", "auto"),
             "everything in memory, composed": partial(self.check_everything, "memory", "off"),
             "everything in memory, decode=full": partial(self.check_everything, "full", "auto"),

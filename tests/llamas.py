@@ -84,14 +84,14 @@ def assert_agrees_with_oracle(
     dense_tail: int = 0,
     **kwargs: Any,
 ) -> OracleSequence:
-    """Property P5: logits of every call, every memory set, scores, lookups, and the cache itself.
+    """Property P5: logits of every call, every memory set, scores, and the cache itself.
 
     With AMX's kernel and the index, an oracle that decides near ties otherwise may agree instead. Returns the oracle.
     """
     bounds = config.tolerance(model, calls)
     with open_llama(path, config, **kwargs) as llm:
         actual = eval_calls(llm, calls, dense_tail)
-        for noise in index_noises() if config.h2o.retrieval == "index" else (None,):
+        for noise in index_noises() if config.h2o.has_key_index else (None,):
             follow = FollowLibrary(llm.kv.history, bounds.scores)
             oracle = config.oracle(model, choose_memory=follow, index_noise=noise)
             expected = oracle_calls(oracle, calls, dense_tail)
@@ -106,9 +106,6 @@ def assert_agrees_with_oracle(
         dense = config.h2o.dense_layers
         assert isinstance(dense, tuple)
         assert list(llm.kv.layers) == [il for il in model.hparams.attention_layers if il not in dense]
-        # Lookups depend on the text alone: nothing is rounded.
-        for got, positions in zip(lookups_of(llm), config.tiles(llm.n_tokens), strict=False):
-            np.testing.assert_array_equal(got, oracle.looked_up(positions[-1]), f"tile {positions}")
         for got, want in pairs:
             assert_logits_close(got, want, bounds.logits)
         for il in llm.kv.layers:
@@ -202,23 +199,13 @@ def arrays(sequence: h2o_llama.Sequence) -> list[Any]:
     return [x for il in kv.layers for x in (kv.memory_indices(il), kv.scores(il), kv.keys(il), kv.values(il))]
 
 
-def lookups_of(sequence: h2o_llama.Sequence) -> list[Any]:
-    """What the last query of every tile sees that was looked up by the text."""
-    h2o = sequence.h2o
-    if h2o is None or not h2o.lookup_budget or h2o.has_key_index:
-        return []
-    n_tiles = len(Case(h2o).tiles(sequence.n_tokens))
-    return [sequence.kv.extra_keys(sequence.kv.layers[0], 0, tile) for tile in range(n_tiles)]
-
-
 def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
-    """All that is known of a sequence. A state has no history: no earlier memory sets, and only the last lookups."""
+    """All that is known of a sequence. A state has no history: no earlier memory sets."""
     if sequence.h2o is None:
         return [sequence.n_tokens]
     seen = [sequence.n_tokens, sequence.kv.chunk_index, *arrays(sequence)]
     if history:
         seen += [sets[il] for sets in sequence.kv.history for il in sequence.kv.layers]
-        seen += lookups_of(sequence)
     return seen
 
 

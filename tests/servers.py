@@ -36,8 +36,8 @@ SETTINGS: dict[str, tuple[list[str], dict[str, Any] | None]] = {
     "evict": (["--evict"], {"evict": True}),
     "cold": (["--evict", "--cold-store", "memory"], {"evict": True, "cold_store": "memory"}),
     "sum": (
-        h2o_set(scorer="sum", dense_layers=0, retrieval="ngrams"),
-        {"scorer": "sum", "dense_layers": 1, "retrieval": "ngrams"},
+        h2o_set(scorer="sum", dense_layers=0, lookup_budget=0),
+        {"scorer": "sum", "dense_layers": 1, "lookup_budget": 0},
     ),
     "dense": (["--h2o", "off"], None),
 }

@@ -34,7 +34,6 @@ WAYS = {
     "packed": Case(45, 30, has_limits=True),
     "packed, sums of queries": Case(24, 90, 3, sums=QUERY_SUMS),
     "packed, lists": Case(50, 30, n_further=40, tile=20, offset=7),
-    "packed, lists of heads": Case(50, 30, n_further=40, of_heads=True, has_first=False),
     "packed in blocks": Case(9, 4095, d_k=32, d_v=64, sums=NO_SUMS),
 }
 
@@ -56,7 +55,7 @@ SIZES = {
 }
 # Too large for CUDA in software.
 LARGE = {
-    "a list for each query": Case(200, 0, 3, n_further=40, tile=1, of_heads=True, has_first=False, type="f16"),
+    "a list for each query": Case(200, 0, 3, n_further=40, tile=1, type="f16"),
     "one query": Case(1, 8190, 3, n_head_kv=3, sums=NO_SUMS),
     "8 KV heads": Case(2, 700, 2, 128, 128, n_head_kv=8, sums=NO_SUMS),
     "one row in blocks": Case(1, 4500, 1, 40, 24, sums=NO_SUMS),
@@ -92,8 +91,7 @@ AXES: dict[str, list[Any]] = {
     "has_sinks": [False, True],
     "softcap": [0.0, 0.3, 2.0, 30.0],
     "scale": [1.7, -0.5],
-    "lists": [None, (False, True), (False, False), (True, True), (True, False)],  # of_heads, has_first
-    "n_further": [(1, 1), (2, 40), (41, 300)],
+    "n_further": [(0, 0), (1, 1), (2, 40), (41, 300)],
     "tile": [(1, 1), (2, 15), (16, 16), (17, 80), (1000, 1000)],
     "offset": [(0, 0), (1, 79)],
 }
@@ -131,13 +129,8 @@ class TestEqualsNumpy:
         for seed, values in list(enumerate(choices))[part::4]:
             choice, rng = {**values}, np.random.default_rng(seed)
             d_k, d_v = choice.pop("d")
-            lists = choice.pop("lists")
             drawn = ("n_q", "memory", "n_further", "tile", "offset")
             choice |= {name: int(rng.integers(*choice[name], endpoint=True)) for name in drawn}
-            if lists is None:
-                choice["n_further"] = 0
-            else:
-                choice["of_heads"], choice["has_first"] = lists
             if choice["type"] == "q8_0" and (d_k % 32 or d_v % 32):
                 choice["type"] = "f16"
             most = (10_000 if kernel == CUDA else 40_000) // (choice["group"] * (d_k + d_v))
@@ -165,7 +158,7 @@ class TestSameBits:
         for n_threads in (2, 3):
             assert_all_equal(problem.attend(isa, n_threads=n_threads), want)
 
-    @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads", "in place, sums of queries"])
+    @pytest.mark.parametrize("name", ["packed", "packed, lists", "in place, sums of queries"])
     def test_without_sums(self, isa: str, name: str) -> None:
         """By plain code, too, which an infinite query asks for."""
         for value in (1.0, np.inf):
@@ -173,7 +166,7 @@ class TestSameBits:
             problem.q[1, 3, 0] = value
             assert_same_output(problem.attend(isa, NO_SUMS), problem.attend(isa))
 
-    @pytest.mark.parametrize("name", ["packed", "packed, lists", "packed, lists of heads"])
+    @pytest.mark.parametrize("name", ["packed", "packed, lists"])
     def test_for_queries_alone(self, kernel: str, name: str) -> None:
         """A list's queries, one query, queries of two lists."""
         problem = Problem(replace(WAYS[name], n_q=150, tile=40, offset=13))
@@ -259,10 +252,8 @@ class TestNotFinite:
             with case(n_seen=n_seen):
                 problem = Problem(replace(way, has_sinks=False))
                 problem.first = np.where(np.arange(way.n_k) < n_seen, 1, way.n_q)
-                if problem.list_first is not None:
-                    problem.list_first = problem.list_first.clip(1)
                 got = problem.check(kernel)
-                if way.n_further == 0 or way.has_first:
+                if way.n_further == 0:
                     assert not got.o[0].any()
                     assert (got.m[..., 0] == -np.inf).all()
                 rows, visible = problem.keys()
@@ -318,9 +309,9 @@ class TestExtremes:
         """Its products overflow float32, and its value is next to the largest number."""
         for n_q in (3, 40):
             with case(n_q=n_q):
-                problem = Problem(Case(n_q, 70, n_further=1, tile=n_q, offset=0, has_first=False))
-                row = np.setdiff1d(np.arange(problem.k.shape[1]), problem.rows)[0]
-                problem.list_rows = np.full((1, 1, 1), row)
+                problem = Problem(Case(n_q, 70, n_further=1, tile=n_q, offset=0))
+                free = [np.setdiff1d(np.arange(problem.k.shape[1]), own)[:1] for own in problem.rows]
+                problem.list_rows, row = np.array(free)[:, None], free[0]
                 problem.k[0, row], problem.v[0, row] = 3e37 * np.sign(problem.q[0, 2]), 3e38
                 got, want = problem.attend(isa), problem.reference(isa)
                 assert want.m[0, 2] > 1e38
@@ -340,7 +331,7 @@ class TestExtremes:
                 problem = Problem(replace(way, has_limits=False))
                 problem.sinks = np.resize(np.float32(sinks), problem.q.shape[0])
                 if np.isfinite(np.maximum(sinks, 0)).all():
-                    problem.first = problem.first.clip(1)  # query 0 sees nothing else, or lists
+                    problem.first = problem.first.clip(1)  # query 0 sees lists alone
                 got, want = problem.attend(kernel), problem.reference(kernel)
                 odd = ~np.isfinite(problem.sinks) & (problem.sinks != -np.inf)
                 assert not np.isfinite(got.l[odd]).any()

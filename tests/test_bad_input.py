@@ -181,11 +181,6 @@ ARGUMENTS = [
             ("None", "n_ubatch"),
         )
     ),
-    _open(
-        "n_ctx=2**20, n_batch=2**14, flash_attn='off', h2o=H2OConfig(lookup_budget=2**30, chunk_size=2**14)",
-        "[Llama] lookup_budget=1073741824 needs about",
-        "OutOfMemoryError",
-    ),
     Case("no-such-argument", "open_model(n_context=3)", "TypeError", "n_context"),
 ]
 
@@ -221,7 +216,7 @@ raise KeyError("the end")
         "the end",
     ),
     _call("generate([1], repeat_penalty=0)", "repeat_penalty must be greater than 0"),
-    _call("generate([1], seed=2**32 - 1)", "seed must be an integer from 0"),
+    _call("generate([1], seed=2**32)", "seed must be an integer from 0"),
     _call("__call__('')", "[Llama.create_completion] prompt must not be empty"),
     _call("__call__('a', n=2)", "[Llama.create_completion] unexpected keyword argument 'n'", "TypeError"),
     _call(

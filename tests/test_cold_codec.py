@@ -225,7 +225,7 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
 def test_every_counter_counts() -> None:
     """Counters of failures are 0 in a run without failures."""
     mishaps = {"raw_blocks", "failed_blocks", "skipped_blocks", "waiting_chunks"}
-    h2o = H2OConfig(chunk_size=256, evict=True, cold_store="memory", retrieval="ngrams")
+    h2o = H2OConfig(chunk_size=256, evict=True, cold_store="memory")
     words = b"The cat sat on the mat, and the dog sat on the cat. " * 40
     with h2o_llama.Llama(
         h2o_llama.demo_model_path(), n_ctx=4000, n_threads=1, h2o=h2o, cold_store_compression=LosslessConfig()

@@ -45,7 +45,7 @@ def test_max_rows(rng: np.random.Generator) -> None:
 MODELS: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "two phases": {"schedule": "two_phase", "lookup_budget": 0},
-    "n-grams": {"retrieval": "ngrams", "decode": "memory"},
+    "generated tokens": {"decode": "memory"},
     "plain sums, evict": {"scorer": "sum", "evict": True},
     "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
     **({} if IS_SOFTWARE else {"blocks": {"scorer": "block_ema"}}),

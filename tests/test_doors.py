@@ -136,6 +136,7 @@ def test_a_file_without_a_text_is_refused_by_name(name: str, tmp_path: Path, mod
         ["run", model, "--file", path, "-p", "What?"],
         ["chat", model, "--file", path],
         ["ask", model, path, "What?"],
+        ["read", path, "--model", model],
         ["inspect", model, "--file", path],
         ["eval", model, "--file", path],
         *([["batch", model, *batch]] if path.suffix in SUFFIXES else []),  # of the others it reads none
@@ -170,6 +171,7 @@ ASK: dict[str, Callable[[Path, Path], object]] = {
     "run": lambda model, file: succeeded(invoke("run", model, "-f", file, "-p", QUESTIONS[0], *FAST)),
     "chat": lambda model, file: succeeded(invoke("chat", model, "-f", file, *FAST, stdin="\n".join(QUESTIONS))),
     "ask": lambda model, file: succeeded(invoke("ask", model, file, *QUESTIONS, *FAST)),
+    "read": lambda model, file: succeeded(invoke("read", file, "--model", model, *FAST[:2], *FAST[4:])),
     "batch": ask_batch,
     "Llama.ask": partial(ask_python, form="ask"),
     "messages": partial(ask_python, form="messages"),

@@ -17,7 +17,7 @@ N_CTX = 512
 MODELS = ("qwen3-gqa4-f32", "llama-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
 
 
-@pytest.mark.parametrize("name", ["sum", "lookups", "dense"])
+@pytest.mark.parametrize("name", ["sum", "memory", "dense"])
 def test_rows_of_tokens_are_these_tokens(tiny_model: Path, name: str) -> None:
     """To the bit, in several calls and in generated tokens. In any order with all else: test_h2o_past.py."""
     config, tokens = CASES[name], repetitive_tokens(5 * S + 3)
@@ -30,7 +30,7 @@ def test_rows_of_tokens_are_these_tokens(tiny_model: Path, name: str) -> None:
         ids = b.tokens
         assert (ids < -1).all()
         np.testing.assert_array_equal(ids[:, None] == ids, np.equal.outer(tokens, tokens))
-        new = next(token for token in range(256) if token not in tokens)  # a row is not looked up as its token
+        new = next(token for token in range(256) if token not in tokens)
         for sequence in (a, b):
             sequence.eval([new], decode=True)
         np.testing.assert_array_equal(a.logits, b.logits)
@@ -39,7 +39,7 @@ def test_rows_of_tokens_are_these_tokens(tiny_model: Path, name: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelByName) -> None:
     path, tokens = model_by_name(model), random_tokens(70)
-    config = SMALL.but(retrieval="index", lookup_budget=8) if model == "deepseek2-mla-f32" else CASES["lookups"]
+    config = CASES["index" if model == "deepseek2-mla-f32" else "memory"]
     with open_llama(path, config, n_ctx=N_CTX) as a, open_llama(path, config, n_ctx=N_CTX) as b:
         a.eval(tokens, logits="all")
         b.eval(embeddings=rows_of(path, tokens), logits="all")
@@ -50,7 +50,7 @@ def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelB
 
 
 def test_a_draft_ends_before_a_row(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CASES["lookups"], n_ctx=N_CTX) as llm:
+    with open_llama(tiny_model, CASES["memory"], n_ctx=N_CTX) as llm:
         for _ in range(3):
             llm.eval([5, 6, 7])
             llm.eval(embeddings=rows_of(tiny_model, [1, 2, 3, 4]))

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from chats import open_chat
+from chats import log_softmax, open_chat
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama, demo_model_path
@@ -37,11 +37,6 @@ SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8, lookup_budg
 TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0, schedule="two_phase"))
 # 2 windows of N, and a rest between them; a token per byte.
 TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
-
-
-def log_probabilities(row: Any) -> list[float]:
-    total = math.fsum(math.exp(float(x)) for x in row)
-    return [float(x) - math.log(total) for x in row]
 
 
 def measure(path: Path | Llama, *settings: Setting, **arguments: Any) -> list[dict[str, Any]]:
@@ -76,7 +71,7 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytes
             with open_llama(tiny_model, h2o) as llm:
                 assert llm.tokenize(window.tobytes()) == window.tolist()
                 llm.eval(window, logits="all")
-                rows[name] = np.array([log_probabilities(logits) for logits in llm.logits])
+                rows[name] = log_softmax(llm.logits)
             nats[name] += (-rows[name][np.arange(N - 1), window[1:]]).tolist()
             tops[name] += rows[name][N // 2 : -1].argmax(axis=1).tolist()
         p, q = rows["dense"][N // 2 : -1], rows["sparse"][N // 2 : -1]
@@ -133,7 +128,7 @@ def test_continuation_is_that_of_single_calls(tiny_model: Path) -> None:
         with open_llama(tiny_model, h2o, n_ctx=len(window)) as llm:
             llm.eval(window[:prompt])
             llm.eval(window[prompt:], logits="all", dense_tail=dense_tail)
-            nats = [-log_probabilities(row)[t] for row, t in zip(llm.logits[:-1], targets, strict=True)]
+            nats = [-row[t] for row, t in zip(log_softmax(llm.logits[:-1]), targets, strict=True)]
         return math.exp(sum(nats) / len(nats))
 
     for row, dense_tail in ((full, length), (memory, 0)):
@@ -153,7 +148,7 @@ def test_names_of_a_sweep() -> None:
     few, many = base.format(8, 0), base.format(8, 16)
     for arguments, names in [
         ({"scorer": ["sum", "distant"]}, [f"{few} scorer=sum", few]),
-        ({"lookup_budget": [0, 16], "retrieval": ["ngrams", "index"]}, [few, f"{many} retrieval=ngrams", many]),
+        ({"lookup_budget": [0, 16]}, [few, many]),
         ({"heavy_budget": [0], "scorer": ["sum", "distant"]}, [base.format(0, 0).replace("heavy_budget=0 ", "")]),
         ({"local_window": [8, 8]}, [few]),
     ]:
@@ -404,13 +399,6 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     names = [base.format(16), base.format(32), "window of 32"]
     assert [row["setting"] for row in rows if row["task"] == "perplexity"] == names
     assert [row["setting"] for row in rows if row["task"] == "continuation"] == [n for n in names for _ in range(2)]
-    for row in rows:
-        assert f"{row['ppl']:.3f}" in result.stdout
-        assert f"{row['ppl_dense']:.3f}" in result.stdout
-        means = row["over_windows"]
-        loss = f"{means['nats_added']:+.4f} ± {means['nats_added_se']:.4f}"
-        assert loss.replace("-0.0000", "+0.0000") in result.stdout
-        assert f"{means['kld']:.4f} ± {means['kld_se']:.4f}" in result.stdout
     assert f"On this text '{names[0]}' loses" in result.stdout.replace("\n", " ")
     title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
     assert title in result.stdout.replace("\n", " ")
@@ -426,17 +414,17 @@ def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path
     out = tmp_path / "rows.json"
     (tmp_path / "[").mkdir()
     text = text_file.rename(tmp_path / "[/b]\x1b[2J[page 1].txt")
-    for half in ("first", "second"):
+    for half in (both := ("first", "second")):
         command = ["eval", "demo", "--file", text, *SMALL, "--half", half, "--continuation", "0", "--json", out]
         assert f"[/b]␛[2J[page 1].txt, {half} half" in succeeded(invoke(*command)).stdout.replace("\n", " ")
-    sha256s = [hashlib.sha256(half).hexdigest() for half in halves(text.read_bytes())]
+    sha256s = [hashlib.sha256(halves(text.read_bytes())[half]).hexdigest() for half in both]
     assert [row["text_sha256"] for row in json.loads(out.read_text())] == sha256s
 
 
 def test_settings_with_eviction_and_a_cold_store() -> None:
     """Without a cold store, heavy hitters replace the lookups."""
     pairs = ["chunk_size=64", "local_window=4", "heavy_budget=6", "sink_tokens=1", "lookup_budget=0,8", "scorer=sum"]
-    chosen = sweeps.settings(Options(h2o="fast", evict=True, cold_store="memory", h2o_set=pairs), retrieval="ngrams")
+    chosen = sweeps.settings(Options(h2o="fast", evict=True, cold_store="memory", h2o_set=pairs))
     configs = [s.h2o for s in chosen]
     assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
         (6, 0, False, None),

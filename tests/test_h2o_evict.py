@@ -16,13 +16,13 @@ import pytest
 
 import h2o_llama
 import models
-from cases import CACHE_POSITIONS, COLD, EVICT, EVICTING, FOLDER, INDEX, SMALL, Case, S
+from cases import CACHE_POSITIONS, COLD, EVICT, EVICTING, INDEX, INDEXED, SMALL, Case, S
 from compare import assert_all_equal, assert_logits_close, case, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, Model, UnsupportedModelError, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import ModelByName, random_tokens, split
-from llamas import arrays, eval_calls, lookups_of, open_llama, restore, state_of
+from llamas import arrays, eval_calls, open_llama, restore, state_of
 from oracle import layers, read_model
 from tolerances import SELF_LOGITS_F32
 
@@ -30,11 +30,9 @@ TRAINED = 50  # CACHE_POSITIONS
 REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
 
 
-COLD_INDEX = INDEX.but(evict=True, cold_store="memory", kv_type="f16")
 KEPT_ALIKE = {name: case for name, case in EVICTING.items() if name != "evict, composed, dense layer"} | {
-    "index": COLD_INDEX,
-    "index, file": COLD_INDEX.but(cold_store=FOLDER, kv_type="q8_0"),
-    "index, compressed": COLD_INDEX.but(cold_store_compression=LosslessConfig()),
+    **{name: case for name, case in INDEXED.items() if "cold" in name},
+    "cold, compressed": COLD.but(cold_store_compression=LosslessConfig()),
 }
 
 
@@ -54,8 +52,6 @@ def test_is_as_if_everything_were_kept(tiny_model: Path, name: str) -> None:
             np.testing.assert_array_equal(got, want)
         assert_same_memory(llm, kept, is_stored=config.h2o.cold_store is not None)
         assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
-        if config.h2o.lookup_budget and not config.h2o.has_key_index:
-            assert sum(map(len, lookups_of(llm))) > 100
 
 
 def assert_same_memory(llm: h2o_llama.Llama, kept: h2o_llama.Llama, is_stored: bool) -> None:
@@ -82,13 +78,13 @@ def arrays_of(llm: h2o_llama.Llama, il: int) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["cold", "cold, file"])
 def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path, name: str) -> None:
-    """Each reads a part of them, and they share the rows for later steps. The result has the bits of one thread."""
+    """Each reads a part of them. The result has the bits of one thread."""
     tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
     calls = split(tokens, [70, *[1] * 40, 40])
-    with open_llama(tiny_model, EVICTING[name]) as llm:
+    with open_llama(tiny_model, INDEXED[name]) as llm:
         expected = np.concatenate(eval_calls(llm, calls))
     for n_threads in (3, 5):
-        with open_llama(tiny_model, EVICTING[name], n_threads=n_threads) as llm:
+        with open_llama(tiny_model, INDEXED[name], n_threads=n_threads) as llm:
             np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
 
 
@@ -360,7 +356,7 @@ def test_a_floor_above_the_ratio_shows(tiny_model: Path) -> None:
 
 def test_bytes_held(model_by_name: ModelByName) -> None:
     """Of 2 layers: 4.5 bits for each number of a key, 1,024 positions, 2 KV heads of 64; what rotates blocks too."""
-    for config in (INDEX, INDEX.but(retrieval="ngrams"), INDEX.but(lookup_budget=0)):
+    for config in (INDEX, INDEX.but(lookup_budget=0)):
         with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
             stats = llm.kv.stats
             index_bytes = 2 * (1024 * 2 * 64 * 18 // 32 + 32 * 32 * 4) if config is INDEX else 0
@@ -377,19 +373,21 @@ def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(t
         llm.eval([1])  # warnings are errors
 
 
-def test_heads_must_be_blocks(tmp_path: Path) -> None:
+def test_without_an_index_there_is_the_memory_set_alone(tmp_path: Path) -> None:
     path = tmp_path / "heads-of-16.gguf"
     models.write_model(models.ModelSpec("heads-of-16", "qwen3", 64, 16, (4, 4), (2, 2)), path)
-    with pytest.raises(
-        H2OError, match="heads whose size is a multiple of 32, but layer 0 has heads of 16: use retrieval"
-    ):
-        Llama(path, n_ctx=1024, h2o=H2OConfig(retrieval="index"))
-    Llama(path, n_ctx=1024, h2o=H2OConfig()).close()
+    said = "heads whose size is a multiple of 32, but layer 0 has heads of 16: use lookup_budget 0"
+    with pytest.raises(UnsupportedModelError, match=said):
+        Llama(path, n_ctx=1024, h2o=H2OConfig(lookup_budget=8))
+    with pytest.warns(h2o_llama.H2OWarning, match=said):
+        llm = Llama(path, n_ctx=1024, h2o=H2OConfig(preset="fast"))
+    with llm:
+        assert (llm.h2o.lookup_budget, llm.h2o.heavy_budget) == (0, 192)
 
 
 def test_a_budget_that_no_memory_could_hold(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("h2o_llama._internal.machine.physical_memory", lambda: 2**24)
-    h2o = H2OConfig(retrieval="index", lookup_budget=2**31 - 1, research={"tile": 1})
+    h2o = H2OConfig(lookup_budget=2**31 - 1, research={"tile": 1})
     with pytest.raises(ValueError, match=r"lookup_budget=2147483647 needs about .* for what every tile retrieves"):
         Llama(tiny_model, n_ctx=4096, h2o=h2o)
 
@@ -406,7 +404,7 @@ REFUSED: list[tuple[str, Case, dict[str, Any], str]] = [
     ),
     (PLAIN, COLD.but(cold_store="/none"), {}, "cannot make a file in /none.*No such file"),
     (PLAIN, COLD.but(cold_store=__file__), {}, "cannot make a file in .*Not a directory"),
-    (PLAIN, COLD.but(flash_attn="off"), {}, "a cold store needs attention as one operator"),
+    (PLAIN, COLD.but(flash_attn="off", lookup_budget=0), {}, "a cold store needs attention as one operator"),
     (PLAIN, SMALL.but(dense_layers=(0, 1, 2)), {}, "no layer is left for H2O"),
     (PLAIN, SMALL.but(dense_layers=(0, 99)), {}, "dense_layers must be layers of this model, from 0 to 2, got 99"),
     (PLAIN, CACHE_POSITIONS.but(n_ctx_train=NEEDED), {}, f"at most the {NEEDED} tokens which this model"),

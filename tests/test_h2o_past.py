@@ -28,7 +28,6 @@ from h2o_llama import H2OError, Snapshot
 from inputs import ModelByName
 from llamas import (
     decode_each,
-    lookups_of,
     min_position,
     open_llama,
     remove,
@@ -111,7 +110,6 @@ def seen(sequence: h2o_llama.Sequence, history: bool) -> list[Any]:
             found += [row[kept[kept >= 0]] for row, kept in zip(scores, kv.memory_indices(il), strict=True)]
     if history and sequence.h2o.heavy_budget:
         found += [sets[il] for sets in kv.history for il in kv.layers]
-        found += lookups_of(sequence)
     return found
 
 
@@ -477,7 +475,7 @@ def test_any_order_of_calls(tiny_model: Path, tmp_path: Path, n_examples: int, n
     run(tiny_model, name, tmp_path, n_examples=n_examples)
 
 
-@pytest.mark.parametrize("name", ["sum", "lookups", "cold", "unscored, lookups", "index", "dense"])
+@pytest.mark.parametrize("name", ["sum", "cold", "unscored", "index", "dense"])
 def test_any_order_of_calls_with_a_library(tiny_model: Path, tmp_path: Path, name: str) -> None:
     run(tiny_model, name, tmp_path, library=tmp_path / "library")
 
@@ -492,7 +490,7 @@ def test_any_order_of_calls_on_a_device(
 
 
 @pytest.mark.parametrize("model", [name for name in SHAPES if name in FIXTURE_MODELS])
-@pytest.mark.parametrize("name", ["distant", "lookups", "evict", "evict, dense layer"])
+@pytest.mark.parametrize("name", ["distant", "index", "evict", "evict, dense layer"])
 def test_any_order_of_calls_in_models_of_other_kinds(
     model_by_name: ModelByName, tmp_path: Path, model: str, name: str
 ) -> None:

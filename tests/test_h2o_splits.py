@@ -23,7 +23,7 @@ from cases import (
     EVICTING,
     INDEX,
     KEPT,
-    LOOKUP,
+    MEMORY,
     SMALL,
     UNSCORED,
     Case,
@@ -31,14 +31,13 @@ from cases import (
     configurations,
 )
 from compare import (
-    assert_all_equal,
     assert_logits_close,
     assert_same_history,
     assert_scores_close,
     case,
 )
 from inputs import ModelByName, limited, random_tokens, repetitive_tokens, small, split
-from llamas import decode_calls, eval_calls, lookups_of, open_llama
+from llamas import decode_calls, eval_calls, open_llama
 from oracle import GGUFModel, dense, read_model
 from pairwise import pairwise
 from tolerances import SELF_LOGITS_F32
@@ -63,7 +62,6 @@ T = INDEX.h2o.tile
     generated=[[], [1] * 20, [3, 1, S + 3, 1]],
     decode=["full", "memory"],
     kv_type=["f32", "f16", "bf16", "q8_0"],
-    B=[0, 6],
 )
 def test_p1_and_p2(
     flash_attn: str,
@@ -74,14 +72,13 @@ def test_p1_and_p2(
     generated: list[int],
     decode: str,
     kv_type: str,
-    B: int,
 ) -> None:
     """Logits, K and V, in any split, against the oracle's dense attention; logits against the library's too.
 
-    One memory set is larger than the context. Lookups are in a memory set anyway, and count once. Tokens are generated
-    singly or several at once, over the ends of chunks; with decode="full" scores do not change.
+    One memory set is larger than the context. Tokens are generated singly or several at once, over the ends of chunks;
+    with decode="full" scores do not change.
     """
-    config = SMALL.but(**sizes, decode=decode, lookup_budget=B, kv_type=kv_type, flash_attn=flash_attn)
+    config = SMALL.but(**sizes, decode=decode, kv_type=kv_type, flash_attn=flash_attn)
     n = limited(100, model_path)
     n_prompt = n - sum(generated)
     tokens = repetitive_tokens(n, oracle_model.hparams.n_vocab, seed=1)
@@ -96,8 +93,6 @@ def test_p1_and_p2(
         parts += [decode_calls(llm, [call]) for call in split(tokens[n_prompt:], generated)]
         logits = np.concatenate(parts)
         assert llm.kv.memory_initialized == (n > config.h2o.chunk_size)
-        if B > 0 and llm.kv.memory_initialized and config.h2o.sink_tokens == 0:
-            assert len(np.concatenate(lookups_of(llm))) > n_prompt // 5
         assert_logits_close(logits, oracle.logits, bound)
         if kv_type == "f32":
             assert_logits_close(logits, upstreams, bound)
@@ -175,13 +170,12 @@ def has_near_tie(llm: h2o_llama.Llama, other: h2o_llama.Llama) -> bool:
 
 
 def assert_same_to_rounding(llm: h2o_llama.Llama, got: Any, other: h2o_llama.Llama, want: Any) -> None:
-    """Logits, memory sets, lookups, and scores; up to a near tie, in which rounding chooses."""
+    """Logits, memory sets, and scores; up to a near tie, in which rounding chooses."""
     if has_near_tie(llm, other):
         return
     assert_logits_close(got, want, SELF_LOGITS_F32)
     assert (llm.n_tokens, llm.kv.chunk_index) == (other.n_tokens, other.kv.chunk_index)
     assert_same_history(llm.kv.history, other.kv.history)
-    assert_all_equal(lookups_of(llm), lookups_of(other))
     for il in other.kv.layers:
         scores = other.kv.scores(il)
         kept = ~np.isnan(scores)
@@ -271,7 +265,7 @@ def test_the_last_chunk_may_have_less_room_in_an_index(tiny_model: Path) -> None
 # --- graphs
 
 
-LARGE = LOOKUP.but(chunk_size=300, local_window=20, heavy_budget=30, sink_tokens=0, lookup_budget=8, kv_type="f16")
+LARGE = MEMORY.but(chunk_size=300, local_window=20, heavy_budget=30, sink_tokens=0, kv_type="f16")
 
 
 # model, configuration, tokens, how many of them are a prompt, how many graphs the others need
@@ -286,12 +280,12 @@ REUSED: dict[str, tuple[str, Case, list[int], int, int]] = {
         1,
     ),
     # While memory set and chunk need no more than 256 rows. A dense layer's grow to 1,024.
-    "lookups": ("llama-gqa2-f32", LARGE, repetitive_tokens(790, seed=7), 690, 1),
+    "decode memory": ("llama-gqa2-f32", LARGE, repetitive_tokens(790, seed=7), 690, 1),
     "dense layer": ("llama-gqa2-f32", LARGE.but(dense_layers=(1,)), repetitive_tokens(790, seed=7), 690, 2),
     # A new one for the first token and for the chunk that begins at 400.
     "index": (
         "llama-gqa2-f32",
-        LARGE.but(chunk_size=100, retrieval="index", tile=16),
+        LARGE.but(chunk_size=100, lookup_budget=8, tile=16),
         random_tokens(460, seed=8),
         350,
         2,

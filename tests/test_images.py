@@ -26,7 +26,7 @@ from projectors import N_ROWS, PATCH, about, data_url, image_part, picture, png,
 S = 32
 CONFIGS: dict[str, H2OConfig | None] = {
     "keep": H2OConfig(chunk_size=S),
-    "ngrams": H2OConfig(chunk_size=S, retrieval="ngrams"),
+    "heavy": H2OConfig(chunk_size=S, lookup_budget=0),
     "two_phase": H2OConfig(chunk_size=S, schedule="two_phase"),
     "evict": H2OConfig(chunk_size=S, evict=True),
     "cold": H2OConfig(chunk_size=S, evict=True, cold_store="memory"),

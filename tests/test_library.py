@@ -150,8 +150,8 @@ def goes_on(
         return llm.n_cached
 
 
-UNSCORED = CONFIG.but(heavy_budget=0, lookup_budget=12, tile=4)
-INDEXED = UNSCORED.but(lookup_budget=8, tile=16, retrieval="index")
+UNSCORED = CONFIG.but(heavy_budget=0)
+INDEXED = UNSCORED.but(lookup_budget=8, tile=16)
 
 
 @pytest.mark.parametrize(("config", "step"), [(UNSCORED, 1), (INDEXED, 16)], ids=str)
@@ -673,16 +673,6 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
         "Not a directory"
         not in succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2", "--no-library")).stderr
     )
-
-
-def test_commands_read_once(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "file.txt").write_text("All about ducks. " * 30)
-    command = ("run", tiny_model, "--raw", "--file", tmp_path / "file.txt", "-n", "2", "--prompt")
-    assert "library" not in succeeded(invoke(*command, "Who is it?")).stderr
-    assert re.search(
-        r"prompt 5\d\d tokens, 512 of them from the library, ", succeeded(invoke(*command, "What?")).stderr
-    )
-    assert [text.name for text in Library().texts()][-1] == "file.txt"
 
 
 def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,13 @@ import inspect
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import h2o_llama
-import models
-from h2o_llama import Llama, LlamaGrammar
+from h2o_llama import Llama
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
 from inputs import EXTERNAL_MODEL, Opened, random_tokens
@@ -33,56 +31,14 @@ def external(opened: Opened) -> Llama:
 
 
 def test_external_completions(external: Llama) -> None:
-    """test_real_llama and test_real_llama_repeated_prompt_cache."""
+    """test_real_llama_repeated_prompt_cache."""
     prompt = "The capital of France is Paris. The capital of Italy is"
     for _ in range(2):
         answer = external.create_completion(prompt, max_tokens=6, temperature=0.0, seed=1337, reuse=True)
         assert answer["choices"][0]["text"].startswith(" Rome")
-    answer = external.create_completion(
-        "The capital of france is paris, 'true' or 'false'?:\n",
-        max_tokens=4,
-        top_k=50,
-        top_p=0.9,
-        temperature=0.8,
-        seed=1337,
-        grammar=LlamaGrammar.from_string('\nroot ::= "true" | "false"\n'),
-    )
-    assert answer["choices"][0]["text"] in ("true", "false")
 
 
-# --- what a sequence holds already
-
-
-@pytest.fixture(scope="module", params=["transformer", "recurrent"])
-def path(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param == "transformer":
-        return tiny_model
-    recurrent = tmp_path_factory.mktemp("recurrent") / "recurrent.gguf"
-    models.write_recurrent(recurrent)
-    return recurrent
-
-
-def open_dense(path: Path) -> Llama:
-    return Llama(path, n_ctx=64, n_batch=64, n_ubatch=64, n_threads=1, h2o=None, type_k="f32", type_v="f32")
-
-
-def generated(llm: Llama, prompt: list[int]) -> list[int]:
-    """Three tokens, after what of the prompt is not in the sequence yet."""
-    n_cached = llm.reuse(prompt)
-    return list(islice(llm.generate(prompt[n_cached:], temperature=0), 3))
-
-
-PROMPT, EDITED, LONGER = random_tokens(12), [*random_tokens(11), 77], random_tokens(20)
-
-
-@pytest.mark.parametrize("held", [PROMPT, EDITED, LONGER, PROMPT[:5]], ids=["exact", "edited", "longer", "shorter"])
-def test_a_reused_prompt_matches_a_fresh_one(path: Path, held: list[int]) -> None:
-    with open_dense(path) as llm:
-        expected = generated(llm, PROMPT)
-        llm.reset()
-        llm.eval(held)
-        assert generated(llm, PROMPT) == expected
-        assert llm.tokens.tolist() == PROMPT + expected
+PROMPT = random_tokens(12)
 
 
 # --- the guide
@@ -97,7 +53,7 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
         for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
         for name in _parameters(f)
     } | {*GenerationOptions.__annotations__, *RopeOptions.__annotations__}
-    with open_dense(tiny_model) as llm:
+    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
             assert name in known or hasattr(llm, name), name
@@ -109,29 +65,34 @@ def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-OPENED = {
-    "embedding=True": "",
-    "logits_all=True": "",
-    "offload_kqv=True": "",
-    "offload_kqv=False": "leave it out",
-    "vocab_only=False": "",
-    "vocab_only=True": r"Model\(path\) has no context",
-    "flash_attn=True": "flash_attn='on'",
-    "flash_attn=False": "flash_attn='off'",
-    "type_k=8": "type_k='q8_0'",
-    "type_v=1": "type_v='f16'",
-    "chat_format='chatml'": "chat_template='chatml'",
-    "chat_format='llama-2'": "pass a chat_template=",
-    "rope_scaling_type=2": "rope_scaling_type='yarn'",
-    "rope_freq_base=0.0, yarn_ext_factor=-1.0, yarn_orig_ctx=0": "",
-    "split_mode=1": "",
-    "split_mode=0": "pass main_gpu=",
-    "draft_model=0": "pass draft=15",
-    "chat_handler=0": "pass mmproj=",
-    "pooling_type=1": r"pass pooling_type= to embed\(\)",
-    "lora_path='a'": "pass lora=PATH",
-}
-CALLED = {
+DEFAULTS = """
+seed=0xFFFFFFFF, split_mode=1, tensor_split=None, vocab_only=False, kv_overrides=None, n_threads_batch=None,
+rope_scaling_type=-1, pooling_type=-1, rope_freq_base=0.0, rope_freq_scale=0.0, yarn_ext_factor=-1.0, yarn_orig_ctx=0,
+logits_all=False, embedding=False, offload_kqv=True, op_offload=None, swa_full=None, no_perf=False, lora_base=None,
+last_n_tokens_size=64, lora_scale=1.0, lora_path=None, numa=False, chat_format=None, chat_handler=None, type_k=None,
+draft_model=None, tokenizer=None, type_v=None, spm_infill=False"""
+TABLE = {
+    f"opened({DEFAULTS})": "opened()",
+    "llm.create_embedding('a', model=None)": "llm.create_embedding('a')",
+    "opened(embedding=True)": "opened()",
+    "opened(logits_all=True)": "opened()",
+    "opened(offload_kqv=True)": "opened()",
+    "opened(offload_kqv=False)": "leave it out",
+    "opened(vocab_only=True)": r"Model\(path\) has no context",
+    "opened(flash_attn=True)": "opened(flash_attn='on')",
+    "opened(flash_attn=False)": "opened(flash_attn='off')",
+    "opened(type_k=8)": "opened(type_k='q8_0')",
+    "opened(type_v=1)": "opened(type_v='f16')",
+    "opened(chat_format='chatml')": "opened(chat_template='chatml')",
+    "opened(chat_format='llama-2')": "pass a chat_template=",
+    "opened(rope_scaling_type=2)": "opened(rope_scaling_type='yarn')",
+    "opened(split_mode=0)": "pass main_gpu=",
+    "opened(draft_model=0)": "pass draft=15",
+    "opened(chat_handler=0)": "pass mmproj=",
+    "opened(pooling_type=1)": r"pass pooling_type= to embed\(\)",
+    "opened(lora_path='a')": "pass lora=PATH",
+    "opened(lora_scale=2.0)": r"lora=\[\(PATH, scale\)\]",
+    "opened(lora_base='a')": "leave it out",
     "llm.n_ctx()": "llm.n_ctx",
     "llm.n_vocab()": "llm.n_vocab",
     "llm.n_embd()": "llm.n_embd",
@@ -146,7 +107,7 @@ CALLED = {
     "llm('a', seed=1, suffix=None, tfs_z=1.0)['choices']": "llm('a', seed=1)['choices']",
     "llm('a', suffix='b')": "tokens for it into the prompt",
     "llm('a', tfs_z=0.5)": "use min_p",
-    "next(llm.generate([97], temp=0, reset=False))": "next(llm.generate([97], temperature=0))",
+    "next(llm.generate([97], temp=0, reset=False, penalize_nl=True))": "next(llm.generate([97], temperature=0))",
     "llm.generate([97], reset=True)": r"call reset\(\)",
     "llm.create_chat_completion([], functions=[])": "pass tools=",
     "llm.create_chat_completion([], function_call='auto')": "pass tool_choice=",
@@ -164,30 +125,17 @@ CALLED = {
 """What programs written for llama-cpp-python say; and what that is here, or what the error says."""
 
 
-@pytest.mark.parametrize(("there", "here"), OPENED.items())
-def test_opening(there: str, here: str, tiny_model: Path) -> None:
-    def opened(arguments: str) -> Any:
-        with eval(
-            f"Llama(path, n_ctx=64, n_threads=1, h2o=None, {arguments})", {"Llama": Llama, "path": tiny_model}
-        ) as llm:
+@pytest.mark.parametrize(("there", "here"), TABLE.items())
+def test_llama_cpp_pythons_calls(there: str, here: str, tiny_model: Path) -> None:
+    def opened(**arguments: Any) -> Any:
+        with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None, **arguments) as llm:
             return llm._state.engine.params, llm.model._rope, llm.chat_template
 
-    if not here or "='" in here:
-        assert opened(there) == opened(here)
-    else:
-        with pytest.raises(TypeError, match=f"there is no argument .*: .*{here}"):
-            opened(there)
-
-
-@pytest.mark.parametrize(("there", "here"), CALLED.items())
-def test_calling(there: str, here: str, tiny_model: Path) -> None:
-    def called(code: str) -> Any:
-        with open_dense(tiny_model) as llm:
-            llm.eval(PROMPT)
-            return eval(code, {"llm": llm})
-
-    if here[0] == "[" or "llm." in here or "llm(" in here:
-        assert called(there) == called(here)
-    else:
-        with pytest.raises((TypeError, AttributeError), match=here):
-            called(there)
+    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None) as llm:
+        llm.eval(PROMPT)
+        names = {"llm": llm, "opened": opened}
+        if re.match(r"opened|\[|(next\()?llm", here):
+            assert eval(there, names) == eval(here, names)
+        else:
+            with pytest.raises((TypeError, AttributeError), match=here):
+                eval(there, names)

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from cases import EVICT, INDEX, LOOKUP, SMALL, Case, S
+from cases import EVICT, INDEX, SMALL, Case, S
 from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
-from inputs import ModelByName, random_tokens, repetitive_tokens, split
+from inputs import ModelByName, random_tokens, split
 from llamas import decode_calls, min_position, open_llama, restore, rewind_points, state_of
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 STORED = EVICT.but(lookup_budget=8, cold_store="memory")
 NEAR = SMALL.but(heavy_budget=0)
-GRID = NEAR.but(lookup_budget=8, retrieval="index", kv_type="q8_0")
+GRID = NEAR.but(lookup_budget=8, kv_type="q8_0")
 N = 5 * S + 9
 
 
@@ -38,7 +38,6 @@ POSSIBLE: dict[str, tuple[Case | None, bool, set[int]]] = {
     "near": (NEAR, False, set(range(N + 3))),
     "near-recorded": (NEAR, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
     "near-evict": (EVICT.but(heavy_budget=0), False, {0, *range(5 * S, N + 3)}),
-    "near-ngrams": (NEAR.but(lookup_budget=8, tile=4), False, set(range(N + 3))),
     "near-index": (GRID, False, {*range(0, N, 4), N, N + 1, N + 2}),
     "near-index of 5": (GRID.but(tile=5), False, {*(n for n in range(N) if n % S % 5 == 0), N, N + 1, N + 2}),
 }
@@ -81,7 +80,7 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
     "config",
     [
         NEAR.but(decode="memory"),
-        NEAR.but(lookup_budget=8, tile=4, schedule="two_phase", scorer="distant"),
+        NEAR.but(schedule="two_phase", scorer="distant"),
         GRID.but(kv_type="f32"),
     ],
     ids=str,
@@ -239,16 +238,3 @@ def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: P
         pytest.raises(H2OError, match="nothing chooses"),
     ):
         llm.kv.extra_keys(0, 0, 0)
-
-
-def test_without_a_record_only_the_last_lookups_are_kept(tiny_model: Path) -> None:
-    with open_llama(tiny_model, LOOKUP) as all_kept, open_llama(tiny_model, LOOKUP, keep_history=False) as llm:
-        for x in (all_kept, llm):
-            for call in split(repetitive_tokens(120), [70, 10, 40]):
-                x.eval(call)
-        # From the chunk of the first place that can be gone back to.
-        found, want = ([x.kv.extra_keys(0, 0, tile).tolist() for tile in range(16, 30)] for x in (llm, all_kept))
-        assert found == want
-        assert any(found)
-        with pytest.raises(H2OError, match=r"extra keys of tile 15 are not kept. .* keep_history=True"):
-            llm.kv.extra_keys(0, 0, 15)

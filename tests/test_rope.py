@@ -23,7 +23,7 @@ from oracle.model import Rope, Yarn
 from pairwise import pairwise
 
 S = 16
-CONFIG = SMALL.but(lookup_budget=6)
+CONFIG = SMALL
 N_TRAINED = models.N_CTX_TRAIN
 
 YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
@@ -64,18 +64,18 @@ def with_rope(model: GGUFModel, change: Callable[[Rope], Rope]) -> GGUFModel:
     "flash_attn",
     name=["qwen3-gqa4-f32", "llama3-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32"],
     case=CASES,
-    retrieval=["ngrams", "index"],
+    lookup_budget=[0, 8],
 )
 def test_options_reach_every_part_of_attention(
-    name: str, case: str, schedule: str, flash_attn: str, retrieval: Any, model_by_name: ModelByName
+    name: str, case: str, schedule: str, flash_attn: str, lookup_budget: int, model_by_name: ModelByName
 ) -> None:
     """Memory sets, the index of keys, both schedules, composed attention, dense tails, generated tokens."""
     options, change = CASES[case]
     path = model_by_name(name)
     model = with_rope(read_model(path), change)
-    if os.environ["H2O_NO_FUSED_ATTENTION"] == "1" or name == "gemma3-windows-f32":
-        retrieval = "ngrams"  # windows round to F16, which decides between keys in 4 bits that are nearly equal
-    config = CONFIG.but(schedule=schedule, flash_attn=flash_attn, retrieval=retrieval, lookup_budget=8)
+    if flash_attn == "off" or os.environ["H2O_NO_FUSED_ATTENTION"] == "1" or name == "gemma3-windows-f32":
+        lookup_budget = 0  # windows round to F16, which decides between keys in 4 bits that are nearly equal
+    config = CONFIG.but(schedule=schedule, flash_attn=flash_attn, lookup_budget=lookup_budget)
     tokens = random_tokens(150)
     calls = [tokens[:70], tokens[70:145], *([t] for t in tokens[145:])]
     assert_agrees_with_oracle(path, model, config, calls, dense_tail=9, **options)

@@ -67,10 +67,10 @@ def read(llm: Llama) -> tuple[list[np.ndarray], list[np.ndarray]]:
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "two phases": {"schedule": "two_phase", "lookup_budget": 0},
-    "composed attention": {"flash_attn": "off"},
+    "composed attention": {"flash_attn": "off", "lookup_budget": 0},
     "evict": {"evict": True},
     "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
-    "an index of keys": {"retrieval": "index", "type_k": "q8_0"},
+    "keys in 8 bits": {"type_k": "q8_0"},
     "plain sums": {"scorer": "sum", "decode": "memory"},
 }
 
@@ -80,7 +80,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 def test_servers_compute_what_one_machine_does(addresses: list[str], options: dict[str, Any]) -> None:
     of_llama = {name: value for name, value in options.items() if name in ("flash_attn", "type_k")}
     chosen = {name: value for name, value in options.items() if name not in of_llama}
-    h2o = H2OConfig(chunk_size=S, **({"retrieval": "ngrams"} | chosen))  # layers of another machine have no index
+    h2o = H2OConfig(chunk_size=S, **chosen)
     with load(h2o, **of_llama) as here, load(h2o, rpc_servers=addresses, **of_llama) as there:
         (logits, memory), (logits_there, memory_there) = read(here), read(there)
     for a, b in zip(logits, logits_there, strict=True):
@@ -171,7 +171,7 @@ def test_servers_are_asked_about_all_types(addresses: list[str]) -> None:
     types = {"f16": 1, "q4_0": 2, "q8_0": 8}  # ggml's numbers
     with counted(addresses[0]) as (address, _, asked):
         for type_v in types:
-            h2o = H2OConfig(chunk_size=S, decode="memory", retrieval="ngrams")
+            h2o = H2OConfig(chunk_size=S, decode="memory")
             load(h2o, rpc_servers=address, type_v=type_v).close()
     operators = {operator for operator, k, v in asked if (k, v) == (types["f16"], types["f16"])}
     assert operators

@@ -18,7 +18,7 @@ from h2o_llama import H2OError, Llama
 from llamas import decode_each, open_llama, view
 
 N_CTX = 256  # llama.cpp makes it a multiple of 256
-SHARED = ("sum", "two_phase, lookups", "lookups", "index", "dense layer", "composed", "composed, decode full")
+SHARED = ("sum", "index, two_phase", "index", "dense layer", "composed", "composed, decode full")
 CONFIGS = {
     name: (case := CASES[name]) and case.but(kv_type="f32")
     for name in (*SHARED, "evict", "evict, dense layer", "dense")
@@ -50,10 +50,10 @@ def text(seed: int, n: int = 40) -> list[int]:
 
 
 # Several at once: test_a_token_in_each has every configuration.
-some_configs = pytest.mark.parametrize("config", ["lookups", "evict", "dense"], indirect=True)
+some_configs = pytest.mark.parametrize("config", ["index", "evict", "dense"], indirect=True)
 
 
-@pytest.mark.parametrize("config", ["sum", "lookups"], indirect=True)
+@pytest.mark.parametrize("config", ["sum", "index"], indirect=True)
 def test_a_step_of_several_uses_its_graph_again(llm: h2o_llama.Llama) -> None:
     """And it is counted for each."""
     b = llm.sequence()
@@ -73,7 +73,7 @@ def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.L
         assert [step[sequence] for step in steps if sequence in step] == expected
 
 
-@pytest.mark.parametrize("config", ["lookups"], indirect=True)
+@pytest.mark.parametrize("config", ["index"], indirect=True)
 def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is drawn twice: samplers, grammars and penalties count what the sequences have."""
     b = llm.sequence()

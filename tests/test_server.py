@@ -570,12 +570,12 @@ def test_the_index_is_left_out_only_where_a_device_has_none(started: list[list[s
     """This build has no GPU: layers that are to be on one are on the CPU, and those of --rpc have all operators."""
     for options in (["--gpu-layers", "-1"], ["--rpc", "localhost:50052"]):
         assert invoke("serve", "demo", *options).exit_code == 0
-    assert [option(arguments, "--h2o-retrieval") for arguments in started] == ["index", "index"]
+    assert all(int(option(arguments, "--h2o-lookup")) > 0 for arguments in started)
 
 
 def test_a_model_that_h2o_refuses_is_served_densely(started: list[list[str]], unsupported_memory_model: Path) -> None:
     assert "attention is dense" in invoke("serve", unsupported_memory_model).stderr
-    assert "--h2o-retrieval" not in started[0]
+    assert "--h2o-lookup" not in started[0]
 
 
 def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -> None:

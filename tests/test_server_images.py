@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 S = 32
 SERVED: dict[str, tuple[list[str], H2OConfig | None]] = {
     "keep": ([], H2OConfig(chunk_size=S)),
-    "ngrams": (h2o_set(retrieval="ngrams"), H2OConfig(chunk_size=S, retrieval="ngrams")),
+    "heavy": (h2o_set(lookup_budget=0), H2OConfig(chunk_size=S, lookup_budget=0)),
     "evict": (["--evict"], H2OConfig(chunk_size=S, evict=True)),
     "off": (["--h2o", "off"], None),
 }

@@ -132,7 +132,7 @@ def damaged_sections(data: bytes, rng: random.Random) -> bytes:
         origin, contents = _snapshot_file.read(file.name, SECTIONS)
     content = bytearray(contents.pop(which := rng.choice([0, 1, *[2] * 8])))
     for _ in range(rng.randint(1, 3)):
-        # the front holds sizes, then come memory sets and lookups
+        # the front holds sizes, then come memory sets
         at = min(rng.randrange(rng.choice([400, 12_000, len(content)])), len(content) - 4)
         word = at - at % 4
         change = rng.randrange(6)

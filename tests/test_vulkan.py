@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cases import SMALL, Case
 from compare import assert_all_equal, assert_logits_close
-from h2o_llama import H2OConfig, H2OError, Llama, _core
+from h2o_llama import H2OConfig, H2OError, H2OWarning, Llama, _core
 from inputs import ModelByName, random_tokens, repetitive_tokens
 from llamas import open_llama
 from test_row_moves import check_layers_that_choose_alike
@@ -41,11 +41,11 @@ pytestmark = pytest.mark.skipif(
     not has_device(), reason="this build has no Vulkan, or there is no device: python tools/check_vulkan.py"
 )
 
-CONFIG = SMALL.but(chunk_size=S, heavy_budget=10, sink_tokens=2, lookup_budget=16, scorer="distant")
-EVICT = CONFIG.but(lookup_budget=0, evict=True, decode="memory")
+CONFIG = SMALL.but(chunk_size=S, heavy_budget=10, sink_tokens=2, scorer="distant")
+EVICT = CONFIG.but(evict=True, decode="memory")
 CONFIGS = {
-    "n-grams": CONFIG,
-    "two_phase": CONFIG.but(schedule="two_phase", scorer="sum", lookup_budget=0),
+    "memory": CONFIG,
+    "two_phase": CONFIG.but(schedule="two_phase", scorer="sum"),
     "evict": EVICT,
     "evict, dense layer": EVICT.but(dense_layers=(1,)),
 }
@@ -68,9 +68,9 @@ def run(path: Path, config: Case, n_gpu_layers: int) -> tuple[NDArray[Any], list
     [
         ("qwen3-gqa4-f32", "two_phase", "f32"),
         ("qwen3-gqa4-f32", "evict, dense layer", "f16"),
-        ("gemma3-windows-f32", "n-grams", "f16"),
+        ("gemma3-windows-f32", "memory", "f16"),
         ("lfm2-conv-f32", "evict", "f32"),
-        ("deepseek2-mla-f32", "n-grams", "f32"),
+        ("deepseek2-mla-f32", "memory", "f32"),
         ("deepseek2-mla-f32", "evict", "f16"),
     ],
 )
@@ -92,13 +92,16 @@ def test_all_of_a_step_is_there(tiny_model: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_what_needs_our_operators_is_refused(tiny_model: Path) -> None:
-    """With the reason. Where an index of keys was not asked for, n-grams take its place."""
-    for h2o in (H2OConfig(retrieval="index"), H2OConfig(evict=True, cold_store="memory")):
-        with pytest.raises(H2OError, match="needs attention as one operator, which layer 0 does not have"):
+    """With the reason. Where an index of keys was not asked for, there is the memory set alone, and a warning."""
+    said = "needs attention as one operator, which layer 0 does not have"
+    for h2o in (H2OConfig(lookup_budget=8), H2OConfig(evict=True, cold_store="memory", lookup_budget=0)):
+        with pytest.raises(H2OError, match=said):
             Llama(tiny_model, n_ctx=256, n_gpu_layers=-1, h2o=h2o)
-    with Llama(tiny_model, n_ctx=256, n_gpu_layers=-1, h2o="balanced") as llm:
+    with pytest.warns(H2OWarning, match=said):
+        llm = Llama(tiny_model, n_ctx=256, n_gpu_layers=-1, h2o="balanced")
+    with llm:
         assert llm.h2o is not None
-        assert llm.h2o.retrieval == "ngrams"
+        assert llm.h2o.lookup_budget == 0
 
 
 def test_a_cancelled_call_is_undone(tiny_model: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from acceptance import lossless, memory, stored
 from acceptance.prompts import LENGTHS, TURNS, Tokens, prompts, synthetic
 from h2o_llama import H2OConfig, Llama, LosslessConfig, Model
-from h2o_llama.eval._losses import Reader, read_windows, summary
+from h2o_llama.eval._losses import read_windows, summary
 
 Figure = tuple[str, str, float]
 
@@ -95,7 +95,7 @@ class Gate:
     def _added(self, dense: Llama, llms: dict[str, Llama], tokens: Tokens, chunk: int) -> dict[str, float]:
         """Perplexity of the tokens after a prompt over dense attention's."""
         first = len(tokens) - N_AFTER
-        found, _ = read_windows(dense, {name: Reader(llm) for name, llm in llms.items()}, tokens[None], first, chunk)
+        found, _ = read_windows(dense, llms, tokens[None], first, chunk)
         return {name: float(np.exp(summary(losses)["nats_added"])) for name, losses in found.items()}
 
     def lossless(self) -> Iterator[Figure]:

@@ -154,7 +154,11 @@ class Bench:
         changes = {"n_gpu_layers": n_gpu_layers, **(changes or {})}
         self._options = {"n_threads": self.n_threads, "chunk_size": chunk_size, **changes}
         self.samples: dict[Case, list[Sample]] = {
-            Case(mode, check.integer(_OWNER, "a prompt's length", n, 1), n_gen if n in depths else 0): []
+            Case(
+                mode,
+                check.integer(_OWNER, "n_prompt" if n in n_prompt else "depths", n, 1),
+                n_gen if n in depths else 0,
+            ): []
             for n in sorted({*n_prompt, *depths})
             for mode in modes
             if mode.h2o is not None or dense_max is None or n <= dense_max
@@ -165,10 +169,10 @@ class Bench:
             self.model_path, self.desc = weights.model_path, weights.desc
             self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.samples))
             for case in {case.mode: case for case in self.samples if case.mode.matmul_kernels != "upstream"}.values():
-                # Of each mode the longest: what cannot be is refused now.
+                # The longest case of each mode: what cannot work is refused now.
                 case.open(weights, chunk_size, n_threads=self.n_threads, n_gpu_layers=n_gpu_layers).close()
 
-    def run(self, progress: Progress | None = None, report: Callable[[str], object] = lambda line: None) -> None:
+    def run(self, progress: Progress = lambda *_: None, report: Callable[[str], object] = lambda line: None) -> None:
         """Measure everything: every sample in a process of its own, so that its peak memory is that of one mode.
 
         The modes of a length take turns: a slow minute hits all of them. `progress` is called as
@@ -179,8 +183,7 @@ class Bench:
             cases = [case for case in self.samples if case.n_tokens == n_tokens]
             for i in range(self.repetitions * len(cases)):
                 case = cases[i % len(cases)]
-                if progress is not None:
-                    progress(f"{n_tokens:,} tokens", i, self.repetitions * len(cases))
+                progress(f"{n_tokens:,} tokens", i, self.repetitions * len(cases))
                 if not (found := self.samples[case]) or found[0].prefill_s < ONCE_ABOVE:
                     name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
                     tokens = self._tokens[: case.n_used]
@@ -198,7 +201,20 @@ class Bench:
         variants: dict[tuple[int, str], list[Row]] = {}
         for case, samples in self.samples.items():
             if samples:
-                variants.setdefault((case.n_tokens, case.mode.name), []).append(_row(case, samples))
+                seconds = [sample.generation_s for sample in samples if sample.generation_s is not None]
+                row = {
+                    "mode": case.mode.name,
+                    "n_tokens": case.n_tokens,
+                    "prefill": case.n_tokens / median(sample.prefill_s for sample in samples),
+                    "generation": case.n_gen / median(seconds) if seconds else None,
+                    "peak_rss": max(
+                        (sample.peak_rss for sample in samples if sample.peak_rss is not None), default=None
+                    ),
+                    "kv_bytes": samples[0].kv_bytes,
+                    "state_bytes": samples[0].state_bytes,
+                    "samples": [{"flash_attn": case.mode.flash_attn, **asdict(sample)} for sample in samples],
+                }
+                variants.setdefault((case.n_tokens, case.mode.name), []).append(row)
         rows = []
         for group in variants.values():
             best = max(group, key=lambda row: row["prefill"])
@@ -225,20 +241,6 @@ class Bench:
         if least < 0.9 and self.n_gpu_layers == 0:
             text += f" Doubtful: other processes left as little as {least:.0%} of its CPU time to a prefill."
         return text
-
-
-def _row(case: Case, samples: Sequence[Sample]) -> Row:
-    seconds = [sample.generation_s for sample in samples if sample.generation_s is not None]
-    return {
-        "mode": case.mode.name,
-        "n_tokens": case.n_tokens,
-        "prefill": case.n_tokens / median(sample.prefill_s for sample in samples),
-        "generation": case.n_gen / median(seconds) if seconds else None,
-        "peak_rss": max((sample.peak_rss for sample in samples if sample.peak_rss is not None), default=None),
-        "kv_bytes": samples[0].kv_bytes,
-        "state_bytes": samples[0].state_bytes,
-        "samples": [{"flash_attn": case.mode.flash_attn, **asdict(sample)} for sample in samples],
-    }
 
 
 NOTE = (
@@ -274,8 +276,8 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
             table.add_column(name, justify="right", no_wrap=True)
         for row in (row for row in rows if row["n_tokens"] == n_tokens):
             speeds = (_speed(row[test], row[f"{test}_over_dense"]) for test in ("prefill", "generation"))
-            sizes = (_megabytes(row[name]) for name in ("peak_rss", "kv_bytes", "state_bytes"))
-            table.add_row(plain(row["mode"]), *speeds, *sizes)
+            sizes = (row[name] for name in ("peak_rss", "kv_bytes", "state_bytes"))
+            table.add_row(plain(row["mode"]), *speeds, *("–" if n is None else f"{n / 1e6:,.0f}" for n in sizes))
         yield table
 
 
@@ -284,10 +286,6 @@ def _speed(tokens_per_s: float | None, over_dense: float | None) -> str:
         return "–"
     number = f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.3g}"
     return number if over_dense is None else f"{number} ({over_dense:.2f})"
-
-
-def _megabytes(n_bytes: int | None) -> str:
-    return "–" if n_bytes is None else f"{n_bytes / 1e6:,.0f}"
 
 
 def prompt_tokens(model: Model | Llama, text: bytes | None, n_tokens: int) -> Tokens:

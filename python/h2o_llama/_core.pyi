@@ -402,7 +402,6 @@ class ops_AttentionParams:
         first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
         limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
         further_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-        further_first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
         tile: typing.SupportsInt | typing.SupportsIndex = 1,
         offset: typing.SupportsInt | typing.SupportsIndex = 0,
         sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None,

@@ -28,11 +28,10 @@ _CHUNK_ON_A_GPU = 2048  # with which an H200 reads fastest (docs/gpu.md)
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
 
 PRESETS = {"fast": (128, 512), "balanced": (0, 2048), "faithful": (0, 4096)}
-"""The defaults of H and B with an index of keys, by preset."""
+"""The defaults of H and B, by preset."""
 
-# H + B without one, and what B has of it.
-_WITHOUT_INDEX = {"fast": 192, "balanced": 448, "faithful": 896}
-_NGRAMS_SHARE = 2 / 7
+# H where nothing is looked up.
+_WITHOUT_LOOKUP = {"fast": 192, "balanced": 448, "faithful": 896}
 
 _FOLLOWS: Any = None
 
@@ -62,9 +61,8 @@ class H2OConfig:
     local_window : int, default 60
         L: the last L positions of a chunk are always in its memory set. At most S.
     heavy_budget : int, default 0
-        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 320
-        with `retrieval="ngrams"`, and 448 with `evict` and no cold store, where nothing is looked up (with the preset
-        "balanced"). With 0 nothing is ranked, and no scores are kept.
+        H: how many heavy hitters (the highest-ranking of the other positions) a memory set holds. The default is 448
+        where nothing is looked up (with the preset "balanced"). With 0 nothing is ranked, and no scores are kept.
     sink_tokens : int, default 4
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
@@ -97,27 +95,19 @@ class H2OConfig:
         process ends. They are brought back when a query looks them up, and take as many bytes as without `evict`.
         None: they are lost.
     lookup_budget : int, default 2048
-        B: how many further positions a query attends to, found as `retrieval` says. The default is 128 with
-        `retrieval="ngrams"`. 0 is none, and the default with `evict` and no cold store.
-    retrieval : {"index", "ngrams"}
-        Default "index"; "ngrams" with `evict` and no cold store, and where `Llama` finds that the model or its place
-        has no index.
-
-        - "ngrams": by the text, around earlier occurrences of a token, a pair, a triple; the same for all layers and
-          heads. A query asks for ceil(B/4) positions at most. It sees the newest B that were asked for before its
-          tile, and its tile's own ones so far.
-        - "index": by the keys, kept as a copy in 4 bits. The queries of a tile choose together, in each layer
-          and KV head, positions before their chunk that are not in the memory set: those to which some query of
-          the tile has the highest logits. In the ninth chunk they choose B, in chunk c B * (c/8)^0.4: the loss
-          then does not grow with the text. The copy holds n_ctx tokens, and stays in memory with a
-          cold store, too. Needs attention as one operator (layers on the CPU, flash attention not off) and heads whose
-          size is a multiple of 32.
+        B: how many further positions a query attends to, found by an index of keys: a copy in 4 bits. The queries of a
+        tile choose together, in each layer and KV head, positions before their chunk that are not in the memory set:
+        those to which some query of the tile has the highest logits. In the ninth chunk they choose B, in chunk c
+        B * (c/8)^0.4: the loss then does not grow with the text. The copy holds n_ctx tokens, and stays in memory with
+        a cold store, too. It needs attention as one operator (layers on the CPU or CUDA, flash attention not off) and
+        heads whose size is a multiple of 32. 0 is none: the default with `evict` and no cold store, and, with a
+        warning, where `Llama` finds that the model or its devices have no index.
     dense_layers : int or sequence of int, default 0
         Layers that attend to everything before them, at a cost that grows with the text: the first n, or a list.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
-        How large H and B are where they are not given: 128 and 512, 0 and 2,048, or 0 and 4,096. Without an index
-        H + B are 192, 448 or 896.
+        How large H and B are where they are not given: 128 and 512, 0 and 2,048, or 0 and 4,096. Where nothing is
+        looked up, H is 192, 448 or 896.
     research : mapping, optional
         Parameters of experiments, by name. Each can be read as an attribute of the configuration.
 
@@ -167,7 +157,6 @@ class H2OConfig:
     lookup_budget: int = _FOLLOWS
     tile: int = field(default=32, init=False)
     dense_layers: int | Sequence[int] = ()
-    retrieval: Literal["ngrams", "index"] = _FOLLOWS
     cold_store: str | os.PathLike[str] | None = None
     positions: Literal["text", "cache"] = field(default=_FOLLOWS, init=False)
     block_tokens: int = field(default=16, init=False)
@@ -177,8 +166,9 @@ class H2OConfig:
     chunk_size: int = _CHUNK
     preset: Literal["fast", "balanced", "faithful"] = "balanced"
     research: InitVar[Mapping[str, Any]] = MappingProxyType({})
+    retrieval: InitVar[Any] = None  # refused, with a message that says what to do now
 
-    def __post_init__(self, research: Mapping[str, Any]) -> None:
+    def __post_init__(self, research: Mapping[str, Any], retrieval: Any) -> None:
         if not isinstance(research, Mapping) or not set(research) <= set(_research_names()):
             raise check.bad_argument(_OWNER, "research", f"a mapping with keys of {_research_names()}", research)
         object.__setattr__(self, "research", dict(research))  # `dataclasses.replace` reads it
@@ -198,6 +188,8 @@ class H2OConfig:
         if self.keep_ratio == 0:
             raise check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
         try:
+            if retrieval is not None:
+                _core.check_h2o({"retrieval": str(retrieval)})
             _core.check_h2o(self.as_text())
         except ValueError as error:
             raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None
@@ -234,18 +226,13 @@ class H2OConfig:
         """Values of omitted fields."""
         share = min(self.chunk_size / _CHUNK, 1.0)
         has_lookup = not self.evict or self.cold_store is not None
-        retrieval = self.retrieval or ("index" if has_lookup else "ngrams")
-        if retrieval == "index":
-            heavy_budget, lookup_budget = PRESETS[self.preset]
-        else:
-            budget = _WITHOUT_INDEX[self.preset]
-            lookup_budget = round(budget * _NGRAMS_SHARE) if has_lookup else 0
-            heavy_budget = budget - lookup_budget
+        heavy_budget, lookup_budget = PRESETS[self.preset]
+        if not has_lookup or self.lookup_budget == 0:
+            heavy_budget, lookup_budget = _WITHOUT_LOOKUP[self.preset], 0
         res: dict[str, int | str] = {
             "local_window": int(share * _LOCAL_WINDOW),
             "sink_tokens": min(_SINK_TOKENS, self.chunk_size // 8),
             "lookup_budget": int(share * lookup_budget),
-            "retrieval": retrieval,
             "decode": "memory" if self.evict else "full",
             "positions": "text" if has_lookup else "cache",
         }
@@ -304,7 +291,7 @@ class H2OConfig:
     @property
     def has_key_index(self) -> bool:
         """Whether a copy of the keys is kept, to find positions by."""
-        return self.retrieval == "index" and self.lookup_budget > 0
+        return self.lookup_budget > 0
 
     @property
     def memory_size(self) -> int:

@@ -19,7 +19,7 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama.chat._messages import Message
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.embedding import EmbeddingResponse
+from h2o_llama.embedding import EmbeddingResponse, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
@@ -35,9 +35,9 @@ from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
+_LOG = logging.getLogger("h2o_llama")
 # Tokens. On an H200 H2O reads longer contexts faster than dense attention (docs/gpu.md).
 DENSE_ON_A_GPU = 16_384
-_LOG = logging.getLogger("h2o_llama")
 
 
 def _of_model(name: str) -> Any:
@@ -220,22 +220,8 @@ class Llama(Sequence):
         if n_batch is None:
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         params = ContextParams(
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            n_threads_batch=n_threads_batch,
-            n_gpu_layers=n_gpu_layers,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            h2o=config,
-            keep_history=keep_history,
-            profile=profile,
-            verbose=verbose,
-            n_seq_max=n_seq_max,
-            cold_store_compression=cold_store_compression,
-            matmul_kernels=matmul_kernels,
+            *(n_ctx, n_batch, n_ubatch, n_threads, n_threads_batch, n_gpu_layers, type_k, type_v, flash_attn, config),
+            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels),
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
@@ -402,9 +388,12 @@ class Llama(Sequence):
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, **{**self._threads, **options})
 
-    def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
+    @understands
+    def create_embedding(
+        self, input: str | collections.abc.Sequence[str], *, pooling_type: PoolingType | None = None, **options: Any
+    ) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, **{**self._threads, **options})
+        return self.model.create_embedding(input, pooling_type=pooling_type, **{**self._threads, **options})
 
     @property
     def _threads(self) -> dict[str, Any]:
@@ -428,7 +417,10 @@ def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: L
             h2o = _without_what_was_refused(params.h2o, error.option)
             if h2o is None:
                 raise
-            _LOG.info("%s: the context is opened without it", error)
+            if error.option == "lookup_budget":
+                warn(f"{error}, as is done now. Pass H2OConfig(lookup_budget=0) to silence this warning")
+            else:
+                _LOG.info("%s: the context is opened without it", error)
             params = replace(params, h2o=h2o)
 
 
@@ -436,4 +428,4 @@ def _without_what_was_refused(h2o: H2OConfig | None, option: str | None) -> H2OC
     """With what takes its place; None if it was asked for, or nothing does."""
     if h2o is None or option is None or h2o.was_given(option):
         return None
-    return replace(h2o, retrieval="ngrams") if option == "retrieval" else h2o.with_research(positions="text")
+    return replace(h2o, lookup_budget=0) if option == "lookup_budget" else h2o.with_research(positions="text")

@@ -79,9 +79,6 @@ class LosslessStats:
         Bytes of the first three kinds: of the raw rows, and as stored.
     waiting_chunks, queue_peak : int
         Chunks that are not encoded yet; the most tasks that ever waited for a thread.
-    cache_hits, cache_misses : int
-        Positions that generated tokens looked up. The rows of the last 512 of each sequence are kept: hits were there,
-        misses had to be read.
     encode_us, decode_us : (float, float, float)
         Microseconds to encode a block, and to read what one thread needs of a layer's K or V at a step ("full": to
         decode a block), of the last 4,096: percentiles 50, 95 and 99.
@@ -97,8 +94,6 @@ class LosslessStats:
     stored_v_bytes: int
     waiting_chunks: int
     queue_peak: int
-    cache_hits: int
-    cache_misses: int
     encode_us: tuple[float, float, float]
     decode_us: tuple[float, float, float]
 

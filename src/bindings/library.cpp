@@ -49,7 +49,7 @@ static void set_error(PyObject * type, const char * what, const char * option = 
 
 // `option` of an UnsupportedModelError
 static const char * option_of(h2o_reason reason) {
-    return reason == h2o_reason::RETRIEVAL ? "retrieval" : reason == h2o_reason::POSITIONS ? "positions" : nullptr;
+    return reason == h2o_reason::LOOKUP ? "lookup_budget" : reason == h2o_reason::POSITIONS ? "positions" : nullptr;
 }
 
 static void translate_exceptions() {

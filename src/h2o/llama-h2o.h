@@ -30,11 +30,6 @@ enum llama_h2o_decode {
     LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and lookups, as a prompt's tokens; scored likewise
 };
 
-enum llama_h2o_retrieval {
-    LLAMA_H2O_RETRIEVAL_NGRAMS = 0, // by the text: tokens after earlier occurrences; alike for all layers and heads
-    LLAMA_H2O_RETRIEVAL_INDEX  = 1, // by a 4-bit copy of the keys: every query, layer and KV head for itself
-};
-
 // where the keys of a memory set are once the text is longer than what the model was trained for
 enum llama_h2o_positions {
     LLAMA_H2O_POSITIONS_TEXT  = 0, // at their positions in the text, as before
@@ -73,9 +68,9 @@ struct llama_h2o_params {
     uint32_t heavy_budget; // heavy hitters that the next chunk attends to
     uint32_t sink_tokens;  // first positions of the sequence, always attended to
 
-    uint32_t                 lookup_budget; // positions that a query attends to besides; 0: none
-    enum llama_h2o_retrieval retrieval;     // how these are found
-    uint32_t                 tile;          // queries that share extra keys
+    // positions that a query attends to besides, found by a 4-bit copy of the keys in each layer and KV head; 0: none
+    uint32_t lookup_budget;
+    uint32_t tile; // queries that share extra keys
 
     enum llama_h2o_scorer scorer;
     uint32_t              block_tokens; // BLOCK_EMA: positions of a block, a divisor of the sizes above
@@ -198,7 +193,7 @@ struct llama_h2o_stats {
     uint64_t bytes_token;        // K and V of one token in all layers
     uint64_t bytes_kept;         // of these, in use: memory sets, the open chunk, and all else that is not evicted
     uint64_t bytes_dropped;      // K and V of the sequence that are evicted and in no cold store
-    uint64_t bytes_index;        // keys in 4 bits, by which LLAMA_H2O_RETRIEVAL_INDEX finds
+    uint64_t bytes_index;        // keys in 4 bits, by which lookups are found
     uint64_t bytes_scores;       // score tensors
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_cold;         // what the cold store holds
@@ -216,8 +211,6 @@ struct llama_h2o_lossless_stats {
     uint64_t bytes_stored[2]; // what became of them, K and V
     uint32_t n_waiting;       // chunks that are not encoded yet
     uint32_t queue_peak;      // most tasks of the threads that ever waited
-    uint64_t n_hits;          // of the positions that generated tokens looked up: rows kept from earlier tokens
-    uint64_t n_misses;        // and rows that were not kept
     double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
     double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
 };
@@ -350,10 +343,9 @@ LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t
 LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
 
 // Extra keys: the positions that the queries of a tile read in addition to their chunk and the memory set, ascending.
-// With LLAMA_H2O_RETRIEVAL_NGRAMS all layers and heads have the same, what the tile's last query sees. A chunk has n =
-// ceil(S/T) tiles; tile i of chunk c is number c*n + i. Returns how many there are, and writes them to dst unless it is
-// NULL. -1 if they are not kept, as for earlier chunks without llama_h2o_kv_set_record, after a state was restored, or
-// where tokens of the tile were removed. Tokens that attend to everything choose none.
+// A chunk has n = ceil(S/T) tiles; tile i of chunk c is number c*n + i. Returns how many there are, and writes them to
+// dst unless it is NULL. -1 if they are not kept, as for earlier chunks without llama_h2o_kv_set_record, after a state
+// was restored, or where tokens of the tile were removed. Tokens that attend to everything choose none.
 LLAMA_API int32_t llama_h2o_kv_extra_keys(const struct llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile,
         int32_t * dst);
 

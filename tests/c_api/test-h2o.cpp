@@ -311,7 +311,7 @@ static void test_state_that_ends_too_early(llama_model * model) {
 static const options CONFIGS[] = {
     {}, // no H2O
     { { "local", "4" }, { "heavy", "6" }, { "sinks", "1" }, { "lookup", "12" }, { "tile", "4" } },
-    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "lookup", "8" }, { "retrieval", "index" }, { "dense-layers", "1" } },
+    { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "lookup", "8" }, { "dense-layers", "1" } },
     { { "local", "3" }, { "heavy", "9" }, { "scorer", "sum" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" } },
     { { "local", "4" }, { "heavy", "6" }, { "schedule", "two_phase" } },
     { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },

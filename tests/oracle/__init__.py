@@ -5,12 +5,11 @@ with 4,096 tokens still takes only seconds. `model` below is a `GGUFModel`: Llam
 windows), LFM2 (short convolutions), DeepSeek-V2 (latents, experts). H2O is for layers that attend to the whole text.
 
     OracleSequence(model, S, L, H, A)            H2O: eval(tokens) is one prefill call, decode_step(token) one token
-    OracleSequence(model, S, L, H, A, B=, T=)    and lookups
+    OracleSequence(model, S, L, H, A, B=, T=)    and lookups: a tile's queries choose by keys in 4 bits
     OracleTwoPhase(model, S, L, H, A)            the same with the other schedule
     dense(model, tokens)                         ordinary causal attention: a text in one chunk
     …(model, S, L, H, A, decode="memory")        generated tokens attend as a prompt's do
     …(model, S, L, H, A, positions="cache")      past the trained length no key is further away than that
-    …(model, S, L, H, A, B=, T=, retrieval="index")  a tile's queries choose by keys in 4 bits, in every layer and head
 """
 
 from .model import GGUFModel, UnsupportedModel, read_model

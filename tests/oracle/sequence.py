@@ -13,7 +13,6 @@ import numpy as np
 from . import layers
 from .attention import SoftmaxState, attend, fuse
 from .cache import CachePositions, OracleKVCache
-from .lookup import Lookup, Row
 from .model import GGUFModel, UnsupportedModel
 from .rounding import Array
 from .selection import SCORERS, candidate_ranks, select_memory
@@ -48,7 +47,6 @@ class OracleSequence:
         T: int = 64,
         dense_layers: Sequence[int] = (),
         decode: str = "full",
-        retrieval: str = "ngrams",
         keep_ratio: float | None = None,
         block_tokens: int = 16,
         ema_alpha: float = 0.9,
@@ -63,17 +61,12 @@ class OracleSequence:
         self.dense_layers, self.decode = set(dense_layers), decode
         self.keep_ratio, self.block_tokens, self.ema_alpha = keep_ratio, block_tokens, ema_alpha
         self.shared_heads = shared_heads
-        # What one of them finds, the other does not.
-        self.lookup = Lookup(S=S, T=T, B=B if retrieval == "ngrams" else 0, A=A, L=L)
-        self.B = B if retrieval == "index" else 0
+        self.B, self.T = B, T
         self.cache = OracleKVCache(model.hparams, kv_type, has_index=self.B > 0, index_noise=index_noise)
         n_trained = n_ctx_train or model.hparams.n_ctx_train
         self.cache_positions = CachePositions(model, S, n_trained, kv_type) if positions == "cache" else None
         self.history: list[dict[int, Array]] = []
-        self.text: list[int] = []
-        # What tokens asked for: ascending by query, then by position.
-        self.log: list[Row] = []
-        # What tiles have chosen by the index, by layer and tile: of each KV head, ascending.
+        # What tiles have chosen by the index of keys, by layer and tile: of each KV head, ascending.
         self.chosen: dict[tuple[int, int], list[Array]] = {}
         self.logits: Array = np.zeros((0, model.hparams.n_vocab), dtype)
         self._scores = {
@@ -108,20 +101,14 @@ class OracleSequence:
 
     def _tile_of(self, position: int) -> int:
         chunk, offset = divmod(position, self.S)
-        return chunk * -(-self.S // self.lookup.T) + offset // self.lookup.T
-
-    def looked_up(self, query: int) -> list[int]:
-        """The positions of the log that the query sees, ascending."""
-        begin, end = self.lookup.seen(self.log, query)
-        return sorted({position for position, _ in self.log[begin:end]})
+        return chunk * -(-self.S // self.T) + offset // self.T
 
     def eval(self, tokens: Sequence[int] | Array, dense_tail: int = 0) -> None:
         """One prefill call. `logits` then has a row for each of them.
 
-        The last `dense_tail` of them attend to all positions before them, and ask for no lookups.
+        The last `dense_tail` of them attend to all positions before them, and look nothing up.
         """
         ids = np.asarray(tokens, dtype=np.int32)
-        self.text += ids.tolist()
         self._settle()
         n_sparse = len(ids) - min(dense_tail, len(ids))
         parts = [self._prefill(ids[:n_sparse])] if n_sparse else []
@@ -164,7 +151,6 @@ class OracleSequence:
         parts = []
         for first, last in self._pieces(start, len(tokens)):
             ids = np.asarray(tokens[first - start : last - start], dtype=np.int32)
-            self.text += ids.tolist()
             is_sparse = self.decode == "memory"
             parts.append(self._sparse(ids, is_generated=True) if is_sparse else self._dense(ids, is_scored=False))
         self.logits = layers.output_logits(self.model, np.concatenate(parts))
@@ -174,7 +160,6 @@ class OracleSequence:
         first, last = self.n_tokens, self.n_tokens + len(tokens)
         self._begin_chunk(first)
         self._extend_scores(len(tokens))
-        self._look_up(first, last)
         positions = np.arange(first, last, dtype=np.int32)
 
         def attention(il: int, x: Array) -> Array:
@@ -213,21 +198,6 @@ class OracleSequence:
             return positions
         return self.cache_positions.places(positions, int(positions[0]) // self.S * self.S)
 
-    def _look_up(self, first: int, last: int) -> None:
-        """These queries add to the log, one after another."""
-        if self.lookup.B:
-            self.log += self.lookup.choose(self.text, first, last, self.log)
-
-    def _looked_up(self, positions: Array) -> tuple[Array, Array]:
-        """Positions [n] from the log, and which query sees which [n_q, n].
-
-        A position that was dropped and asked for again is there twice, but not for one query.
-        """
-        begins, ends = np.array([self.lookup.seen(self.log, query) for query in positions.tolist()]).T[..., None]
-        rows = np.arange(begins[0, 0], ends[-1, 0])
-        looked_up = np.array(self.log, dtype=np.int64).reshape(-1, 2)[rows, 0]
-        return looked_up, (rows >= begins) & (rows < ends)
-
     def _attend_past(
         self, il: int, q: Array, positions: Array, chunk: Array, is_generated: bool = False
     ) -> SoftmaxState:
@@ -236,16 +206,15 @@ class OracleSequence:
         One softmax; all but lookups is scored.
         """
         memory = self._memory(il)
+        looked_up, is_visible = np.arange(0), np.zeros((len(memory), len(positions), 0), dtype=bool)
         if self.B:
             start = int(positions[0]) // self.S * self.S
             looked_up, index = np.arange(start), self.cache.index(il, slice(0, start))
             # Tiles of a prompt lie on a grid that begins with the chunk, tiles of generated tokens with the call.
-            tiles = (positions - (positions[0] if is_generated else start)) // self.lookup.T
+            tiles = (positions - (positions[0] if is_generated else start)) // self.T
             is_visible = choose_keys(self.cache.rotated(q), index, memory, index_budget(self.B, self.S, start), tiles)
             for position, visible in zip(positions.tolist(), is_visible.swapaxes(0, 1), strict=True):
                 self.chosen[il, self._tile_of(position)] = [np.flatnonzero(row) for row in visible]
-        else:
-            looked_up, is_visible = self._looked_up(positions)
         others = np.concatenate([chunk, looked_up])
         keys = np.concatenate([memory, np.broadcast_to(others, (len(memory), len(others)))], axis=1)
         n_scored = keys.shape[1] - len(looked_up)
@@ -255,13 +224,10 @@ class OracleSequence:
         allowed = np.concatenate(
             [np.broadcast_to(part, (len(memory), *part.shape[-2:])) for part in (shared, is_visible)], axis=2
         )
-        # What a head has in its memory set counts once.
-        is_first = np.ones(keys.shape, dtype=bool)
-        is_first[:, n_scored:] = [~np.isin(looked_up, kept) for kept in memory]
         k, v = self.cache.gather(il, keys)
         if self.cache_positions is not None and self.cache_positions.has(int(positions[0])):
             k = self.cache_positions.keys(il, keys, int(positions[0]) // self.S * self.S)
-        state, colsum = attend(q, k, v, allowed & is_first[:, None], self._counts(positions, keys))
+        state, colsum = attend(q, k, v, allowed, self._counts(positions, keys))
         self._add_scores(il, keys[:, :n_scored], colsum[:, :n_scored], is_generated)
         return state
 
@@ -388,7 +354,6 @@ class OracleTwoPhase(OracleSequence):
         """Hidden states of one piece, its intra attention fused with that to the memory set."""
         first, last = piece
         self._begin_chunk(first)
-        self._look_up(first, last)
         rows = slice(first - start, last - start)
         positions = np.arange(first, last, dtype=np.int32)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OError, Llama, Model, shared_prefix
+from h2o_llama import H2OError, Llama, shared_prefix
 from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import open_model, read_text, said
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama._thoughts import check_think
+from h2o_llama.batch._answering import Prompts
 from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
 from h2o_llama.inspect._report import memory_report
 from h2o_llama.library._index import Stored
@@ -49,8 +49,9 @@ def chat(o: Options, system: Annotated[str, typer.Option(help="The system messag
     name: str | None = "the system message" if o.file is None else o.file.name
     lines, images = _lines(), o.image or []
     with open_model(o) as weights:
+        prompts = Prompts(weights, o.thinking)
         while name is not None:
-            with open_read(o, weights, name, partial(_shared_tokens, weights, begin, o.thinking)) as llm:
+            with open_read(o, weights, name, partial(prompts.shared, begin) if begin else lambda day: []) as llm:
                 talk = _Chat(llm, begin, images, answer_options(o))
                 name = None
                 for line in map(str.strip, lines):
@@ -61,18 +62,6 @@ def chat(o: Options, system: Annotated[str, typer.Option(help="The system messag
                     if talk.chosen is not None:
                         name, begin = talk.chosen
                         break
-
-
-def _shared_tokens(
-    model: Model, begin: list[dict[str, Any]], think: bool | int | None, day: str | None
-) -> Sequence[int]:
-    """The tokens that all chats with this begin share, as the template makes them."""
-    if not begin:
-        return []
-    _, kwargs = check_think("chat", think, None)
-    asked = ([*begin, {"role": "user", "content": text}] for text in "AB")
-    a, b = (model._chat_prompt("chat", messages, None, True, False, kwargs, day)[1] for messages in asked)
-    return a[: shared_prefix(a, b)]
 
 
 def _lines() -> Iterator[str]:

@@ -23,9 +23,7 @@ from h2o_llama.sequence.generating import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512
-H2O = H2OConfig(
-    local_window=60, heavy_budget=64, sink_tokens=4, lookup_budget=128, retrieval="ngrams", chunk_size=CHUNK_SIZE
-)
+H2O = H2OConfig(local_window=60, heavy_budget=64, sink_tokens=4, lookup_budget=128, chunk_size=CHUNK_SIZE)
 DENSE, SPARSE, TAIL = "dense", "H2O", "H2O, dense tail"
 
 _VALUE_DIGITS = 4
@@ -59,9 +57,9 @@ def ask(
 
 
 NOTE = (
-    f"H2O: the question reads its own chunk, the memory sets, and up to {H2O.lookup_budget} tokens that are looked up "
-    "by the text, around earlier occurrences of its own tokens. It cannot tell a value that none of these holds. "
-    "Digits after the first are generated, which reads the whole cache: they may be right where the first is wrong.\n"
+    "H2O: the question reads its own chunk, the memory sets, and tokens that it looks up by their keys. It cannot tell "
+    "a value that none of these holds. Digits after the first are generated, which reads the whole cache: they may be "
+    "right where the first is wrong.\n"
     f"{TAIL}: the last {DENSE_TAIL} tokens of the prompt, the question among them, read everything, as llm(prompt) and "
     "h2o-llama run have it."
 )
@@ -123,7 +121,7 @@ def demo(
         f"{n_threads} thread{'s' if n_threads > 1 else ''}.",
         f"H2O: chunks of {CHUNK_SIZE} tokens; memory sets of {H2O.memory_size} (the first {H2O.sink_tokens}, the last "
         f"{H2O.local_window} and {H2O.heavy_budget} heavy hitters, ranked by {H2O.scorer}) for every layer and KV "
-        f"head; up to {H2O.lookup_budget} tokens that are looked up by the text, the same for all.",
+        f"head; and tokens that are looked up by their keys.",
         sep="\n",
     )
     measured = _bench.Bench(

@@ -71,7 +71,7 @@ def eval_model(
         rows = evaluate(
             weights,
             list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
-            text=None if o.file is None else _half(read_text(o.file).encode(), half),
+            text=None if o.file is None else halves(read_text(o.file).encode())[half],
             text_name=None if o.file is None else str(o.file) + ("" if half == "both" else f", {half} half"),
             n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
             tasks=tasks,
@@ -85,7 +85,3 @@ def eval_model(
     console = Console()
     for table in tables(rows):
         console.print(plain(table) if isinstance(table, str) else table)
-
-
-def _half(text: bytes, half: str) -> bytes:
-    return {"both": text, **dict(zip(("first", "second"), halves(text), strict=True))}[half]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from h2o_llama import H2OConfig, Llama, Model, shared_prefix
 from h2o_llama._cli.options import Options
@@ -24,7 +22,6 @@ from h2o_llama.inspect._report import (
     MemoryReport,
     memory_report,
     passages,
-    visible,
     write_html,
 )
 from h2o_llama.sequence._prompt import Tokens
@@ -96,15 +93,13 @@ def read_report(llm: Llama, tokens: Tokens, title: str, document: range) -> Memo
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory]) -> None:
-    """The passages that were read or kept most, their places and shares; of heavy hitters a table of heads, too."""
+    """The passages that were read or kept most, their places and shares."""
     if report.memory_end == 0:
         console.print(
             f"The text has {report.n_tokens:,} tokens and fits into one chunk of {report.chunk_size:,}: every token "
             "reads all before it, without a memory set. With smaller chunks it has some: --h2o-set chunk_size=N."
         )
         return
-    if report.marked == HEAVY:
-        console.print(head_table(report, heads))
     table = Table("Tokens", "Weight", "Passage")
     for column in table.columns[:-1]:
         column.justify = "right"
@@ -117,17 +112,3 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
         f"{len(report.local)} before the {'last chunk' if report.marked == HEAVY else 'question'} are left out.",
         highlight=False,
     )
-
-
-def head_table(report: MemoryReport, heads: Sequence[HeadMemory]) -> Table:
-    """One row per head: how many tokens it keeps, how many of them are heavy hitters, and the texts of these."""
-    table = Table("Layer", "KV head", "Kept", "Heavy hitters", "Their texts, most frequent first")
-    for column in table.columns[:-1]:
-        column.justify = "right"
-    always = len(report.local) + len(report.sinks)
-    texts = {position: piece.text for piece in report.pieces for position in range(piece.start, piece.end)}
-    for h in heads:
-        most = Counter(texts[position] for position in h.positions.tolist()).most_common(6)
-        tops = "  ".join(f"{visible(text)} ×{n}" for text, n in most)
-        table.add_row(str(h.layer), str(h.head), str(always + len(h.positions)), str(len(h.positions)), Text(tops))
-    return table

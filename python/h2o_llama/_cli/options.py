@@ -152,6 +152,8 @@ def key_values(pairs: Sequence[str] | None) -> dict[str, str]:
         key, equals, text = pair.partition("=")
         if key not in KEYS or not equals:
             wanted = "KEY=VALUE, with a key that `h2o-llama options` lists"
+            if key == "retrieval":
+                wanted = "a setting any more: lookups use the index of keys; lookup_budget=0 looks nothing up"
             raise typer.BadParameter(f"{pair!r} is not {wanted}.", param_hint="--h2o-set")
         found[key] = text
     return found

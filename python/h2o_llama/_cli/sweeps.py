@@ -51,7 +51,7 @@ def chunk_size_of(settings: Sequence[Setting]) -> int:
 
 
 _DEFAULTS = H2OConfig()
-_CASES = {"--evict": H2OConfig(evict=True), "--h2o-set retrieval=ngrams": H2OConfig(retrieval="ngrams")}
+_CASES = {"--evict": H2OConfig(evict=True), "--h2o-set lookup_budget=0": H2OConfig(lookup_budget=0)}
 _RANGES = {"part": "0 to 1", "layers": "layers"}
 
 

@@ -26,13 +26,7 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
-from h2o_llama.chat._template import (
-    LONGEST_TAIL,
-    PLAIN_STOPS,
-    parse_deltas,
-    parsed_message,
-    plain_prompt,
-)
+from h2o_llama.chat._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
 from h2o_llama.config import named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
@@ -94,7 +88,7 @@ class Asked:
             parse_deltas(self.parser, text, is_partial)
         message = parsed_message(self.parser) or {"content": text}
         answer, thoughts = message.get("content") or "", message.get("reasoning_content") or ""
-        return answer.strip() if thoughts else answer, thoughts
+        return answer.strip(), thoughts
 
 
 class Prompts:
@@ -102,20 +96,22 @@ class Prompts:
 
     def __init__(self, model: Model, think: bool | int | None = None) -> None:
         self._budget, self._kwargs = check_think(_OWNER, think, None)
-        self._model = model._handle
-        self._template = model._template if model.chat_template else None
+        self._weights, self._model = model, model._handle
 
-    def shared(self, text: str, day: str | None = None) -> NDArray[np.int32]:
-        """The tokens with which every question about a text begins."""
-        a, b = (self.ask(text, question, day).ids for question in "AB")
+    def shared(self, begin: str | list[Any], day: str | None = None) -> NDArray[np.int32]:
+        """The tokens with which every question about a text, or after these messages, begins."""
+        a, b = (self.ask(begin, question, day).ids for question in "AB")
         return a[: shared_prefix(a, b)]
 
-    def ask(self, text: str, question: str, day: str | None = None) -> Asked:
-        """A question about a text."""
-        if self._template is None:
-            ids = self._model.tokenize(plain_prompt(text, question).encode(), True, False)
-            return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
-        prompt = self._template.apply(_OWNER, document_messages(text, question), kwargs=self._kwargs, day=day)
+    def ask(self, begin: str | list[Any], question: str, day: str | None = None) -> Asked:
+        """A question about a text, or after these messages."""
+        if isinstance(begin, str):
+            if not self._weights.chat_template:
+                ids = self._model.tokenize(plain_prompt(begin, question).encode(), True, False)
+                return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
+            begin = document_messages(begin)
+        messages = [*begin, {"role": "user", "content": question}]
+        prompt = self._weights._template.apply(_OWNER, messages, kwargs=self._kwargs, day=day)
         return Asked(
             np.array(prompt.ids, dtype=np.int32),
             prompt.core.stops,
@@ -306,10 +302,7 @@ class Answerer:
                 prompts[fork] = task.ids[task.n_cached :]
                 tasks[fork] = task
             generation = self._llm.generate_many(
-                prompts,
-                dense_tail=LONGEST_TAIL,
-                temperature=self.settings.temperature,
-                seed=self._seed(group[0]),
+                prompts, dense_tail=LONGEST_TAIL, temperature=self.settings.temperature, seed=self._seed(group[0])
             )
             for fork, task in tasks.items():
                 if task.thoughts is not None:

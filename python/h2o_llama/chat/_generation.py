@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import collections.abc
 import time
+import uuid
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -15,12 +16,12 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._thoughts import Thoughts, thoughts_of
+from h2o_llama._thoughts import thoughts_of
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Progress, ProgressOption
+from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import CacheStop, Prompt, as_generated
 from h2o_llama.sequence._state import State, check_progress, stream
-from h2o_llama.sequence.generating import DENSE_TAIL, Stopping, StoppingCriterion, generate_by
+from h2o_llama.sequence.generating import DENSE_TAIL, Stopping, generate_by
 
 
 class CompletionLogprobs(TypedDict):
@@ -214,53 +215,23 @@ class Piece:
     logprobs: list[TokenLogprobs]
 
 
-@dataclass
 class Generation:
     """Makes the sequence the prompt, generates after it, and then knows how it ended.
 
-    The prompt has at least one token. Without `max_tokens` the text ends where the model ends it or the
-    context is full. `reuse` keeps what the sequence shares with the prompt; without it, only what a library has is
-    known. `n_top_logprobs` is the number of most probable tokens reported with each one; None: no log-probabilities.
-    `is_text`: what the sequence says in other tokens than the prompt stays. `visible` special tokens are part of the
-    text, by their names. With `thoughts`, `max_tokens` and `stop` are of the answer after them. `is_read`: the sequence
-    is the prompt already.
+    The keyword arguments of `owner` are checked. The answer to a `chat` has a budget of thoughts. The prompt has at
+    least one token. `n_top_logprobs` is the number of most probable tokens reported with each one; None: no
+    log-probabilities. `is_read`: the sequence is the prompt already.
     """
 
-    state: State
-    prompt: Prompt
-    max_tokens: int | None
-    stop: list[str]
-    sampling: Sampling
-    progress: Progress | None
-    dense_tail: int
-    draft: int
-    reuse: bool
-    stopping_criteria: list[StoppingCriterion]
-    n_top_logprobs: int | None = None
-    is_text: bool = False
-    visible: frozenset[int] = frozenset()
-    thoughts: Thoughts | None = None
-    is_read: bool = False
-    n_cached: int = 0
-    cache_stop: CacheStop | None = None
-    n_generated: int = 0
-    n_drafted: int = 0
-    n_accepted: int = 0
-    finish_reason: Literal["stop", "length"] | None = None
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def head(self, id_: str) -> AnswerHead:
-        """What an answer, and each chunk of it, begins with."""
-        return {"id": id_, "created": self.created, "model": self.state.engine.model._name}
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         owner: str,
         state: State,
         prompt: Prompt,
         chat: _core.ChatPrompt | None = None,
         budget: int = 0,
+        n_top_logprobs: int | None = None,
+        is_read: bool = False,
         *,
         max_tokens: int | None = MAX_TOKENS,
         stop: str | collections.abc.Sequence[str] | None = None,
@@ -270,28 +241,35 @@ class Generation:
         reuse: bool = True,
         stopping_criteria: Stopping = None,
         **sampling: Unpack[SamplingOptions],
-    ) -> Generation:
-        """By the keyword arguments of `owner`, which are checked; to a `chat`, with a budget of thoughts."""
+    ) -> None:
         options = Sampling.of(owner, sampling)
         grammar = chat.grammar() if chat else None
         if grammar is not None:
             options = replace(options, grammar=grammar)
         has_grammar = grammar is not None and not grammar.lazy
-        return cls(
-            state=state,
-            prompt=prompt,
-            max_tokens=None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0),
-            stop=check_stop(owner, stop) + (chat.stops if chat else []),
-            sampling=options.compiled(state.engine.core),
-            progress=check_progress(owner, progress),
-            dense_tail=state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(prompt)),
-            draft=state.check_draft(owner, draft),
-            reuse=check.flag(owner, "reuse", reuse),
-            stopping_criteria=check.callables(owner, "stopping_criteria", stopping_criteria),
-            is_text=chat is not None,
-            visible=frozenset(chat.preserved_tokens if chat else ()),
-            thoughts=thoughts_of(state.engine.core, chat, budget, has_grammar) if chat else None,
-        )
+        core = state.engine.core
+        self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4()}"
+        self.created = int(time.time())
+        self.state, self.prompt, self.n_top_logprobs, self.is_read = state, prompt, n_top_logprobs, is_read
+        self._max_tokens = None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0)
+        self._stop = check_stop(owner, stop) + (chat.stops if chat else [])
+        self._sampling = options.compiled(core)
+        self._progress = check_progress(owner, progress)
+        self._dense_tail = state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(prompt))
+        self._draft = state.check_draft(owner, draft)
+        self._reuse = check.flag(owner, "reuse", reuse)
+        self._stopping_criteria = check.callables(owner, "stopping_criteria", stopping_criteria)
+        self._is_chat = chat is not None
+        self._visible = frozenset(chat.preserved_tokens if chat else ())  # special tokens, by their names
+        self._thoughts = thoughts_of(core, chat, budget, has_grammar) if chat else None
+        self.n_cached = self.n_generated = self.n_drafted = self.n_accepted = 0
+        self.cache_stop: CacheStop | None = None
+        self.finish_reason: Literal["stop", "length"] | None = None
+
+    @property
+    def head(self) -> AnswerHead:
+        """What an answer, and each chunk of it, begins with."""
+        return {"id": self.id, "created": self.created, "model": self.state.engine.model._name}
 
     def pieces(self) -> Iterator[Piece]:
         """The text, each piece when it is certain. Generates it: call this or `all_pieces`, once."""
@@ -303,24 +281,24 @@ class Generation:
             return list(self._pieces())
 
     def _pieces(self) -> Generator[Piece, None, None]:
-        thoughts = self.thoughts
+        thoughts = self._thoughts
         if thoughts is not None:
-            thoughts.leave_room(self.state.engine.n_ctx - len(self.prompt), self.max_tokens)
+            thoughts.leave_room(self.state.engine.n_ctx - len(self.prompt), self._max_tokens)
         if self.is_read:
             pass
-        elif not self.reuse:
+        elif not self._reuse:
             self.state.reset()
-        elif self.is_text:
+        elif self._is_chat:
             with self.state.used() as context:
                 ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
         self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
         self.cache_stop = None if self.is_read else self.state.cache_stop_of(self.prompt.ids)
         self._counts_before = self.state.drafted, self.state.accepted
-        buffer = TextBuffer(self.stop)
+        buffer = TextBuffer(self._stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
-        ends = stop_tokens(self.state.engine.core, self.stop)
+        ends = stop_tokens(self.state.engine.core, self._stop)
         for token in tokens:
             self.n_generated += 1
             is_thought = thoughts is not None and thoughts.is_thought
@@ -330,7 +308,7 @@ class Generation:
                 return
             if recorder is not None:
                 logprobs.append(recorder.take(token, n_chars + buffer.n_held))
-            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self.visible), is_thought)
+            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self._visible), is_thought)
             n_chars += len(text)
             if buffer.stopped:
                 self._end("stop")
@@ -339,10 +317,10 @@ class Generation:
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
-            if thoughts is not None and thoughts.n_answer == self.max_tokens:
+            if thoughts is not None and thoughts.n_answer == self._max_tokens:
                 break
         n_answer = self.n_generated if thoughts is None else thoughts.n_answer
-        is_full = n_answer == self.max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
+        is_full = n_answer == self._max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
         self._end("length" if is_full else "stop")
         yield Piece(buffer.finish(), logprobs)
 
@@ -352,7 +330,7 @@ class Generation:
         self.n_drafted, self.n_accepted = self.state.drafted - drafted, self.state.accepted - accepted
 
     def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
-        recorder, sampling = None, self.sampling
+        recorder, sampling = None, self._sampling
         if self.n_top_logprobs is not None:
             recorder = LogprobsRecorder(self.n_top_logprobs)
             sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
@@ -361,13 +339,13 @@ class Generation:
             self.state,
             sampling,
             new,
-            self.progress,
-            self.dense_tail,
-            self.draft,
-            self.stopping_criteria,
-            self.max_tokens if self.thoughts is None or self.max_tokens == 0 else None,
+            self._progress,
+            self._dense_tail,
+            self._draft,
+            self._stopping_criteria,
+            self._max_tokens if self._thoughts is None or self._max_tokens == 0 else None,
             self.prompt.tokens,
-            self.thoughts,
+            self._thoughts,
         )
 
     def usage(self) -> Usage:
@@ -378,14 +356,14 @@ class Generation:
             "total_tokens": len(self.prompt) + self.n_generated,
         }
         details: CompletionTokensDetails = {}
-        if self.thoughts is not None:
-            details["reasoning_tokens"] = self.thoughts.n
-        if self.draft > 0:
+        if self._thoughts is not None:
+            details["reasoning_tokens"] = self._thoughts.n
+        if self._draft > 0:
             details["accepted_prediction_tokens"] = self.n_accepted
             details["rejected_prediction_tokens"] = self.n_drafted - self.n_accepted
         if details:
             usage["completion_tokens_details"] = details
-        if self.reuse or self.n_cached:
+        if self._reuse or self.n_cached:
             known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
             if self.cache_stop is not None:
                 known["cache_stop"] = self.cache_stop

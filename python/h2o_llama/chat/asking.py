@@ -25,38 +25,29 @@ class AskOptions(GenerationOptions, total=False):
     think: bool | int | None
 
 
-Document = str | os.PathLike[str]
+Source = str | os.PathLike[str]
+Texts = collections.abc.Sequence[str]
 
 
 @overload
 def ask(
-    sequence: HasState, document: Document, questions: str, *, stream: Literal[True], **options: Unpack[AskOptions]
+    sequence: HasState, document: Source, questions: str, *, stream: Literal[True], **options: Unpack[AskOptions]
 ) -> Iterator[str]: ...
 @overload
 def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
-    sequence: HasState,
-    document: Document,
-    questions: str,
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[AskOptions],
+    sequence: HasState, document: Source, questions: str, *, stream: Literal[False] = ..., **options: Unpack[AskOptions]
 ) -> str: ...
 @overload
 def ask(
     sequence: HasState,
-    document: Document,
-    questions: collections.abc.Sequence[str],
+    document: Source,
+    questions: Texts,
     *,
     stream: Literal[False] = ...,
     **options: Unpack[AskOptions],
 ) -> list[str]: ...
 def ask(
-    sequence: HasState,
-    document: Document,
-    questions: str | collections.abc.Sequence[str],
-    *,
-    stream: bool = False,
-    **options: Unpack[AskOptions],
+    sequence: HasState, document: Source, questions: str | Texts, *, stream: bool = False, **options: Unpack[AskOptions]
 ) -> str | list[str] | Iterator[str]:
     """Answer questions about a document, each by itself. The document is read once.
 

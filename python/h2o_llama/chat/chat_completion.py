@@ -76,7 +76,6 @@ class ChatRun:
     parser: _core.ChatParser
     texts: list[str] = field(default_factory=list)
     is_understood: bool = True  # whether all of the text has the model's format
-    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4()}")
 
     def stream(self) -> Iterator[ChatCompletionChunk]:
         """A chunk with the role, chunks with new text, and one with the reason of the end."""
@@ -100,7 +99,7 @@ class ChatRun:
         logprobs = self._logprobs([t for piece in pieces for t in piece.logprobs])
         end = self._finish_reason()
         return {
-            **self.generation.head(self.id),
+            **self.generation.head,
             "object": "chat.completion",
             "choices": [{"index": 0, "message": self._message(), "logprobs": logprobs, "finish_reason": end}],
             "usage": self.generation.usage(),
@@ -156,7 +155,7 @@ class ChatRun:
     ) -> ChatCompletionChunk:
         logprobs = self._logprobs(tokens) if tokens else None
         return {
-            **self.generation.head(self.id),  # type: ignore[typeddict-item]  # without usage
+            **self.generation.head,  # type: ignore[typeddict-item]  # without usage
             "object": "chat.completion.chunk",
             "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": end}],
         }
@@ -294,8 +293,8 @@ def create_chat_completion(
         turn = template.last_turn(owner, prompt.ids, images.messages, tools=known, **template_options)
         before = images.insert(prompt.ids[: len(prompt.ids) - turn])
         options["dense_tail"] = min(len(text) - len(before), LONGEST_TAIL)
-    generation = Generation.of(owner, state, text, prompt.core, budget, **options)
-    generation.n_top_logprobs = _check_top_logprobs(owner, logprobs, top_logprobs)
+    n_top = _check_top_logprobs(owner, logprobs, top_logprobs)
+    generation = Generation(owner, state, text, prompt.core, budget, n_top, **options)
     run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
@@ -306,8 +305,7 @@ def continue_chat(
     """The answer to a prompt that the sequence has just read."""
     state = sequence._state
     text = state.check_prompt(state.owner, prompt, 0)
-    generation = Generation.of(state.owner, state, text, core, budget, **options)
-    generation.is_read = True
+    generation = Generation(state.owner, state, text, core, budget, is_read=True, **options)
     return ChatRun(generation, core.parser(""))
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import collections.abc
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, TypedDict, overload
 
 from typing_extensions import Unpack
@@ -142,10 +141,24 @@ def create_completion(
         logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
     if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
-    generation = Generation.of(owner, state, checked, **options)
-    generation.n_top_logprobs = logprobs
-    run = _Run(generation, _text_of(model, prompt) if echo else "")
-    return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
+    generation = Generation(owner, state, checked, n_top_logprobs=logprobs, **options)
+    begin = Piece(_text_of(model, prompt) if echo else "", [])
+
+    def chunk(piece: Piece, end: FinishReason = None) -> CompletionChunk:
+        known = None if logprobs is None else completion_logprobs(model._handle, piece.logprobs, len(begin.text))
+        choice: Choice = {"text": piece.text, "index": 0, "logprobs": known, "finish_reason": end}
+        return {**generation.head, "object": "text_completion", "choices": [choice]}
+
+    def streamed() -> Iterator[CompletionChunk]:
+        """Chunks with text, then one without that tells the reason of the end."""
+        yield from (chunk(piece) for piece in chain([begin], generation.pieces()) if piece.text or piece.logprobs)
+        yield chunk(Piece("", []), generation.finish_reason)
+
+    if check.optional_flag(owner, "stream", stream):
+        return streamed()
+    pieces = [begin, *generation.all_pieces()]
+    whole = Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
+    return {**chunk(whole, generation.finish_reason), "usage": generation.usage()}
 
 
 @overload
@@ -172,9 +185,8 @@ def generate_text(
     """
     asked = [prompts] if isinstance(prompts, str) else prompts
     if not isinstance(asked, list | tuple) or not all(isinstance(prompt, str) for prompt in asked):
-        raise check.bad_argument(
-            f"{sequence._state.owner}.generate_text", "prompts", "a text or a list of texts", prompts
-        )
+        owner = f"{sequence._state.owner}.generate_text"
+        raise check.bad_argument(owner, "prompts", "a text or a list of texts", prompts)
     texts = [create_completion(sequence, prompt, **options)["choices"][0]["text"] for prompt in asked]
     return texts[0] if isinstance(prompts, str) else texts
 
@@ -183,37 +195,3 @@ def _text_of(model: Model, prompt: Text) -> str:
     if isinstance(prompt, str):
         return prompt
     return (prompt if isinstance(prompt, bytes) else model.detokenize(prompt)).decode(errors="replace")
-
-
-@dataclass
-class _Run:
-    """One completion, at once or as a stream of chunks, beginning with the text `echo`."""
-
-    generation: Generation
-    echo: str
-    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
-
-    def stream(self) -> Iterator[CompletionChunk]:
-        """Chunks with text, then one without that tells the reason of the end."""
-        if self.echo:
-            yield self._chunk(Piece(self.echo, []), None)
-        for piece in self.generation.pieces():
-            if piece.text or piece.logprobs:
-                yield self._chunk(piece, None)
-        yield self._chunk(Piece("", []), self.generation.finish_reason)
-
-    def complete(self) -> Completion:
-        """All at once."""
-        pieces = [Piece(self.echo, []), *self.generation.all_pieces()]
-        whole = Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
-        return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
-
-    def _chunk(self, piece: Piece, finish_reason: FinishReason) -> CompletionChunk:
-        logprobs = None
-        if self.generation.n_top_logprobs is not None:
-            logprobs = completion_logprobs(self.generation.state.engine.core, piece.logprobs, len(self.echo))
-        return {
-            **self.generation.head(self.id),
-            "object": "text_completion",
-            "choices": [{"text": piece.text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
-        }

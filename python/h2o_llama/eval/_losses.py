@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -34,8 +33,6 @@ def summary(losses: Losses) -> dict[str, float | int]:
         "ppl_dense": float(np.exp(nats_dense)),
         "nats_added": float(nats - nats_dense),
         "kld_mean": float(losses["kld"].mean()),
-        "kld_median": float(np.median(losses["kld"])),
-        "kld_99": float(np.quantile(losses["kld"], 0.99)),
         "same_top": float(losses["same_top"].mean()),
     }
 
@@ -69,7 +66,8 @@ def compare(
         p, top = np.exp(log_p), log_p.argmax(axis=-1)
         for losses, logits in zip(found, others, strict=True):
             part, log_q = losses[rows], log_softmax(logits[rows])
-            part["nats_dense"], part["nats"] = _picked(log_p, targets[rows]), _picked(log_q, targets[rows])
+            for name, of in (("nats_dense", log_p), ("nats", log_q)):
+                part[name] = -of[np.arange(len(of)), targets[rows]]
             part["same_top"] = log_q.argmax(axis=-1) == top
             part["kld"] = np.einsum("ij,ij->i", p, np.subtract(log_p, log_q, out=log_q))
     return found
@@ -83,20 +81,7 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return x
 
 
-def _picked(log_p: NDArray[np.float64], targets: NDArray[np.int32]) -> NDArray[np.float64]:
-    nats: NDArray[np.float64] = -log_p[np.arange(len(targets)), targets]
-    return nats
-
-
 _PIECE_BYTES = 64 * 2**20  # of logits, for each context
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A context that reads. With `dense_tail` the scored tokens attend to everything kept."""
-
-    llm: Llama
-    dense_tail: bool = False
 
 
 def piece_tokens(n_vocab: int) -> int:
@@ -119,42 +104,43 @@ def pieces(start: int, stop: int, chunk_size: int, most: int) -> list[tuple[int,
 
 def read_windows(
     dense: Llama,
-    readers: Mapping[str, Reader],
+    readers: Mapping[str, Llama],
     windows: NDArray[np.int32],
     first: int,
     chunk_size: int,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+    tails: Collection[str] = (),
 ) -> tuple[dict[str, Losses], dict[str, float]]:
     """Read every window with all contexts, piece by piece, and compare their logits with dense attention's.
 
     Windows are int32 [n, n_tokens]; every window is a new sequence. Compared are the logits of positions from `first`
-    to n_tokens - 2, as they have a next token. `progress` is called as progress(n_done, n) in tokens of all contexts.
+    to n_tokens - 2, as they have a next token: they attend to everything kept where a reader is among `tails`.
+    `progress` is called as progress(n_done, n) in tokens of all contexts.
 
     Returns the readers' losses [n, scored tokens], and the seconds of their and of dense attention's `eval`.
     """
     n_tokens = windows.shape[1]
     most = piece_tokens(dense.n_vocab)
     calls = [*pieces(0, first, chunk_size, most), *pieces(first, n_tokens, chunk_size, most)]
-    everyone = {DENSE.name: Reader(dense), **readers}
+    everyone = {DENSE.name: dense, **readers}
     seconds = dict.fromkeys(everyone, 0.0)
     losses: list[Sequence[Losses]] = []
     n_done, n_total = 0, windows.size * len(everyone)
     for window in windows:
-        for reader in everyone.values():
-            reader.llm.reset()
+        for llm in everyone.values():
+            llm.reset()
         for start, stop in calls:
             scored = start >= first
-            for name, reader in everyone.items():
-                tail = stop - start if scored and reader.dense_tail else 0
+            for name, llm in everyone.items():
+                tail = stop - start if scored and name in tails else 0
                 begin = time.perf_counter()
-                reader.llm.eval(window[start:stop], logits="all" if scored else "last", dense_tail=tail)
+                llm.eval(window[start:stop], logits="all" if scored else "last", dense_tail=tail)
                 seconds[name] += time.perf_counter() - begin
                 n_done += stop - start
-                if progress is not None:
-                    progress(n_done, n_total)
+                progress(n_done, n_total)
             if scored:
                 targets = window[start + 1 : stop + 1]
-                logits = [reader.llm.logits[: len(targets)] for reader in everyone.values()]
+                logits = [llm.logits[: len(targets)] for llm in everyone.values()]
                 losses.append(compare(logits[0], logits[1:], targets))
     found = (np.concatenate(parts).reshape(len(windows), -1) for parts in zip(*losses, strict=True))
     return dict(zip(readers, found, strict=True)), seconds

@@ -16,8 +16,6 @@ _OWNER = "eval"
 # Attention sinks of a window, as in StreamingLLM (Xiao et al. 2024, arXiv:2309.17453).
 _WINDOW_SINKS = 4
 
-_DEFAULTS = H2OConfig()
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -39,11 +37,8 @@ class Setting:
         """With the name that a command line takes: the preset, then options that differ from it.
 
         Such as "balanced decode=memory". The size of chunks, the same for all, is left out. Where H2O chooses nothing,
-        `h2o` gets the default scorer, and the default retrieval where nothing is looked up, so that equal measurements
-        are equal settings.
+        `h2o` gets the default scorer, so that equal measurements are equal settings.
         """
-        if h2o.lookup_budget == 0:
-            h2o = replace(h2o, retrieval=_DEFAULTS.retrieval)
         if h2o.heavy_budget == 0:
             h2o = replace(h2o, scorer=H2OConfig.scorer)
         plain = H2OConfig(preset=h2o.preset, chunk_size=h2o.chunk_size, evict=h2o.evict, cold_store=h2o.cold_store)
@@ -88,8 +83,6 @@ def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list
         if cold_store is None:
             heavy = h2o.heavy_budget if h2o.keep_ratio is not None else h2o.heavy_budget + h2o.lookup_budget
             h2o = replace(h2o, heavy_budget=heavy, lookup_budget=0)
-        elif h2o.has_key_index and h2o.was_given("retrieval"):
-            continue
         res.append(Setting.of(replace(h2o, decode="memory", evict=True, cold_store=cold_store)))
     return list(dict.fromkeys(res))
 

@@ -34,48 +34,11 @@ def default_text() -> bytes:
     return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
-def halves(text: bytes) -> tuple[bytes, bytes]:
-    """The half on which settings may be chosen, and the one that is kept back, cut at the end of a paragraph."""
+def halves(text: bytes) -> dict[str, bytes]:
+    """The first half, on which settings may be chosen, and the second, cut at the end of a paragraph; and both."""
     middle = text.find(b"\n\n", len(text) // 2)
     middle = len(text) // 2 if middle < 0 else middle
-    return text[:middle], text[middle:]
-
-
-class Text:
-    """A text, tokenised once as llama-perplexity does it: `tokens`, int32 [n], and the SHA-256 of its bytes.
-
-    `name` is what tables call it. `tokens` include the model's own ones around a text.
-    """
-
-    def __init__(self, model: Model, text: bytes, name: str) -> None:
-        self.name = name
-        self.tokens: NDArray[np.int32] = np.array(model.tokenize(text), dtype=np.int32)
-        self.sha256 = hashlib.sha256(text).hexdigest()
-        self._bos = model.token_bos if model.tokenize(b"")[:1] == [model.token_bos] else None
-
-    def identity(self, size: int, most: int) -> dict[str, Any]:
-        """Values that identify `windows` by text and number."""
-        return {"text_sha256": self.sha256, "windows": len(self.windows(size, most))}
-
-    def windows(self, size: int, most: int) -> NDArray[np.int32]:
-        """Windows that are evenly spread over the text and do not overlap, int32 [n, size], at most `most`.
-
-        The first is the text's beginning, the last, if there are several, its end. A BOS, if the model begins texts so,
-        replaces their first token.
-
-        Raises ValueError if the text has none, or `most` is bad.
-        """
-        n = min(check.integer("eval", "windows", most, 1), len(self.tokens) // size)
-        if n == 0:
-            raise ValueError(
-                f"[eval] the text has {len(self.tokens):,} tokens, but a window needs {size:,}: give a longer text or "
-                "a smaller length"
-            )
-        starts = np.linspace(0, len(self.tokens) - size, n).astype(np.int64)
-        windows: NDArray[np.int32] = self.tokens[starts[:, None] + np.arange(size)]
-        if self._bos is not None:
-            windows[:, 0] = self._bos
-        return windows
+    return {"first": text[:middle], "second": text[middle:], "both": text}
 
 
 Row = dict[str, Any]
@@ -85,8 +48,9 @@ Progress = Callable[[int, int], object]
 class Subject:
     """Weights, a text, and contexts that differ in their attention only.
 
-    All share `weights`. Everything that is drawn is drawn by `seed`. `machine`
-    is the machine, versions and number of threads.
+    All share `weights`. The text is tokenised once as llama-perplexity does it, with the model's own tokens around it;
+    `text_name` is what tables call it. Everything that is drawn is drawn by `seed`. `machine` is the machine, versions
+    and number of threads.
     """
 
     def __init__(
@@ -102,7 +66,11 @@ class Subject:
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
         self.weights = Model._of(model, n_gpu_layers=n_gpu_layers)
-        self.text = Text(self.weights, text, text_name)
+        self.text_name = text_name
+        self._sha256 = hashlib.sha256(text).hexdigest()
+        self._tokens: NDArray[np.int32] = np.array(self.weights.tokenize(text), dtype=np.int32)
+        bos = self.weights.token_bos
+        self._bos = bos if self.weights.tokenize(b"")[:1] == [bos] else None
         self.chunk_size = chunk_size
         self.seed = seed
         self.fingerprint = self.weights.fingerprint
@@ -111,6 +79,30 @@ class Subject:
     def close(self) -> None:
         """Free the weights."""
         self.weights.close()
+
+    def identity(self, size: int, most: int) -> dict[str, Any]:
+        """Values that identify `windows` by text and number."""
+        return {"text_sha256": self._sha256, "windows": len(self.windows(size, most))}
+
+    def windows(self, size: int, most: int) -> NDArray[np.int32]:
+        """Windows that are evenly spread over the text and do not overlap, int32 [n, size], at most `most`.
+
+        The first is the text's beginning, the last, if there are several, its end. A BOS, if the model begins texts so,
+        replaces their first token.
+
+        Raises ValueError if the text has none, or `most` is bad.
+        """
+        n = min(check.integer("eval", "windows", most, 1), len(self._tokens) // size)
+        if n == 0:
+            raise ValueError(
+                f"[eval] the text has {len(self._tokens):,} tokens, but a window needs {size:,}: give a longer text or "
+                "a smaller length"
+            )
+        starts = np.linspace(0, len(self._tokens) - size, n).astype(np.int64)
+        windows: NDArray[np.int32] = self._tokens[starts[:, None] + np.arange(size)]
+        if self._bos is not None:
+            windows[:, 0] = self._bos
+        return windows
 
     def open(self, setting: Setting, n_ctx: int) -> Llama:
         """A context for `n_ctx` tokens."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval._losses import Losses, Reader, over_windows, read_windows, summary
+from h2o_llama.eval._losses import Losses, over_windows, read_windows, summary
 from h2o_llama.eval._ruler_task import Ruler
 from h2o_llama.eval._settings import DENSE, Setting
 from h2o_llama.eval._subject import Progress, Row, Subject, default_text
@@ -31,8 +31,7 @@ class Perplexity:
     Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
     positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
     all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
-    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs. "tokens_per_s" is that of
-    the calls to `Llama.eval`, which all compute the logits of every token.
+    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs.
 
     Parameters
     ----------
@@ -46,30 +45,27 @@ class Perplexity:
 
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """One row."""
-        return [subject.text.identity(n_tokens, self.windows)]
+        return [subject.identity(n_tokens, self.windows)]
 
     def measure(
         self, subject: Subject, settings: Sequence[Setting], n_tokens: int, progress: Progress
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names."""
-        windows, chunk_size = subject.text.windows(n_tokens, self.windows), subject.chunk_size
+        windows, chunk_size = subject.windows(n_tokens, self.windows), subject.chunk_size
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, n_tokens))
-            llms = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}
-            readers = {name: Reader(llm) for name, llm in llms.items()}
+            readers = {s.name: stack.enter_context(subject.open(s, n_tokens)) for s in settings}
             found, seconds = read_windows(dense, readers, windows, 0, chunk_size, progress)
             return {
                 name: [
                     {
-                        "text": subject.text.name,
+                        "text": subject.text_name,
                         **summary(losses[:, n_tokens // 2 :]),
                         "over_windows": over_windows(losses[:, n_tokens // 2 :]),
                         "first_chunk": over_windows(losses[:, :chunk_size]),
                         "buckets": _buckets(losses, chunk_size),
                         "tokens_per_s": windows.size / seconds[name],
                         "tokens_per_s_dense": windows.size / seconds[DENSE.name],
-                        "kv_bytes": _bytes_held(llms[name]),
-                        "kv_bytes_dense": _bytes_held(dense),
                     }
                 ]
                 for name, losses in found.items()
@@ -89,12 +85,6 @@ def _buckets(losses: Losses, chunk_size: int) -> list[Row]:
         shown = {key: means[key] for key in ("ppl", "ppl_dense", "kld_mean", "same_top")}
         rows.append({"start": start, "stop": stop, **shown, "n": means["n_scored"]})
     return rows
-
-
-def _bytes_held(llm: Llama) -> int:
-    """Of K and V, scores, memory sets, and what a first phase leaves."""
-    stats = llm.kv.stats
-    return stats.kv_bytes + stats.state_bytes
 
 
 # Whether the continuation attends to all K and V of the prompt, or to its chunk's memory set.
@@ -125,7 +115,7 @@ class Continuation:
     def variants(self, subject: Subject, n_tokens: int) -> list[Row]:
         """A row for each "over"."""
         size = n_tokens + check.integer("eval", "length", self.length, 2)
-        common = subject.text.identity(size, self.windows)
+        common = subject.identity(size, self.windows)
         return [{**common, "over": over, "prompt_tokens": n_tokens, "length": self.length} for over in _OVER]
 
     def measure(
@@ -133,18 +123,17 @@ class Continuation:
     ) -> Mapping[str, Sequence[Row]]:
         """Results by the settings' names, for each "over"."""
         size = n_tokens + self.length
-        windows = subject.text.windows(size, self.windows)
+        windows = subject.windows(size, self.windows)
         with ExitStack() as stack:
             dense = stack.enter_context(subject.open(DENSE, size))
             readers = {
-                f"{s.name}, {over}": Reader(stack.enter_context(subject.open(s, size)), dense_tail=over == "full")
-                for s in settings
-                for over in _OVER
+                f"{s.name}, {over}": stack.enter_context(subject.open(s, size)) for s in settings for over in _OVER
             }
-            found, _ = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress)
+            tails = [f"{s.name}, full" for s in settings]
+            found, _ = read_windows(dense, readers, windows, n_tokens, subject.chunk_size, progress, tails)
         return {
             s.name: [
-                {"text": subject.text.name, **summary(losses), "over_windows": over_windows(losses)}
+                {"text": subject.text_name, **summary(losses), "over_windows": over_windows(losses)}
                 for losses in (found[f"{s.name}, {over}"] for over in _OVER)
             ]
             for s in settings

@@ -8,7 +8,7 @@ is lm_eval's own command line, which knows the model "h2o-llama" then. It needs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -78,6 +78,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         config = {name: options.pop(name) for name in _H2O_OPTIONS if name in options}
         is_on = check.choice(_OWNER, "h2o", h2o, ("on", "off")) == "on"
         self._is_chat = False
+        self._last: tuple[list[int], int, NDArray[np.float64]] = ([], 0, np.empty((0, 0)))
         self._dense_tail = check.integer(_OWNER, "dense_tail", dense_tail, 0)
         self._llm = Llama(pretrained, h2o=H2OConfig.from_dict(config) if is_on else None, **options)
 
@@ -125,8 +126,6 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         results = []
-        # Several continuations of one token, as the letters of a multiple choice, need one prefill.
-        last_read: list[int] = []
         for request, context, continuation in tqdm(requests, desc="loglikelihood", disable=disable_tqdm):
             n = len(continuation)
             if not 1 <= n <= self._llm.n_ctx:
@@ -135,13 +134,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
                     f"got {n} of {request[1][:40]!r}"
                 )
             read = [*context, *continuation][-self._llm.n_ctx - 1 : -1]
-            if n > 1:
-                rows = self._log_probabilities(read, n, self._dense_tail + n - 1)
-            else:
-                if read != last_read:
-                    last_read, last_rows = read, list(self._log_probabilities(read, 1, self._dense_tail))
-                rows = iter(last_rows)
-            results.append(_score(rows, continuation))
+            results.append(self._score(read, continuation, self._dense_tail + n - 1))
             self.cache_hook.add_partial("loglikelihood", request, results[-1])
         return results
 
@@ -156,7 +149,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             ):
                 context, continuation = make_disjoint_window(window)
                 read = [*context, *continuation][:-1]
-                total += _score(self._log_probabilities(read, len(continuation), 0), continuation)[0]
+                total += self._score(read, continuation, 0)[0]
             results.append(total)
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), total)
         return results
@@ -185,16 +178,35 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             self.cache_hook.add_partial("generate_until", request.args, results[-1])
         return results
 
+    def _score(self, tokens: list[int], continuation: list[int], dense_tail: int) -> tuple[float, bool]:
+        """Sum of the continuation's log-probabilities, and whether each token is the most probable.
+
+        Its last token is not among the tokens that are read.
+        """
+        total, is_greedy, n_done = 0.0, True, 0
+        for log_p in self._log_probabilities(tokens, len(continuation), dense_tail):
+            picked = continuation[n_done : n_done + len(log_p)]
+            total += float(log_p[np.arange(len(picked)), picked].sum())
+            is_greedy &= log_p.argmax(axis=-1).tolist() == picked
+            n_done += len(picked)
+        return total, is_greedy
+
     def _log_probabilities(self, tokens: list[int], n: int, dense_tail: int) -> Iterator[NDArray[np.float64]]:
         """Log-probabilities after each of the last n tokens, [rows, n_vocab], a few rows at a time."""
+        if n == 1 and self._last[:2] == (tokens, dense_tail):
+            yield self._last[2]
+            return
         self._llm.reset()
-        for start, stop in _calls(len(tokens), n, piece_tokens(self._llm.n_vocab)):
+        first = len(tokens) - n
+        calls = pieces(first, len(tokens), len(tokens), piece_tokens(self._llm.n_vocab))
+        for start, stop in [(0, first)] * (first > 0) + calls:
             tail = max(0, dense_tail - (len(tokens) - stop))
-            scored = max(0, len(tokens) - n - start)
-            has_scored = scored < stop - start
-            self._llm.eval(tokens[start:stop], logits="all" if has_scored else "last", dense_tail=tail)
-            if has_scored:
-                yield log_softmax(self._llm.logits[scored:])
+            self._llm.eval(tokens[start:stop], logits="all" if start >= first else "last", dense_tail=tail)
+            if start >= first:
+                log_p = log_softmax(self._llm.logits)
+                # Several continuations of one token, as the letters of a multiple choice, need one prefill.
+                self._last = (tokens, dense_tail, log_p) if n == 1 else self._last
+                yield log_p
 
 
 def _sampling(options: dict[str, Any]) -> SamplingOptions:
@@ -202,23 +214,6 @@ def _sampling(options: dict[str, Any]) -> SamplingOptions:
     off: SamplingOptions = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     asked: Any = {_SAMPLING[name]: value for name, value in options.items() if name in _SAMPLING and value is not None}
     return {**off, **asked, **({} if options.get("do_sample") else {"temperature": 0.0})}
-
-
-def _calls(n_tokens: int, n_scored: int, most: int) -> list[tuple[int, int]]:
-    """(start, stop) of the calls that read a text: the scored part in pieces of at most `most` tokens."""
-    first = n_tokens - n_scored
-    return [(0, first)] * (first > 0) + pieces(first, n_tokens, n_tokens, most)
-
-
-def _score(rows: Iterable[NDArray[np.float64]], tokens: Sequence[int]) -> tuple[float, bool]:
-    """Sum of the tokens' log-probabilities, and whether each one is the most probable."""
-    total, is_greedy, n_done = 0.0, True, 0
-    for log_p in rows:
-        picked = tokens[n_done : n_done + len(log_p)]
-        total += float(log_p[np.arange(len(picked)), picked].sum())
-        is_greedy &= log_p.argmax(axis=-1).tolist() == picked
-        n_done += len(picked)
-    return total, is_greedy
 
 
 if __name__ == "__main__":

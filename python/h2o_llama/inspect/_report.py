@@ -131,7 +131,8 @@ def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None
             heads.append(HeadMemory(layer, head, ranked, score[ranked]))
     return MemoryReport(
         title=title,
-        pieces=tuple(split_pieces([_text(llm, int(t)) for t in tokens])),
+        # A negative token is a row of embeddings.
+        pieces=tuple(split_pieces(["▨".encode() if t < 0 else llm.detokenize([int(t)]) for t in tokens])),
         n_tokens=len(tokens),
         chunk_size=kv.chunk_size,
         memory_size=kv.memory_size,
@@ -141,10 +142,6 @@ def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None
         heads=tuple(heads),
         marked=HEAVY if has_heavy else READ_MOST,
     )
-
-
-def _text(llm: Llama, token: int) -> bytes:
-    return "▨".encode() if token < 0 else llm.detokenize([token])  # a row of embeddings
 
 
 @dataclass(frozen=True)

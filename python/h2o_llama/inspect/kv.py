@@ -43,7 +43,7 @@ class KVStats:
     selections : int
         Memory sets built (layers times chunks).
     kv_bytes, index_bytes, cold_bytes, score_bytes, memory_bytes, intra_bytes : int
-        Bytes of the K and V cache, the index of keys (retrieval="index"), the cold store, the scores, the memory
+        Bytes of the K and V cache, the index of keys, the cold store, the scores, the memory
         sets, and of the (m, l, o) that phase 1 leaves for phase 2, which all sequences share. Without H2O `kv_bytes` is
         that of all sequences.
     side_bytes : int
@@ -131,7 +131,7 @@ class KVView(ABC):
     Raises
     ------
     ValueError
-        For a layer or head that the cache does not have, and after `close()`.
+        For a layer, head or tile that the cache does not have, and after `close()`.
     H2OError
         If the cache is in use by another call.
     """

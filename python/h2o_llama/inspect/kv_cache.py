@@ -102,11 +102,6 @@ class KVCache(KVView):
         return self._ends.get(layer, 0)
 
     @property
-    def memory_initialized(self) -> bool:
-        """Whether a memory set was built, for any layer."""
-        return bool(self._ends)
-
-    @property
     def kv_size(self) -> int:
         """How many tokens the cache can hold."""
         return self._info().kv_size
@@ -123,14 +118,9 @@ class KVCache(KVView):
             kv.next_chunk(check.integer(self._owner, "n", n, 0, kv.info.kv_size - kv.info.n_tokens))
 
     def init_chunk_scores(self, layer: int, start: int, colsum: ArrayLike) -> None:
-        """Add column sums of intra attention to the scores: score[start + i] += colsum[:, i].
+        """Add column sums of intra attention, float32 [n_head_kv or n_head, n]: score[start + i] += colsum[:, i].
 
-        Parameters
-        ----------
-        layer, start : int
-            Layer, and position of the first column.
-        colsum : array_like, float32 [n_head_kv, n] or [n_head, n]
-            Per KV head, or per query head: then the heads of each group are summed.
+        Rows of query heads are summed in each group.
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
@@ -139,32 +129,19 @@ class KVCache(KVView):
             kv.init_chunk_scores(layer, start, array)
 
     def accumulate_memory_scores(self, layer: int, colsum: ArrayLike) -> None:
-        """Add column sums of inter attention: score[memory[i]] += colsum[:, i].
+        """Add column sums of inter attention, float32 [n_head_kv or n_head, M]: score[memory[i]] += colsum[:, i].
 
-        Parameters
-        ----------
-        layer : int
-            Layer.
-        colsum : array_like, float32 [n_head_kv, M] or [n_head, M]
-            In the order of `memory_indices`. Entries at padding are ignored.
+        They are in the order of `memory_indices`. Entries at padding are ignored.
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
             kv.accumulate_memory_scores(layer, self._colsum(kv, layer, colsum, kv.info.memory_size))
 
     def build_memory_set(self, layer: int, chunk_end: int) -> None:
-        """Build the layer's memory set out of its current one and the chunk that ends at chunk_end.
+        """Build the layer's memory set out of its current one and the chunk that ends before position chunk_end.
 
-        Parameters
-        ----------
-        layer, chunk_end : int
-            Layer, and the position after the chunk's last; the chunk may be partial. Chunks are built in order, as each
-            memory set is chosen out of the one before.
-
-        Raises
-        ------
-        ValueError
-            If the layer has no memory set of the chunk before.
+        The chunk may be partial. Chunks are built in order, as each memory set is chosen out of the one before; a
+        ValueError otherwise.
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
@@ -181,14 +158,9 @@ class KVCache(KVView):
             self._ends[layer] = end
 
     def set_kv(self, layer: int, start: int, k: ArrayLike, v: ArrayLike) -> None:
-        """Write K and V of positions start to start + n.
+        """Write K and V, float32 [n_head_kv, n, head_dim], of positions start to start + n.
 
-        Parameters
-        ----------
-        layer, start : int
-            Layer, and position of the first row.
-        k, v : array_like, float32 [n_head_kv, n, head_dim]
-            They are rounded to the cache's types.
+        They are rounded to the cache's types.
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)

@@ -60,13 +60,8 @@ class SequenceKV(KVView):
         Possible when a chunk has just been completed: eval S tokens, set the memory sets of some or all layers, eval
         on. Layers that are not set keep the choice of `H2OConfig.scorer`.
 
-        Parameters
-        ----------
-        layer : int
-            Layer.
-        indices : array_like, integer [n_head_kv, M]
-            For every KV head min(M, n_tokens) positions of the sequence (fewer with `keep_ratio`), strictly ascending,
-            padded at the end with -1. With `shared_heads` the same for all.
+        `indices` are integers [n_head_kv, M]: for every KV head min(M, n_tokens) positions of the sequence (fewer with
+        `keep_ratio`), strictly ascending, padded at the end with -1. With `shared_heads` they are the same for all.
 
         Raises
         ------
@@ -105,21 +100,13 @@ class SequenceKV(KVView):
     def extra_keys(self, layer: int, head: int, tile: int) -> NDArray[np.int32]:
         """The positions that a tile's queries read in addition to chunk and memory set, int32 [n], ascending.
 
-        With retrieval="index" the queries chose them together; where several calls share a tile, these are the last
-        call's choice. With "ngrams" they are the same for all layers and heads, and what the tile's last query
-        sees. Tokens that attend to everything (a dense tail, decode="full") choose none.
+        The queries chose them together; where several calls share a tile, these are the last call's choice. Tokens
+        that attend to everything (a dense tail, decode="full") choose none.
 
-        Parameters
-        ----------
-        layer, head : int
-            Layer and KV head.
-        tile : int
-            A chunk has k = ceil(S / T) tiles, T = `H2OConfig.tile`: tile i of chunk c is number c * k + i.
+        A chunk has k = ceil(S / T) tiles, T = `H2OConfig.tile`: tile i of chunk c is number c * k + i.
 
         Raises
         ------
-        ValueError
-            If the layer, head or tile does not exist.
         H2OError
             With lookup_budget=0; or if they are not kept, as for earlier chunks without keep_history=True, in a
             restored snapshot, or where tokens of the tile were removed.
@@ -136,7 +123,8 @@ class SequenceKV(KVView):
             head = self._head(kv, layer, head)
             if info.lookup_budget == 0:
                 raise H2OError(f"[{self._owner}] nothing chooses extra keys: pass H2OConfig(lookup_budget=…)")
-            last = last_tiles(info).stop - 1
+            chunk, n = divmod(info.n_tokens - 1, info.chunk_size)
+            last = chunk * -(-info.chunk_size // info.tile) + n // info.tile if info.n_tokens else -1
             keys = kv.extra_keys(layer, head, check.integer(self._owner, "tile", tile, 0, last))
             if keys is None:
                 raise H2OError(
@@ -152,15 +140,8 @@ class SequenceKV(KVView):
         keep_attention=True, and over the query heads of the KV head. With scores and `scorer="distant"`, a query does
         not count for the last L positions before it.
 
-        Parameters
-        ----------
-        layer, head : int
-            Layer and KV head.
-
         Raises
         ------
-        ValueError
-            If the layer or head does not exist.
         H2OError
             If no call has kept it: with keep_attention=True, a dense_tail, and K and V in memory it is kept.
 
@@ -207,13 +188,6 @@ class SequenceKV(KVView):
                 raise H2OError(
                     f"[{self._owner}] history is not complete: the restored snapshot was made without keep_history=True"
                 ) from None
-
-
-def last_tiles(info: _core.KVInfo) -> range:
-    """The tiles of the last chunk: number k * c and on, with k tiles in a chunk; none of an empty sequence."""
-    chunk, n = divmod(info.n_tokens - 1, info.chunk_size)
-    first = max(0, chunk * -(-info.chunk_size // info.tile))
-    return range(first, first + n // info.tile + 1 if info.n_tokens else 0)
 
 
 def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:

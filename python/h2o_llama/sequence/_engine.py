@@ -109,15 +109,10 @@ class ContextParams:
     def _check_h2o(self, h2o: H2OConfig) -> None:
         if not isinstance(h2o, H2OConfig):
             raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
-        if h2o.has_key_index and h2o.was_given("retrieval") and self.flash_attn == "off":
-            raise ValueError(
-                f"[{_OWNER}] retrieval='index' needs attention as one operator, which flash_attn='off' rules out: pass "
-                "flash_attn='auto' or retrieval='ngrams'"
-            )
         if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
             warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
-                "costs more than it saves",
+                "costs more than it saves"
             )
 
     @property
@@ -140,7 +135,7 @@ class ContextParams:
             warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
                 f"KV cache, but the weights leave {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
-                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
+                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit"
             )
         return n_cells
 
@@ -218,10 +213,6 @@ class ContextParams:
         else:
             n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
         check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
-        budget = self.h2o.lookup_budget
-        # of all queries of a step together, 24 share their keys
-        n_keys = budget + 23 * min(-(-budget // self.h2o.tile), n_cells)
-        check_logits_size(_OWNER, model, n_step, n_keys, "lookup_budget", budget)
 
     def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
         """`dense_tail` of a call after which there are n_tokens, checked."""

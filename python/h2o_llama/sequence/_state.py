@@ -138,7 +138,7 @@ class State:
         self.n_texts = self.n_kept = self.n_cached = 0
         self.text_name = ""
         self.day = date.today().isoformat()  # that a chat template has written into the text
-        self.cache_stop: CacheStop | None = None
+        self.known = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue
         self._place: _core.Context | None = engine.take(self)
 
     # --- one call at a time
@@ -262,12 +262,13 @@ class State:
         return best
 
     def cache_stop_of(self, ids: NDArray[np.int32]) -> CacheStop | None:
-        """After `keep`: where the text before, or else the nearest one of the library, differs from a prompt."""
-        library, near = self.engine.library, None
-        if self.cache_stop is None and self.n_cached == 0 and library is not None and len(ids) >= LEAST_TOKENS:
+        """After `keep`: where the known text, or else the nearest one of the library, differs from a prompt."""
+        known, library = self.known, self.engine.library
+        if len(known) == 0 and library is not None and len(ids) >= LEAST_TOKENS:
             with suppress(OSError, ValueError, H2OError, MemoryError):
                 near = library.nearest(ids, self.engine.origin)
-        return self.cache_stop if near is None else where_they_part(self.engine.core, near.contents.tokens, ids)
+                known = known if near is None else near.contents.tokens
+        return where_they_part(self.engine.core, known, ids)
 
     def read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
         """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
@@ -339,7 +340,7 @@ class State:
                 self.restored(snapshot)
                 self.n_kept = snapshot.n_tokens
                 n = n_kept(context, ids, self.last_logits is not None)
-        self.cache_stop = where_they_part(self.engine.core, context.tokens, ids)
+        self.known = context.tokens
         self.cut(context, n)
         self.n_texts += 1
         self.n_cached = n
@@ -425,7 +426,7 @@ class State:
             self.engine.warns_of_length = False
             warn(
                 f"[{self.owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
-                "output beyond that length is likely to be unusable",
+                "output beyond that length is likely to be unusable"
             )
 
 

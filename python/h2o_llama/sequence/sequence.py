@@ -315,8 +315,8 @@ class Sequence:
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        With heavy_budget=0, without `keep_history` and `evict`, every position is possible; with retrieval="index"
-        every `tile` tokens of a chunk. Otherwise scores cannot be undone: back to the last prompt token all positions
+        With heavy_budget=0, without `keep_history` and `evict`, every `tile` tokens of a chunk are possible, with
+        lookup_budget=0 every position. Otherwise scores cannot be undone: back to the last prompt token all positions
         are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
         Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
         Without H2O everywhere, but for recurrent models.

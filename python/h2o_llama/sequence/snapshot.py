@@ -48,6 +48,8 @@ class SnapshotOrigin:
         if not isinstance(values, dict):
             raise TypeError(f"expected a dict, got {values!r:.80}")
         h2o = values.get("h2o")
+        if isinstance(h2o, dict):  # an earlier version has two kinds of lookups, and states that the core refuses
+            h2o = {name: value for name, value in h2o.items() if name != "retrieval"}
         origin = cls(**{**values, "h2o": None if h2o is None else _with_any_cold_store(H2OConfig.from_dict(h2o))})
         for field in fields(cls):
             value = getattr(origin, field.name)
@@ -89,7 +91,7 @@ class SnapshotOrigin:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A sequence as it was: its tokens, K and V, scores, memory sets, lookups, index of keys, and the last logits.
+    """A sequence as it was: its tokens, K and V, scores, memory sets, index of keys, and the last logits.
 
     `Llama.snapshot` makes one, `Llama.restore` continues from it, in any `Llama` of the same model and configuration.
     It uses neither of them: they may be closed.

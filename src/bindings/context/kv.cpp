@@ -185,8 +185,6 @@ static std::optional<named_values> lossless_stats(const h2o_kv & self) {
         { "stored_v_bytes", n(s.bytes_stored[1]) },
         { "waiting_chunks", n(s.n_waiting) },
         { "queue_peak",     n(s.queue_peak) },
-        { "cache_hits",     n(s.n_hits) },
-        { "cache_misses",   n(s.n_misses) },
         { "encode_us",      percentiles(s.encode_us) },
         { "decode_us",      percentiles(s.decode_us) },
     };

@@ -84,14 +84,13 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
 using int_array = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 
 // ggml_h2o_attn_params, of arrays: rows [n_head_kv, n_k], first [n_k], limits [n_q], sinks [n_head],
-// further_rows [n_tiles, n] or [n_head_kv, n_tiles, n], further_first [n_tiles, n].
+// further_rows [n_head_kv, n_tiles, n].
 struct attention_params {
     std::optional<py::array_t<int32_t>> rows;
     int64_t                             n_k;
     std::optional<int_array>            first;
     std::optional<int_array>            limits;
     std::optional<int_array>            further_rows;
-    std::optional<int_array>            further_first;
     int                                 tile;
     int                                 offset;
     std::optional<py::array_t<float>>   sinks;
@@ -121,7 +120,6 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     p.sums    = (ggml_h2o_attn_sums) params.sums;
 
     p.extra.rows   = input(params.further_rows, GGML_TYPE_I32);
-    p.extra.first  = input(params.further_first, GGML_TYPE_I32);
     p.extra.tile   = params.tile;
     p.extra.offset = params.offset;
 
@@ -223,9 +221,9 @@ void init_ops(py::module_ & m) {
     using reals  = std::optional<py::array_t<float>>;
 
     py::class_<attention_params>(m, "ops_AttentionParams")
-        .def(py::init<rows_t, int64_t, ints, ints, ints, ints, int, int, reals, float, float, int>(), py::kw_only(),
+        .def(py::init<rows_t, int64_t, ints, ints, ints, int, int, reals, float, float, int>(), py::kw_only(),
             py::arg("rows") = py::none(), py::arg("n_k") = 0, py::arg("first") = py::none(), py::arg("limits") = py::none(),
-            py::arg("further_rows") = py::none(), py::arg("further_first") = py::none(), py::arg("tile") = 1, py::arg("offset") = 0,
+            py::arg("further_rows") = py::none(), py::arg("tile") = 1, py::arg("offset") = 0,
             py::arg("sinks") = py::none(), py::arg("scale") = 1.0f, py::arg("softcap") = 0.0f, py::arg("sums") = 0);
     m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
         py::arg("backend"), py::arg("n_threads"));

@@ -17,23 +17,18 @@ template <typename I>
 struct h2o_attn_lists {
     explicit h2o_attn_lists(const ggml_tensor * dst);
 
-    const int32_t * rows  = nullptr; // [n][n_rows], of heads [n_head_kv][n][n_rows]; or NULL
-    const int32_t * first = nullptr; // [n][n_rows] or NULL
-    I    n_rows = 0;                 // of a list
-    I    n      = 1;                 // lists; without any, one tile has all queries
-    I    tile;                       // queries
-    I    offset   = 0;
-    bool of_heads = false;           // each KV head has lists of its own
+    const int32_t * rows = nullptr; // [n_head_kv][n][n_rows] or NULL
+    I n_rows = 0;                   // of a list
+    I n      = 1;                   // lists of a head; without any, one tile has all queries
+    I tile;                         // queries
+    I offset = 0;
 
     // where the rows are
     void * k;
     void * v;
 
-    const uint32_t * own   = nullptr; // of a source: [n_head_kv][n_own], which rows a head has among its keys; or NULL
-    I                n_own = 0;
-
     H2O_ATTN_INLINE const int32_t * rows_of(I list, I h) const {
-        return rows + (int64_t) ((of_heads ? h*n : 0) + list)*n_rows;
+        return rows + ((int64_t) h*n + list)*n_rows;
     }
 
     // a list's queries
@@ -83,23 +78,6 @@ struct h2o_attn_args {
 
     H2O_ATTN_INLINE const int32_t * rows_of(I h) const { return rows ? rows + h*rows_head_stride : nullptr; }
 
-    // Whether an extra row is among the head's keys. With extra.first, which says when to ask, these ascend.
-    H2O_ATTN_INLINE bool has_key(I h, int32_t row) const {
-        if (extra.own) {
-            return extra.own[(int64_t) h*extra.n_own + row/32] >> row%32 & 1;
-        }
-        const int32_t * list = rows_of(h);
-        if (!list) {
-            return row < n_k;
-        }
-        for (I n = n_k; n > 1; ) { // no branch depends on the numbers
-            const I half_n = n/2;
-            list += list[half_n] <= row ? half_n : 0;
-            n -= half_n;
-        }
-        return *list == row;
-    }
-
     // where a row's results are
     H2O_ATTN_INLINE float * o_of(I row, I h) const {
         return o + ((int64_t) row/group*n_head + h*group + row%group)*d_v;
@@ -116,23 +94,16 @@ h2o_attn_lists<I>::h2o_attn_lists(const ggml_tensor * dst)
     if (!t) {
         return;
     }
-    rows     = (const int32_t *) t->data;
-    first    = dst->src[7] ? (const int32_t *) dst->src[7]->data : nullptr;
-    n_rows   = t->ne[0];
-    n        = t->ne[1];
-    of_heads = t->ne[2] > 1;
-    tile     = ggml_get_op_params_i32(dst, 4);
-    offset   = ggml_get_op_params_i32(dst, 5);
-    if (const ggml_tensor * source = dst->src[8]) {
-        const int  n_source = ggml_get_op_params_i32(dst, 6);
-        const auto offsets  = ggml_h2o_attn_source_offsets(dst->src[1], dst->src[2], n_source);
+    rows   = (const int32_t *) t->data;
+    n_rows = t->ne[0];
+    n      = t->ne[1];
+    tile   = ggml_get_op_params_i32(dst, 4);
+    offset = ggml_get_op_params_i32(dst, 5);
+    if (const ggml_tensor * source = dst->src[7]) {
+        const auto offsets = ggml_h2o_attn_source_offsets(dst->src[1], dst->src[2], ggml_get_op_params_i32(dst, 6));
 
-        char * data = (char *) source->data;
-
-        k     = data + offsets.k;
-        v     = data + offsets.v;
-        own   = (const uint32_t *) (data + offsets.own);
-        n_own = (n_source + 31)/32;
+        k = (char *) source->data + offsets.k;
+        v = (char *) source->data + offsets.v;
     }
 }
 
@@ -161,7 +132,7 @@ h2o_attn_args<I>::h2o_attn_args(const ggml_tensor * dst) : extra(dst) {
     rows_head_stride = rows ? dst->src[3]->nb[1]/sizeof(int32_t) : 0;
     first            = (const int32_t *) data_of(4);
     limits           = (const int32_t *) data_of(5);
-    sinks            = (const float   *) data_of(9);
+    sinks            = (const float   *) data_of(8);
 
     const int64_t n_states = (int64_t) n_q*n_head;
     const int64_t n_each   = kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS ? n_q : kind_of_sums ? 1 : 0;

@@ -9,8 +9,7 @@ struct ggml_h2o_attn_source_layout ggml_h2o_attn_source_offsets(
     struct ggml_h2o_attn_source_layout res;
     res.k    = 0;
     res.v    = GGML_PAD(res.k + n*k->nb[1], 64);
-    res.own  = GGML_PAD(res.v + n*v->nb[1], 64);
-    res.size = res.own + k->ne[2]*((n + 31)/32)*sizeof(uint32_t);
+    res.size = res.v + n*v->nb[1];
     return res;
 }
 
@@ -33,20 +32,17 @@ static void assert_extra(
         const struct ggml_tensor           * v) {
     const struct ggml_tensor * rows = extra->rows;
     if (!rows) {
-        GGML_ASSERT(!extra->first && !extra->source && "they are of extra keys");
+        GGML_ASSERT(!extra->source && "it is of extra keys");
         return;
     }
     GGML_ASSERT(extra->offset >= 0 && extra->offset < extra->tile && "the first tile has queries");
 
     const int64_t n_tiles = (q->ne[1] + extra->offset + extra->tile - 1)/extra->tile;
 
-    GGML_ASSERT(rows->ne[0] > 0 && has_shape(rows, GGML_TYPE_I32, rows->ne[0], n_tiles, rows->ne[2]) &&
-            "every tile has a list");
-    GGML_ASSERT((rows->ne[2] == 1 || rows->ne[2] == k->ne[2]) && "a list is of all heads or of one");
-    GGML_ASSERT((!extra->first || has_shape(extra->first, GGML_TYPE_I32, rows->ne[0], n_tiles, 1)) &&
-            "each row has a first query, for all heads alike");
+    GGML_ASSERT(rows->ne[0] > 0 && has_shape(rows, GGML_TYPE_I32, rows->ne[0], n_tiles, k->ne[2]) &&
+            "every KV head and tile has a list");
     if (extra->source) {
-        GGML_ASSERT(extra->n_source > 0 && "row 0 is read");
+        GGML_ASSERT(extra->n_source > 0 && "a source has rows");
         GGML_ASSERT(k->nb[2]*k->ne[2] <= k->nb[1] && v->nb[2]*v->ne[2] <= v->nb[1] &&
                 "the heads of a row stand together");
         GGML_ASSERT(has_shape(extra->source, GGML_TYPE_I8,
@@ -112,9 +108,8 @@ struct ggml_h2o_attn_result ggml_h2o_attn(
     result->src[4] = first;
     result->src[5] = limits;
     result->src[6] = params->extra.rows;
-    result->src[7] = params->extra.first;
-    result->src[8] = params->extra.source;
-    result->src[9] = sinks;
+    result->src[7] = params->extra.source;
+    result->src[8] = sinks;
 
     const size_t number    = sizeof(float);
     const size_t size_o    = n_o*number;

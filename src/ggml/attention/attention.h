@@ -14,20 +14,16 @@ enum ggml_h2o_attn_sums {
     GGML_H2O_ATTN_QUERY_SUMS  = 2, // for each query, 0 where it does not count
 };
 
-// Extra keys: a list of rows for each tile of queries. Query i is in tile (i + offset)/tile;
+// Extra keys: a list of rows for each KV head and tile of queries. Query i is in tile (i + offset)/tile;
 // n_tiles = ceil((n_q + offset)/tile).
 //
-//   rows      I32 [n, n_tiles] or [n, n_tiles, n_head_kv], contiguous   for all heads, or for each; NULL: no extra keys
-//   first     I32 [n, n_tiles], contiguous, ascending in each list      or NULL
-//   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous     or NULL: rows are rows of k and v
+//   rows      I32 [n, n_tiles, n_head_kv], contiguous                  NULL: no extra keys
+//   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous    or NULL: rows are rows of k and v
 //
-// With first, query i sees a row if first <= i, unless the row is among the head's keys, seen or not: nothing counts
-// twice. A head's rows then ascend. Rows that no query of the tile sees are not read and may be any numbers. Without,
-// queries see all of their list up to the first -1. Nobody checks that rows differ from the head's. The keys that a
+// Queries see all of their list up to the first -1. Nobody checks that rows differ from the head's: the keys that a
 // query sees are distinct.
 struct ggml_h2o_attn_extra {
     struct ggml_tensor * rows;
-    struct ggml_tensor * first;
     int                  tile;     // queries; the first tile has offset fewer, the last may have fewer
     int                  offset;   // in [0, tile)
     struct ggml_tensor * source;   // rows brought back from where they were stored
@@ -83,13 +79,10 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor                * v,
         const struct ggml_h2o_attn_params * params);
 
-// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v; then for
-// each KV head ceil(n/32) uint32_t, whose bit i%32 of number i/32 says that row i is among the head's keys. Row 0 is
-// finite.
+// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v.
 struct ggml_h2o_attn_source_layout {
     size_t k;
     size_t v;
-    size_t own;
     size_t size;
 };
 

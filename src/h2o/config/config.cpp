@@ -78,10 +78,7 @@ std::string h2o_config::state_key() const {
     params.lossless = def.lossless;
     params.products = def.products;
     strcpy(params.cold_store, has_cold_store() ? "somewhere" : "");
-    if (lookup_budget == 0) {
-        params.tile      = def.tile;
-        params.retrieval = def.retrieval;
-    }
+    params.tile     = lookup_budget == 0 ? def.tile : tile;
 
     std::string res(llama_h2o_params_desc(&params, nullptr, 0) + 1, 0);
     llama_h2o_params_desc(&params, res.data(), res.size());

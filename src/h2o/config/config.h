@@ -30,8 +30,7 @@ struct h2o_config : llama_h2o_params {
 
     bool has_cold_store() const { return *cold_store; }
 
-    bool has_ngrams()    const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_NGRAMS; }
-    bool has_key_index() const { return lookup_budget > 0 && retrieval == LLAMA_H2O_RETRIEVAL_INDEX; }
+    bool has_key_index() const { return lookup_budget > 0; }
 
     // a memory set has heavy hitters, in addition to sinks and local window
     bool ranks() const { return heavy_budget > 0; }

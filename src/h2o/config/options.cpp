@@ -16,7 +16,6 @@
 static const char * const scorers[]    = { "distant", "sum", "block_ema", nullptr };
 static const char * const schedules[]  = { "single_pass", "two_phase", nullptr };
 static const char * const decodes[]    = { "full", "memory", nullptr };
-static const char * const retrievals[] = { "ngrams", "index", nullptr };
 static const char * const positions[]  = { "text", "cache", nullptr };
 static const char * const lossless[]   = { "off", "probe", "full", "store", nullptr };
 static const char * const products[]   = { "auto", "upstream", "own", nullptr };
@@ -50,8 +49,7 @@ static const llama_h2o_option options[] = {
     number(FIELD(local_window),  "local",  0, INT32_MAX, "0", "last tokens of a chunk that the next one attends to"),
     number(FIELD(heavy_budget),  "heavy",  0, INT32_MAX, "0", "heavy hitters that a chunk attends to"),
     number(FIELD(sink_tokens),   "sinks",  0, INT32_MAX, "0", "first tokens of the text that every chunk attends to"),
-    number(FIELD(lookup_budget), "lookup", 0, INT32_MAX, "0", "distant tokens that every token looks up"),
-    choice(FIELD(retrieval),     "retrieval", retrievals, "how they are found: by n-grams of the text, or by an index of keys"),
+    number(FIELD(lookup_budget), "lookup", 0, INT32_MAX, "0", "distant tokens that every token looks up, by an index of keys"),
     number(FIELD(tile),          "tile",   1, INT32_MAX, "32", "consecutive tokens that share their lookups"),
     choice(FIELD(scorer),        "scorer", scorers, "how heavy hitters are ranked"),
     number(FIELD(block_tokens),  "block",  1, INT32_MAX, "16", "block_ema: tokens of a block, kept or dropped together"),
@@ -195,6 +193,10 @@ void h2o_set_option(llama_h2o_params & params, const std::string & name, const s
                     (value.size() > 80 ? value.substr(0, 77) + "..." : value) + "'");
         }
         return;
+    }
+    if (name == "retrieval") {
+        throw std::invalid_argument("[h2o] retrieval was removed: lookups use the index of keys. Leave it out, or pass "
+                "lookup_budget 0 to look nothing up");
     }
     throw std::invalid_argument("[h2o] there is no option '" + name + "'");
 }

@@ -8,7 +8,7 @@ enum class h2o_reason {
     NONE,
     MEMORY,    // there is not enough
     MODEL,     // H2O does not work with this model, or not on its devices
-    RETRIEVAL, // this way of retrieval does not
+    LOOKUP,    // lookups do not
     POSITIONS, // these positions do not
 };
 

@@ -106,85 +106,6 @@ h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params
     return { o, query_sums(ctx, weights, params.rows->ne[1], nullptr), nullptr, nullptr };
 }
 
-// Attention of every tile's queries to its tile rows, the tiles as one batch: a state of all queries. The first and the
-// last tile are padded with queries that nobody looks at.
-static h2o_softmax_state attend_to_tile_rows(ggml_context * ctx, ggml_cgraph * gf,
-        const h2o_attention_params & params) {
-    const int64_t n_q       = params.q->ne[1];
-    const int64_t n_head    = params.q->ne[2];
-    const int64_t n_head_kv = params.rows->ne[1];
-    const int64_t n_group   = n_head/n_head_kv;
-    const int64_t n         = params.extra.rows->ne[0];
-    const int64_t n_tiles   = params.extra.rows->ne[1];
-    const int64_t T         = params.extra.tile;
-    const int64_t offset    = params.extra.offset;
-
-    // the same rows for every KV head, repeated as float32, which all backends can
-    ggml_tensor * rows = ggml_cast(ctx, ggml_reshape_1d(ctx, params.extra.rows, n*n_tiles), GGML_TYPE_F32);
-    rows = ggml_cast(ctx, ggml_repeat_4d(ctx, rows, n*n_tiles, n_head_kv, 1, 1), GGML_TYPE_I32);
-
-    ggml_tensor * k = ggml_reshape_4d(ctx, ggml_get_rows(ctx, params.k, rows), params.k->ne[0], n, n_tiles, n_head_kv);
-    ggml_tensor * v = ggml_reshape_4d(ctx, ggml_get_rows(ctx, params.v, rows), params.v->ne[0], n, n_tiles, n_head_kv);
-    v = ggml_cont(ctx, ggml_transpose(ctx, v));
-
-    ggml_build_forward_expand(gf, k);
-    ggml_build_forward_expand(gf, v);
-    h2o_profile_ends_part(v, H2O_PART_GATHER);
-
-    // -inf where the row is among the head's own
-    ggml_tensor * own = ggml_reshape_3d(ctx, h2o_constant(ctx, 0.0f, params.k->ne[1], n_head_kv), 1, params.k->ne[1],
-            n_head_kv);
-    own = ggml_set_rows(ctx, own, h2o_constant(ctx, -INFINITY, 1, params.rows->ne[0], n_head_kv), params.rows);
-    own = ggml_reshape_4d(ctx, ggml_get_rows(ctx, own, rows), n, 1, n_tiles, n_head_kv);
-
-    // -inf where the query does not see the row: the logarithm of 1 or 0
-    const auto for_queries = [&](ggml_tensor * t) {
-        return ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, t, n, 1, n_tiles), n, T, n_tiles, 1);
-    };
-    ggml_tensor * first = ggml_neg(ctx, ggml_cast(ctx, params.extra.first, GGML_TYPE_F32));
-    ggml_tensor * query = ggml_reshape_3d(ctx, ggml_arange(ctx, 0.5f - offset, n_tiles*T + 0.5f - offset, 1.0f), 1, T,
-            n_tiles);
-    ggml_tensor * seen  = ggml_step(ctx, ggml_add(ctx, for_queries(first), query));
-
-    ggml_tensor * mask = ggml_add(ctx, ggml_repeat_4d(ctx, own, n, T, n_tiles, n_head_kv), ggml_log(ctx, seen));
-
-    // The query heads of a KV head next to each other, before the tiles: they are one factor. Not all backends can
-    // repeat a factor. Between [.., T, n_tiles, n_head] and [.., T*n_group, n_tiles, n_head_kv]:
-    const auto swapped = [&](ggml_tensor * t, int64_t n1, int64_t n2) {
-        t = ggml_reshape_4d(ctx, t, t->ne[0]*T, n1, n2, n_head_kv);
-        return ggml_cont(ctx, ggml_permute(ctx, t, 0, 2, 1, 3));
-    };
-
-    ggml_tensor * q = ggml_pad_ext(ctx, params.q, 0, 0, offset, n_tiles*T - offset - n_q, 0, 0, 0, 0);
-    q = ggml_reshape_4d(ctx, swapped(q, n_tiles, n_group), q->ne[0], T*n_group, n_tiles, n_head_kv);
-
-    ggml_tensor * kq = ggml_mul_mat(ctx, k, q);
-    ggml_prec_set_acc(kq, GGML_PREC_F32);
-    const float scale = cap_logits(ctx, &kq, params);
-
-    // the query heads of a KV head share its mask
-    mask = ggml_reshape_4d(ctx, mask, n*T, 1,       n_tiles, n_head_kv);
-    kq   = ggml_reshape_4d(ctx, kq,   n*T, n_group, n_tiles, n_head_kv);
-    kq   = ggml_reshape_4d(ctx, ggml_add(ctx, kq, mask), n, T*n_group, n_tiles, n_head_kv);
-
-    ggml_tensor * weights = nullptr;
-    const h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, scale, v, &weights);
-
-    const auto of_queries = [&](ggml_tensor * t) {
-        const int64_t ne0 = t->ne[0];
-
-        t = ggml_reshape_3d(ctx, swapped(t, n_group, n_tiles), ne0, T*n_tiles, n_head);
-        ggml_build_forward_expand(gf, t); // m first
-        return ggml_view_3d(ctx, t, ne0, n_q, n_head, t->nb[1], t->nb[2], offset*t->nb[1]);
-    };
-
-    ggml_tensor * m = of_queries(state.m);
-    ggml_tensor * l = of_queries(state.l);
-    ggml_tensor * o = of_queries(state.o);
-
-    return { m, l, o };
-}
-
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
     ggml_tensor * q = params.q;
 
@@ -201,11 +122,6 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
 
     ggml_tensor * neg_rows = params.limits ? neg_rows_of(ctx, params) : nullptr;
     ggml_tensor * ends     = params.limits ? ends_of    (ctx, params) : nullptr;
-
-    h2o_softmax_state tiles = {};
-    if (params.extra.rows) {
-        tiles = attend_to_tile_rows(ctx, gf, params);
-    }
 
     h2o_attention res = {};
 
@@ -237,17 +153,9 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         ggml_build_forward_expand(gf, state.l);
         ggml_build_forward_expand(gf, state.o);
 
-        h2o_softmax_state beside = {};
-        if (params.extra.rows) {
-            beside = { of_block(tiles.m), of_block(tiles.l), of_block(tiles.o) };
-        }
+        ggml_tensor * share = nullptr; // of a query's weight, what its keys have
         if (params.sinks) {
-            const auto sinks = sink_state(ctx, params, n_q_i);
-            beside = beside.m ? h2o_softmax_state_fuse(ctx, beside, sinks) : sinks;
-        }
-        ggml_tensor * share = nullptr; // of a query's weight, what its own keys have
-        if (beside.m) {
-            state = h2o_softmax_state_fuse(ctx, state, beside, &share);
+            state = h2o_softmax_state_fuse(ctx, state, sink_state(ctx, params, n_q_i), &share);
         }
 
         const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };

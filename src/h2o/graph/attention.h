@@ -15,7 +15,7 @@ struct h2o_attention_params : ggml_h2o_attn_params {
 
     // rows: I32 [n_k, n_head_kv]. Composed attention needs them.
     // first: the last n_q are the queries' own keys, the others are seen by all queries; NULL: all keys are
-    // extra: composed attention has lists that all heads share, with first, without source
+    // extra: only the fused operator has some
 };
 
 // Flash attention has neither m nor l; sums may be NULL.
@@ -24,7 +24,7 @@ using h2o_attention = ggml_h2o_attn_result;
 // One operator, which not every backend has.
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params);
 
-// The same by ggml's own operators, for any backend, but for rows of each query. Their order in gf saves memory.
+// The same by ggml's own operators, for any backend, without extra keys. Their order in gf saves memory.
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params);
 
 // ggml's flash attention, which most backends have, to the rows [first_row, first_row + n_k) of the cache, the same for

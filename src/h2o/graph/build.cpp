@@ -63,37 +63,31 @@ ggml_h2o_attn_sums sums_of(const h2o_step_graph & g, const h2o_layer_attention &
     return GGML_H2O_ATTN_COLUMN_SUMS;
 }
 
-// Extra keys of a layer with memory sets, found by the text or by the index of keys.
+// Extra keys of a layer with memory sets, found by the index of keys.
 void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attention_params & params) {
-    if (layer.is_dense()) {
+    if (layer.is_dense() || g.shape.n_indexed == 0) {
         return;
     }
     const auto tiles = h2o_tile_grid_of(g.step, g.env.config);
 
     params.extra.tile   = (int) tiles.size;
     params.extra.offset = (int) tiles.offset;
-    if (g.inputs.extra_rows) {
-        params.extra.rows  = g.inputs.extra_rows;
-        params.extra.first = g.inputs.extra_first;
-    } else if (g.shape.n_indexed > 0) {
-        const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
+    const uint32_t n_top = std::min(g.env.config.n_extra(g.shape.n_indexed), g.shape.n_indexed - g.shape.n_memory);
 
-        // the positions in the memory set
-        ggml_tensor * memory = rows_of(g, g.inputs.memory ? g.inputs.memory : g.inputs.memory_chunk_rows, layer,
-                g.shape.n_memory);
+    // the positions in the memory set
+    ggml_tensor * memory = rows_of(g, g.inputs.memory ? g.inputs.memory : g.inputs.memory_chunk_rows, layer,
+            g.shape.n_memory);
 
-        ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
-        ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
+    ggml_tensor * keys    = g.env.index->keys(g.ctx, layer, g.shape.seq, g.shape.n_indexed);
+    ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
-        params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile,
-                params.extra.offset);
-        ggml_set_output(params.extra.rows); // read when the graph is computed
-        g.choices.push_back({ (uint32_t) layer.index, params.extra.rows, {} });
-    }
-    if (params.extra.rows && g.env.store.cold(g.shape.seq)) {
-        params.extra.n_source = g.inputs.extra_rows ? g.shape.n_offloaded : g.shape.n_indexed;
-        params.extra.source   = h2o_fetch_rows(g, layer, g.inputs.extra_rows ? nullptr : params.extra.rows,
-                params.extra.n_source);
+    params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile, params.extra.offset);
+    ggml_set_output(params.extra.rows); // read when the graph is computed
+    g.choices.push_back({ (uint32_t) layer.index, params.extra.rows, {} });
+
+    if (g.env.store.cold(g.shape.seq)) {
+        params.extra.n_source = g.shape.n_indexed;
+        params.extra.source   = h2o_fetch_rows(g, layer, params.extra.rows, params.extra.n_source);
     }
 }
 

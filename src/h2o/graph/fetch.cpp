@@ -38,15 +38,10 @@ ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggm
             store.view(g.ctx, layer, H2O_V, g.shape.seq), n);
 
     return add_node(g, GGML_TYPE_I8, source.size, 1,
-            [cold = store.cold(g.shape.seq), i_layer = layer.index, &state = g.state, source, n](
-            ggml_tensor * dst, int ith, int nth) {
-        auto * data = (uint8_t *) dst->data;
-        if (const ggml_tensor * chosen = dst->src[0]) {
-            cold->fetch_chosen(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n, data,
-                    ith, nth);
-        } else {
-            cold->fetch(state.layers[i_layer], source, n, data, ith, nth);
-        }
+            [cold = store.cold(g.shape.seq), i_layer = layer.index, source, n](ggml_tensor * dst, int ith, int nth) {
+        const ggml_tensor * chosen = dst->src[0];
+        cold->fetch(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n, (uint8_t *) dst->data,
+                ith, nth);
     }, chosen);
 }
 

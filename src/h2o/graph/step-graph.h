@@ -61,7 +61,6 @@ struct h2o_step_shape {
     uint32_t n_text;    // keys of layers that attend to everything, with padding; 0: none does
     // positions before the chunk that queries choose from by the index of keys; 0: nothing to choose
     uint32_t n_indexed;
-    uint32_t n_offloaded;     // rows to fetch from the cold store, at most; 0: none
     uint32_t pos;       // where views depend on it, else 0
     uint32_t offset;    // likewise
     uint32_t is_scored; // attention is summed up
@@ -96,9 +95,6 @@ struct h2o_step_inputs {
     ggml_tensor * limits     = nullptr;
 
     std::vector<ggml_tensor *> part_first; // by part of phase 1: I32 [n_k]
-
-    ggml_tensor * extra_rows  = nullptr; // I32 [n, n_tiles]: extra keys of a tile's queries
-    ggml_tensor * extra_first = nullptr; // I32 [n, n_tiles]: the step's first query that sees each
 };
 
 // The attention of one step of a sequence: arguments and results of its builders.
@@ -140,7 +136,7 @@ struct h2o_step_graph {
 };
 
 // The tiles of a step's queries, which share their extra keys. The grid begins with the chunk. For generated tokens it
-// begins with the step, so that the graph serves the next one; with n-grams each of these is a tile of its own.
+// begins with the step, so that the graph serves the next one.
 struct h2o_tile_grid {
     uint32_t size;
     uint32_t offset; // of the step's first query in its tile

@@ -4,7 +4,6 @@
 
 #include "h2o/select/scorer.h"
 #include "h2o/sequence/state.h"
-#include "h2o/store/cold/store.h"
 #include "h2o/store/kv-store.h"
 
 #include "ggml-backend.h"
@@ -61,13 +60,6 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
             res.part_first.push_back(new_input(ctx, "h2o_part_first", GGML_TYPE_I32, part.n_k));
         }
     }
-    if (state.text && shape.n_memory > 0) {
-        const auto    tiles = h2o_tile_grid_of(step, env.config);
-        const int64_t n     = state.text->n_seen_max(1, env.store.layout.n_positions());
-
-        res.extra_rows  = new_input(ctx, "h2o_extra_rows",  GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
-        res.extra_first = new_input(ctx, "h2o_extra_first", GGML_TYPE_I32, n, tiles.n_tiles(shape.n_tokens));
-    }
     return res;
 }
 
@@ -118,33 +110,6 @@ static void fill_positions(ggml_tensor * t, const h2o_sequence_state & state, ui
     set_data(t, positions);
 }
 
-static void fill_extra_rows(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
-        const h2o_step & step, const h2o_step_shape & shape) {
-    const auto * cold = env.store.cold(shape.seq);
-
-    const auto   tiles = h2o_tile_grid_of(step, env.config);
-    const size_t n     = inputs.extra_rows->ne[0];
-
-    // padding is read, and not seen
-    std::vector<int32_t> rows (ggml_nelements(inputs.extra_rows), cold ? 0 : env.store.layout.row_of(0));
-    std::vector<int32_t> first(rows.size(), step.n_tokens);
-
-    const uint32_t end = step.pos + step.n_tokens;
-
-    for (int64_t l = 0; l < inputs.extra_rows->ne[1]; ++l) {
-        const uint32_t start = step.pos - tiles.offset + l*tiles.size;
-        const auto     view  = state.text->seen(std::max(start, step.pos), std::min(start + tiles.size, end));
-
-        size_t i = l*n;
-        for (const auto * row = view.begin; row < view.end; ++row, ++i) {
-            rows[i]  = cold ? cold->row_of(row->pos) : env.store.layout.row_of(row->pos);
-            first[i] = std::max<int32_t>(0, row->query - step.pos);
-        }
-    }
-    set_data(inputs.extra_rows,  rows);
-    set_data(inputs.extra_first, first);
-}
-
 void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape) {
     const auto & config = env.config;
@@ -172,9 +137,6 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     } else {
         fill_first(inputs.text_first, step.pos, step.n_tokens);
         fill_mask (inputs.text_mask,  step.pos, step.n_tokens);
-    }
-    if (is_used(inputs.extra_rows)) {
-        fill_extra_rows(inputs, env, state, step, shape);
     }
     if (is_used(inputs.limits)) {
         std::vector<int32_t> limits(step.n_tokens);

@@ -42,7 +42,7 @@ bool h2o_step_shape::operator==(const h2o_step_shape & other) const {
 
 h2o_tile_grid h2o_tile_grid_of(const h2o_step & step, const h2o_config & config) {
     if (step.phase == h2o_step::DECODE) {
-        return { config.has_key_index() ? std::min(config.tile, step.n_tokens) : 1, 0 };
+        return { std::min(config.tile, step.n_tokens), 0 };
     }
     return { config.tile, step.pos % config.chunk_size % config.tile };
 }
@@ -53,21 +53,6 @@ uint32_t h2o_range_size(const h2o_step & step, uint32_t chunk_size) {
     return (n + MAX_RANGES - 1)/MAX_RANGES*chunk_size;
 }
 
-// Few steps need many rows. A graph holds four chunks, or half as many more as often as a step needs them: graphs are
-// reused, and their memory moves only a few times in a text of any length.
-static uint32_t n_offloaded_rows(const h2o_graph_env & env, const h2o_sequence_state & state, const h2o_step & step) {
-    const uint32_t n_max = state.text->n_seen_max(step.n_tokens/env.config.tile + 2, env.store.layout.n_positions());
-
-    uint32_t n = 4*env.config.chunk_size;
-    if (n < n_max) { // else it need not be counted
-        const uint32_t n_seen = state.text->positions_seen(step.pos, step.pos + step.n_tokens).size();
-        while (n < n_seen) {
-            n += n/2;
-        }
-    }
-    return std::max(1u, std::min(n, n_max));
-}
-
 h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state & state, uint32_t seq,
         const h2o_step & step, uint32_t n_kv,
         bool alone) {
@@ -76,7 +61,7 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     const uint32_t start = config.chunk_start(step.pos);
     const uint32_t n_chunk = step.pos - start + step.n_tokens; // of the open chunk
 
-    h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0, 0,
+    h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0,
             state.is_scored || step.keeps_attention };
 
     switch (step.phase) {
@@ -115,9 +100,6 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
 
     if (env.index && step.n_memory > 0 && start > step.n_memory) {
         res.n_indexed = start;
-    }
-    if (env.store.cold(seq) && state.text && step.n_memory > 0) {
-        res.n_offloaded = n_offloaded_rows(env, state, step);
     }
     return res;
 }

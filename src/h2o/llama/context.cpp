@@ -73,8 +73,8 @@ static h2o_attention_kind attention_kind(const probe & p, bool is_compact, bool 
     return p.has_flash_attention() ? H2O_ATTENTION_FLASH : H2O_ATTENTION_COMPOSED;
 }
 
-// throws std::runtime_error if a layer cannot have extra keys that only our operator takes
-static void check_retrieval(const h2o_graph_env & env) {
+// throws h2o_refusal if a layer cannot have extra keys, which only our operator takes
+static void check_lookup(const h2o_graph_env & env) {
     for (const auto & layer : env.store.layers()) {
         if (layer.is_dense()) {
             continue;
@@ -82,11 +82,11 @@ static void check_retrieval(const h2o_graph_env & env) {
         const probe p(env.store, layer);
         if (env.kinds[layer.il] != H2O_ATTENTION_FUSED ||
                 (env.index && !p.has_top_keys(env.index->keys(p.ctx.get(), layer, 0, 1)))) {
-            throw h2o_refusal(env.index ? h2o_reason::RETRIEVAL : h2o_reason::MODEL,
+            throw h2o_refusal(env.index ? h2o_reason::LOOKUP : h2o_reason::MODEL,
                     format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash "
                             "attention on, H2O_NO_FUSED_ATTENTION unset and all layers on the CPU, or use %s",
-                        env.index ? "retrieval index" : "a cold store", layer.il,
-                        env.index ? "retrieval ngrams" : "none"));
+                        env.index ? "lookup by the index of keys" : "a cold store", layer.il,
+                        env.index ? "lookup_budget 0" : "none"));
         }
     }
 }
@@ -125,7 +125,7 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
                         p.has_flash_attention());
     }
     if (config.has_key_index() || config.has_cold_store()) {
-        check_retrieval(env);
+        check_lookup(env);
     }
 
     for (uint32_t id = 0; id < n_seq_max; ++id) {

@@ -108,7 +108,7 @@ public:
     h2o_model_caches caches;
     h2o_kv_store     store;
 
-    std::unique_ptr<h2o_key_index> index; // with retrieval by index
+    std::unique_ptr<h2o_key_index> index; // with lookups
     std::unique_ptr<h2o_intra>     intra; // two_phase
 
     h2o_graph_env env;

@@ -2,7 +2,6 @@
 
 #include "h2o/config/env.h"
 #include "h2o/store/cold/store.h"
-#include "h2o/text/embedding-id.h"
 
 #include "llama-graph.h"
 #include "llama-impl.h"
@@ -87,10 +86,8 @@ bool h2o_step_context::apply() {
             return false;
         }
 
-        uint32_t first = 0;
         for (const auto & s : steps[i_step]) {
-            begin_step(s, first);
-            first += s.step.n_tokens;
+            begin_step(s);
         }
         return is_applied = true;
     } catch (const std::exception & e) {
@@ -121,21 +118,11 @@ static void log_step(const h2o_step & step, uint32_t S, bool has_memory) {
     }
 }
 
-// first: the step's first token in the ubatch
-void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
+void h2o_step_context::begin_step(const h2o_call_step & s) {
     const auto & step = s.step;
 
-    std::vector<int32_t> ids;
-    if (step.stores_kv()) {
-        const auto & ubatch = get_ubatch();
-        const size_t n_embd = memory.model.hparams.n_embd_inp();
-        for (uint32_t i = first; i < first + step.n_tokens; ++i) {
-            ids.push_back(ubatch.token ? ubatch.token[i] : h2o_embedding_id(ubatch.embd + i*n_embd, n_embd));
-        }
-    }
-
     const int64_t t_select_us = ggml_time_us();
-    if (const auto selection = s.kv->sequence.begin_step(step, ids)) {
+    if (const auto selection = s.kv->sequence.begin_step(step)) {
         memory.store.apply(s.kv->id, *selection, s.kv->state(), memory.backends);
         if (!memory.caches.side.empty()) {
             s.kv->sequence.set_side(memory.caches.side.save(s.kv->id), calls[s.i_call].transaction->start);
@@ -146,9 +133,6 @@ void h2o_step_context::begin_step(const h2o_call_step & s, uint32_t first) {
         s.kv->stats.n_select    += selection->from.size();
     }
 
-    if (auto * cold = memory.store.cold(s.kv->id); cold && s.kv->state().text && step.n_memory > 0) {
-        cold->set_positions(s.kv->state().text->positions_seen(step.pos, step.pos + step.n_tokens));
-    }
     if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
         memory.store.release(s.kv->id, memory.store.layout.row_of(step.pos) + step.n_tokens);
     }

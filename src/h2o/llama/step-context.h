@@ -65,7 +65,7 @@ public:
     uint32_t n_kv_text() const { return (dense ? dense.get() : this)->get_n_kv(); }
 
 private:
-    void begin_step(const h2o_call_step & s, uint32_t first);
+    void begin_step(const h2o_call_step & s);
 
     bool finish_step(const h2o_call_step & s, int64_t t_us);
 

@@ -42,9 +42,6 @@ void h2o_sequence::restore(const h2o_checkpoint & record) {
     if (st.n_tokens % config.chunk_size == 0 && st.n_memory_sets()*config.chunk_size < st.n_tokens) {
         st.checkpoints.erase(st.n_tokens); // the chunk that ends here is open again
     }
-    if (st.text) {
-        st.text->truncate(st.n_tokens);
-    }
 }
 
 static void drop_scores(std::map<uint32_t, h2o_checkpoint> & checkpoints) {
@@ -58,12 +55,6 @@ static void drop_scores(std::map<uint32_t, h2o_checkpoint> & checkpoints) {
 }
 
 void h2o_sequence::restore(h2o_saved_sequence saved) {
-    if (saved.text) {
-        st.text->assign_text(*saved.text);
-    }
-    if (saved.lookups) {
-        st.text->assign_log(std::move(*saved.lookups), saved.lookup_start);
-    }
     if (saved.checkpoints) { // it is all of a text
         st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
     }

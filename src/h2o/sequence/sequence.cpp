@@ -24,9 +24,6 @@ void h2o_sequence::clear() {
     for (const auto & layer : st.layers) {
         empty.layers.emplace_back(layer.index, layer.il, layer.n_head, layer.n_head_kv);
     }
-    if (config.has_ngrams()) {
-        empty.text.emplace(config);
-    }
     st = std::move(empty);
 }
 
@@ -36,24 +33,10 @@ void h2o_sequence::add_tokens(uint32_t n_tokens, bool generated) {
         st.n_scored = st.n_tokens;
     }
     set_generated_start(generated ? std::max(st.generated_start, st.n_memory_sets()*config.chunk_size) : st.n_tokens);
-
     forget_checkpoints();
-    if (!keep_history && st.text && (config.evict || st.rewind_step() == 0)) {
-        const uint32_t first = st.checkpoints.empty() ? st.n_tokens : config.chunk_start(st.checkpoints.begin()->first);
-        st.text->forget(std::min(st.open_start(), first));
-    }
 }
 
-std::optional<h2o_selection> h2o_sequence::begin_step(const h2o_step & step, const std::vector<int32_t> & ids) {
-    if (st.text) {
-        if (!ids.empty()) {
-            st.text->append(ids.data(), ids.size());
-        }
-        if (step.n_memory > 0) {
-            st.text->choose(step.pos, step.pos + step.n_tokens);
-        }
-    }
-
+std::optional<h2o_selection> h2o_sequence::begin_step(const h2o_step & step) {
     // phase 1 shows chunks to themselves only
     auto res = step.phase == h2o_step::INTRA ? std::nullopt : close_chunk(step.pos);
 

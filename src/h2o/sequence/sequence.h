@@ -21,10 +21,6 @@ struct h2o_saved_sequence {
     h2o_checkpoint record;
 
     std::optional<std::map<uint32_t, h2o_checkpoint>> checkpoints; // by position
-    std::optional<std::vector<int32_t>>               text;        // ids of its tokens
-    std::optional<h2o_lookup_log>                     lookups;
-
-    uint32_t lookup_start = 0; // what queries before it have looked up is not kept
 };
 
 // One text, as the host knows it: its grid of chunks, scores, memory sets and checkpoints. No tensors.
@@ -40,9 +36,9 @@ public:
     // A call has computed n_tokens tokens.
     void add_tokens(uint32_t n_tokens, bool generated);
 
-    // The step is computed next. ids: its tokens, none if an earlier step had them.
-    // Lazy build: if it begins a chunk, the memory sets of the one before are built, once, and returned.
-    std::optional<h2o_selection> begin_step(const h2o_step & step, const std::vector<int32_t> & ids);
+    // The step is computed next. Lazy build: if it begins a chunk, the memory sets of the one before are built, once, and
+    // returned.
+    std::optional<h2o_selection> begin_step(const h2o_step & step);
 
     // Attention that positions have received: sums [n_head_kv, stride]. Generated tokens' sums come token by token.
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);

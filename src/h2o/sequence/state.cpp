@@ -59,11 +59,6 @@ std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_lay
         return {};
     }
     const uint32_t start = config->chunk_start(first);
-    if (text) {
-        const uint64_t end = std::min({ first + config->tile, (uint64_t) start + config->chunk_size,
-                (uint64_t) n_tokens });
-        return first < text->start() ? std::nullopt : std::optional(text->positions_seen(first, end));
-    }
     if (start <= config->n_memory(start)) {
         return std::vector<int32_t>(); // they read everything
     }

@@ -2,7 +2,6 @@
 
 #include "h2o/config/config.h"
 #include "h2o/sequence/checkpoint.h"
-#include "h2o/text/lookup.h"
 
 #include <cstdint>
 #include <map>
@@ -84,8 +83,6 @@ struct h2o_sequence_state {
     // tokens that are scored.
     std::map<uint32_t, h2o_checkpoint> checkpoints;
 
-    std::optional<h2o_lookup> text; // with a lookup budget and retrieval by n-grams
-
     uint32_t n_memory_sets() const {
         uint32_t res = 0;
         for (const auto & layer : layers) {
@@ -118,7 +115,7 @@ struct h2o_sequence_state {
     // the same of the chunk's, an earlier one; empty if it was not kept
     std::vector<int32_t> past_memory(const h2o_layer & layer, uint32_t chunk) const;
 
-    // The extra keys of a tile's queries, ascending positions; for n-grams its last query's. None if they are not kept.
+    // The extra keys of a tile's queries, ascending positions. None if they are not kept.
     std::optional<std::vector<int32_t>> extra_keys(const h2o_layer & layer, uint32_t head, uint32_t tile) const;
 
     // A checkpoint without the open chunk's tokens from `end` on, but with their scores. first: see h2o_checkpoint

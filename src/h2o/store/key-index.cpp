@@ -20,10 +20,10 @@ h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t 
         }
         const int64_t n_embd_head = layer.k.n_embd;
         if (n_embd_head % block != 0) {
-            throw h2o_refusal(h2o_reason::RETRIEVAL,
-                    "[h2o] retrieval index needs heads whose size is a multiple of " + std::to_string(block) +
+            throw h2o_refusal(h2o_reason::LOOKUP,
+                    "[h2o] lookup by the index of keys needs heads whose size is a multiple of " + std::to_string(block) +
                     ", but layer " + std::to_string(layer.il) + " has heads of " + std::to_string(n_embd_head) +
-                            ": use retrieval ngrams");
+                            ": use lookup_budget 0");
         }
         auto * buft = ggml_backend_dev_buffer_type(layer.device);
         tensors[layer.il] = buffers.add(buft, "h2o_index_l" + std::to_string(layer.il), INDEX_TYPE,

@@ -14,11 +14,6 @@ function chosen() {
   return [...heads.keys()].filter(i => fits(byId("layer"), heads[i].layer) && fits(byId("head"), heads[i].head));
 }
 
-function whose(n) {
-  if (n === 1) return "this head";
-  return n === heads.length ? `the ${n} heads` : `these ${n} heads`;
-}
-
 // --- the text
 
 // Heavy hitters of several heads are coloured by how many have them, all others by weight; of read tokens the strongest.
@@ -53,10 +48,9 @@ function tellMark(mark) {
 
 function paint() {
   const selected = chosen();
-  const n = paintText(selected);
-  say(selected.length === 0 ? "This head does not exist: choose another." :
-    most ? `The ${number(n)} tokens that ${whose(selected.length)} read most.` :
-      `${number(n)} tokens are heavy hitters of ` + (selected.length === 1 ? "this head." : `at least one of ${whose(selected.length)}.`));
+  const n = number(paintText(selected)), of = selected.length === 1 ? "this head" : `these ${selected.length} heads`;
+  say(!selected.length ? "This head does not exist: choose another." :
+    most ? `The ${n} tokens that ${of} read most.` : `${n} tokens are heavy hitters of ${of}.`);
 }
 
 document.addEventListener("pointerover", event => {

@@ -1,20 +1,18 @@
-// The conversation that is open: its documents and turns, and its place in the browser's database.
+// The conversation that is open: its documents and turns, its place in the browser's database, and its running request.
 
 import { $ } from "./elements.js";
-import { stop } from "./running.js";
 import * as store from "./store.js";
 
-// "opened": another conversation is open. "changed": its documents changed, or a question fixed them. "answered": an
-// answer has ended. "kept": the list of conversations has changed.
+// "opened": another conversation is open. "changed": a conversation was kept, or a request began or ended. "answered":
+// an answer has ended.
 export const events = new EventTarget();
+const tell = (type) => events.dispatchEvent(new Event(type));
 
 export let current = fresh([]);
 
-const removed = new Set(); // ids of deleted conversations
-
 // `draft` is a question that has no answer yet. `longest` is the longest reading so far, in tokens and milliseconds.
 function fresh(documents) {
-  return { id: store.newId(), documents, turns: [], draft: "", slot: null, longest: { n: 0, ms: 0 } };
+  return { id: store.newId(), documents, turns: [], draft: "", longest: { n: 0, ms: 0 } };
 }
 
 export async function begin(documents = []) {
@@ -36,57 +34,48 @@ function open(conversation) {
   current = conversation;
   sessionStorage.setItem("conversation", conversation.id);
   $("error").textContent = "";
-  events.dispatchEvent(new Event("opened"));
+  tell("opened");
 }
 
 // The id of the conversation that was open before a reload.
 export const last = () => sessionStorage.getItem("conversation") ?? "";
 
 export async function keep(conversation) {
-  await write(conversation, conversation.documents);
-  events.dispatchEvent(new Event("kept"));
-}
-
-let isWriting = false, isNewer = false;
-
-// Writes a growing answer as often as the browser can. The documents are already in the database.
-export async function keepTurns(conversation) {
-  isNewer = true;
-  if (isWriting) return;
-  isWriting = true;
-  while (isNewer) {
-    isNewer = false;
-    await write(conversation, []);
-  }
-  isWriting = false;
-}
-
-async function write(conversation, documents) {
-  if (removed.has(conversation.id)) return;
-  const { isAsked, ...kept } = conversation;
   try {
-    await store.write({ ...kept, title: title(conversation), changed: Date.now() }, documents);
+    await store.write({ ...conversation, changed: Date.now() });
   } catch (error) {
     $("error").textContent = `The browser cannot keep this conversation: ${error.message}`;
   }
+  tell("changed");
 }
-
-const title = ({ turns, draft, documents }) =>
-  turns[0]?.content ?? (draft || documents.map(({ name }) => name).join(", ") || "No documents");
 
 export async function remove(id) {
   if (id === current.id) await stop();
-  removed.add(id);
   await store.remove(id);
   if (id === current.id) await begin();
-  else events.dispatchEvent(new Event("kept"));
+  else tell("changed");
 }
 
-export function change(conversation) {
-  if (conversation === current) events.dispatchEvent(new Event("changed"));
+let running = null; // the AbortController of the request: one at a time
+let over = Promise.resolve();
+
+export const isRunning = () => running !== null;
+export const isFixed = () => isRunning() || current.turns.length > 0;
+
+export function run(work) {
+  running = new AbortController();
+  tell("changed");
+  over = work(running.signal).finally(() => {
+    running = null;
+    tell("changed");
+  });
 }
 
-export const isFixed = (conversation) => conversation.isAsked || conversation.turns.length > 0;
+// Fulfilled when the request has ended and its part of the answer is kept.
+export function stop() {
+  running?.abort();
+  return over;
+}
 
 // One document makes the same message as in `h2o-llama chat --file`, so both find it in one library. A second document
 // follows it, so the first one is not read again.

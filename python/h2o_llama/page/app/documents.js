@@ -1,9 +1,10 @@
 // The documents of a conversation: added from files or pasted, shown, and removed before the first question.
 
-import { $, element, number, tokens } from "./elements.js";
-import { begin, change, current, events, isFixed, keep } from "./conversation.js";
+import { $, button, element, number, tokens } from "./elements.js";
+import { begin, current, events, isFixed, keep } from "./conversation.js";
 import { isHtml, textOfHtml } from "./html.js";
 import { textOfPdf } from "./pdf.js";
+import { tooLong } from "./model.js";
 import { post } from "./server.js";
 import { newId } from "./store.js";
 
@@ -29,7 +30,7 @@ export async function addPasted() {
 const addFiles = (files) => add([...files].map((file) => async (own) => documentOf(file.name, await textOf(file, own))));
 
 async function add(sources) {
-  if (isFixed(current)) await begin();
+  if (isFixed()) await begin();
   const own = current;
   $("error").textContent = "";
   adding = adding.then(() => addTo(own, sources)); // in the order of choice
@@ -38,13 +39,8 @@ async function add(sources) {
 async function addTo(own, sources) {
   const errors = [];
   for (const source of sources) {
-    try {
-      own.documents.push(await source(own));
-      await keep(own);
-    } catch (error) {
-      errors.push(error.message);
-    }
-    change(own);
+    await source(own).then((document) => own.documents.push(document) && keep(own), (error) => errors.push(error.message));
+    show();
   }
   if (errors.length) $("error").textContent = errors.join("\n");
 }
@@ -73,30 +69,35 @@ async function plainText(file) {
   }
 }
 
+export const length = ({ documents }) => documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);
+
 async function documentOf(name, text) {
   const { tokens: found } = await post("tokenize", { content: text });
   return { id: newId(), name, text, n_tokens: found.length };
 }
 
-function remove(document) {
+async function remove(document) {
   current.documents = current.documents.filter((other) => other !== document);
-  keep(current);
-  show();
+  await keep(current);
   $("file").focus();
 }
 
 function show() {
   const { documents } = current;
-  const fixed = isFixed(current);
+  const fixed = isFixed();
   $("documents").replaceChildren(...documents.map((document) => {
-    const button = element("button", { type: "button", ariaLabel: `Remove ${document.name}`, hidden: fixed }, "Remove");
-    button.addEventListener("click", () => remove(document));
-    const size = element("span", { className: "faint" }, tokens(document.n_tokens));
-    return element("li", {}, element("span", { className: "name" }, document.name), size, button);
+    const { name, n_tokens } = document;
+    const size = element("span", { className: "faint" }, documents.length > 1 ? tokens(n_tokens) : "");
+    const removes = button("Remove", () => remove(document), { className: "quiet", ariaLabel: `Remove ${name}`, hidden: fixed });
+    return element("li", {}, element("span", { className: "name" }, name), size, removes);
   }));
-  const n = documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);
-  $("size").textContent = documents.length > 1 ? `${tokens(n)} in ${documents.length} documents` : n ? tokens(n) : "";
+  const n = length(current);
+  const size = documents.length > 1 ? `${tokens(n)} in ${documents.length} documents` : n ? tokens(n) : "";
+  $("size").textContent = tooLong(n) || size;
+  $("size").className = tooLong(n) ? "bad" : "faint";
+  $("first").hidden = documents.length > 0;
   $("fixed").hidden = !fixed;
+  $("adding").open = !fixed;
 }
 
 events.addEventListener("opened", show);
@@ -108,15 +109,9 @@ $("file").addEventListener("change", () => {
 });
 // On the whole page: a browser would leave the page for a file that misses its place.
 const hasFiles = (event) => event.dataTransfer.types.includes("Files");
-document.addEventListener("dragover", (event) => {
-  if (!hasFiles(event)) return;
-  event.preventDefault();
-  $("drop").classList.add("over");
-});
-document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+document.addEventListener("dragover", (event) => { if (hasFiles(event)) event.preventDefault(); });
 document.addEventListener("drop", (event) => {
   if (!hasFiles(event)) return;
   event.preventDefault();
-  $("drop").classList.remove("over");
   addFiles(event.dataTransfer.files);
 });

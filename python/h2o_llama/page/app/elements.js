@@ -14,15 +14,16 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-export function copyButton(label, text) {
-  const button = element("button", { type: "button", className: "quiet copy", ariaLabel: label }, "Copy");
-  button.addEventListener("click", async () => {
-    await copy(text());
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  });
-  return button;
+export function button(text, work, properties) {
+  const made = element("button", { type: "button", ...properties }, text);
+  made.addEventListener("click", work);
+  return made;
 }
+
+export const copyButton = (ariaLabel, text) => button("Copy", async ({ target }) => {
+  await copy(text());
+  target.textContent = "Copied";
+}, { className: "quiet copy", ariaLabel });
 
 async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);

@@ -1,65 +1,97 @@
-// The server's library: texts that it has read, and their size.
+// The library: each document with its conversations, and what the server has kept of it.
 
-import { $, bytes, element, tokens } from "./elements.js";
-import { begin, events } from "./conversation.js";
+import { begin, choose, current, events, remove } from "./conversation.js";
+import { length } from "./documents.js";
+import { $, button, bytes, element, tokens } from "./elements.js";
 import { call, get } from "./server.js";
 import * as store from "./store.js";
 
 const MILLISECONDS = 2000; // in which the server adds the text of an answer
 const BEGIN = 1000; // characters of a document that may be the name of its text
 
+let texts = []; // which the server has read, and need not read again
+
 export async function show() {
-  let library;
-  try {
-    library = await get("h2o/library");
-  } catch {
-    $("library").hidden = true; // this server has none
-    return;
-  }
-  const documents = await store.documents().catch(() => []);
-  $("used").max = library.limit_bytes;
-  $("used").value = library.n_bytes;
-  $("used-text").textContent = `${bytes(library.n_bytes)} of ${bytes(library.limit_bytes)} used`;
-  $("texts").replaceChildren(...library.texts.map((text) => item(text, documentOf(text, documents))));
-  $("library").hidden = false;
+  const library = await get("h2o/library").catch(() => null); // this server has none
+  texts = library?.texts ?? [];
+  $("used").textContent = library ? `The server keeps ${bytes(library.n_bytes)} of at most ${bytes(library.limit_bytes)}.` : "";
+  await list();
 }
 
-function item({ id, name, n_tokens, n_bytes, used }, document) {
-  const title = document
-    ? element("button", { type: "button", className: "name", title: `New conversation about ${document.name}` }, name)
-    : element("span", { className: "name", title: "No conversation in this browser has this document" }, name);
-  if (document) {
-    title.addEventListener("click", async () => {
-      await begin([document]);
-      $("question").focus();
-    });
+async function list() {
+  const { documents: own } = current, n = length(current);
+  const isRead = n && texts.some((text) => text.n_tokens >= n && isOf(text, own[0]));
+  $("state").textContent = isRead ? `; ${own.length > 1 ? "these documents have" : "this document has"} been read` : "";
+  const rows = new Map();
+  const rowOf = (document, name = "Without a document") => {
+    const key = document ? `${document.n_tokens} ${document.name}` : name;
+    if (!rows.has(key)) rows.set(key, { document, name: document?.name ?? name, texts: [], conversations: [] });
+    return rows.get(key);
+  };
+  try {
+    const conversations = await store.all();
+    for (const conversation of conversations) rowOf(conversation.documents[0]).conversations.push(conversation);
+    const documents = conversations.flatMap(({ documents }) => documents).sort((a, b) => b.n_tokens - a.n_tokens);
+    for (const text of texts) rowOf(documents.find((document) => isOf(text, document)), text.name).texts.push(text);
+  } catch (error) {
+    $("library-error").textContent = `The browser cannot keep conversations: ${error.message}`;
   }
-  const last = new Date(used).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
-  const facts = element("span", { className: "faint" }, `${tokens(n_tokens)}, ${bytes(n_bytes)}, used ${last}`);
-  const deletes = element("button", { type: "button", ariaLabel: `Delete ${name}` }, "Delete");
-  deletes.addEventListener("click", () => remove(id));
-  return element("li", {}, title, facts, deletes);
+  $("texts").replaceChildren(...[...rows.values()].map(item));
 }
+
+// The texts of one document share what they begin with.
+function item({ document, name, texts, conversations }) {
+  const facts = texts.map((text) => tokens(text.n_tokens)).slice(0, 1);
+  if (document) facts[0] = tokens(document.n_tokens);
+  if (texts.length) {
+    const last = new Date(Math.max(...texts.map(({ used }) => new Date(used))));
+    facts.push(bytes(Math.max(...texts.map(({ n_bytes }) => n_bytes))));
+    facts.push(`used ${last.toLocaleString("en", { month: "short", day: "numeric" })}`);
+  }
+  return element("li", {},
+    document ? opener(name, `New conversation about ${name}`, () => begin([document])) : element("span", { className: "name" }, name),
+    texts.length ? deleter(`Delete ${name} from the server`, () => removeTexts(texts)) : "",
+    element("span", { className: "facts faint" }, facts.join(" · ")),
+    element("ul", {}, ...conversations.map(conversationItem)));
+}
+
+function conversationItem({ id, turns, draft }) {
+  const title = turns[0]?.content ?? (draft || "No question yet");
+  const opens = opener(title, "", async () => await choose(id) || await list()); // deleted elsewhere
+  opens.ariaCurrent = String(id === current.id);
+  return element("li", {}, opens, deleter(`Delete ${title}`, async () => {
+    if (!confirm(`Delete the conversation “${title}”?`)) return;
+    await remove(id);
+    $("again").focus();
+  }));
+}
+
+const opener = (text, title, work) => button(text, async () => {
+  await work();
+  $("question").focus();
+}, { className: "name", title });
+const deleter = (ariaLabel, work) => button("Delete", work, { className: "quiet", ariaLabel });
 
 // A text's name is that of its file, or the beginning of its first document. The server does not return texts.
-function documentOf({ name, n_tokens }, documents) {
-  const begin = name.replace(/…$/, "");
-  return documents
-    .filter((document) => document.n_tokens <= n_tokens && (document.name === name || begin && line(document.text).startsWith(begin)))
-    .reduce((longest, document) => document.n_tokens > (longest?.n_tokens ?? 0) ? document : longest, undefined);
+function isOf({ name, n_tokens }, document) {
+  const begin = name.replace(/…$/, ""), line = document.text.slice(0, BEGIN).trim().split(/\s+/).join(" ");
+  return document.n_tokens <= n_tokens && (document.name === name || begin && line.startsWith(begin));
 }
 
-const line = (text) => text.slice(0, BEGIN).trim().split(/\s+/).join(" ");
-
-async function remove(id) {
+async function removeTexts(texts) {
   $("library-error").textContent = "";
-  try {
-    await call(`h2o/library/${encodeURIComponent(id)}`, { method: "DELETE" });
-  } catch (error) {
-    $("library-error").textContent = error.message;
+  for (const { id } of texts) {
+    await call(`h2o/library/${encodeURIComponent(id)}`, { method: "DELETE" })
+      .catch((error) => { $("library-error").textContent = error.message; });
   }
   await show();
   $("library").querySelector("summary").focus();
 }
 
+for (const name of ["opened", "changed"]) events.addEventListener(name, list);
+document.addEventListener("visibilitychange", list); // another window may have changed them
 events.addEventListener("answered", () => setTimeout(show, MILLISECONDS));
+$("again").addEventListener("click", async () => {
+  await begin();
+  $("question").focus();
+});

@@ -1,16 +1,24 @@
 // The page of `h2o-llama serve`. Each file is a part of it. The conversation's events connect them.
 
-import "./conversations.js";
 import "./documents.js";
 import "./questions.js";
-import { begin, choose, last } from "./conversation.js";
+import { begin, choose, events, isFixed, last } from "./conversation.js";
 import * as library from "./library.js";
 import * as model from "./model.js";
 
-if (matchMedia("(max-width: 50em)").matches) {
-  for (const panel of document.querySelectorAll(".more")) panel.open = false; // the conversation is below them
+// On a small screen the conversation is below the panels.
+const isNarrow = matchMedia("(max-width: 50em)");
+function fold({ type }) {
+  if (!isNarrow.matches && type !== "change") return;
+  for (const panel of document.querySelectorAll("aside > details")) {
+    panel.open = !isNarrow.matches || panel.className !== "more" && !isFixed();
+  }
 }
+isNarrow.addEventListener("change", fold);
+for (const name of ["opened", "changed"]) events.addEventListener(name, fold);
+
 const isOpen = await choose(last()).catch(() => false);
 if (!isOpen) await begin();
 await model.show();
+events.dispatchEvent(new Event("changed"));
 await library.show();

@@ -33,7 +33,7 @@ export function write(place, text, isGrowing) {
     if (place.children[i]?.source === block.raw) continue;
     const made = element("div", { source: block.raw }, DOMPurify.sanitize(marked.parser([block]), allowed));
     for (const link of made.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noreferrer" });
-    for (const code of made.querySelectorAll("pre")) code.before(copyButton("Copy the code", () => code.textContent));
+    for (const code of made.querySelectorAll("pre > code")) code.before(copyButton("Copy the code", () => code.textContent));
     if (place.children[i]) place.children[i].replaceWith(made);
     else place.append(made);
   }

@@ -1,18 +1,10 @@
 // The text of PDF files, from pdf.js.
 
-const folder = new URL("pdfjs/", import.meta.url);
-
-let loading;
-
-async function load() {
-  const pdfjs = await import("./pdfjs/pdf.mjs");
-  pdfjs.GlobalWorkerOptions.workerSrc = new URL("pdf.worker.mjs", folder).href;
-  return pdfjs;
-}
-
 // The text of all pages, each after a line with its number. `onPage` gets that number and the number of pages.
 export async function textOfPdf(file, onPage) {
-  const pdfjs = await (loading ??= load());
+  const pdfjs = await import("./pdfjs/pdf.mjs");
+  const folder = new URL("pdfjs/", import.meta.url);
+  pdfjs.GlobalWorkerOptions.workerSrc = new URL("pdf.worker.mjs", folder).href;
   const task = pdfjs.getDocument({
     data: new Uint8Array(await file.arrayBuffer()), cMapUrl: new URL("cmaps/", folder).href, useWasm: false, verbosity: 0,
   });

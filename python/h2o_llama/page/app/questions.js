@@ -1,11 +1,11 @@
 // Questions and answers.
 
 import { $, copyButton, element, number, seconds, tokens } from "./elements.js";
-import { change, current, events, keep, keepTurns, messages } from "./conversation.js";
-import { added, addPasted } from "./documents.js";
+import { current, events, isRunning, keep, messages, run, stop } from "./conversation.js";
+import { added, addPasted, length } from "./documents.js";
 import * as markdown from "./markdown.js";
-import { isRunning, run, stop } from "./running.js";
-import { call, get, streamOf } from "./server.js";
+import { tooLong } from "./model.js";
+import { call, streamOf } from "./server.js";
 
 // Opening another conversation first stops this.
 async function answer(question, signal) {
@@ -17,22 +17,17 @@ async function answer(question, signal) {
   const asked = show(question, "You");
   reading({});
   scroll();
-  let turn = null, place = null, timings = null, isCutOff = false, frame = 0;
+  let turn, place, timings, isCutOff = false, frame = 0;
   try {
     own.draft = question;
     await Promise.race([added(), aborted(signal)]);
     if ($("error").textContent) throw new Error($("error").textContent); // a file could not be added
-    own.isAsked = true;
-    change(own);
+    if (tooLong(length(own))) throw new Error(tooLong(length(own)));
     await keep(own);
-    own.slot = await freeSlot(own.slot);
-    const body = {
-      messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, cache_prompt: true, id_slot: own.slot, max_tokens: 512,
-    };
+    const body = { messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, max_tokens: 512 };
     for await (const event of streamOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
       if (event.error) throw new Error(event.error.message);
-      const progress = event.prompt_progress;
-      if (progress) reading(progress);
+      if (event.prompt_progress) reading(event.prompt_progress);
       timings = event.timings ?? timings;
       const { delta, finish_reason } = event.choices?.[0] ?? {};
       const { content = "", reasoning_content: thoughts = "" } = delta ?? {};
@@ -49,18 +44,15 @@ async function answer(question, signal) {
       turn.thoughts += thoughts ?? "";
       cancelAnimationFrame(frame); // one layout for all tokens of a frame
       frame = requestAnimationFrame(() => follow(() => write(place, turn, true)));
-      keepTurns(own);
     }
     if (turn) delete turn.isStopped;
   } catch (error) {
     if (error.name !== "AbortError") $("error").textContent = error.message;
   }
   cancelAnimationFrame(frame);
-  own.isAsked = false;
   if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? " The answer was cut off." : "") +
     (turn.content ? "" : " There are only thoughts, no answer.");
   await keep(own);
-  change(own);
   $("reading").hidden = true;
   $("send").disabled = false;
   $("stop").disabled = true;
@@ -74,12 +66,6 @@ async function answer(question, signal) {
 }
 
 const aborted = (signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-
-async function freeSlot(preferred) {
-  const slots = await get("slots");
-  const free = slots.filter((slot) => !slot.is_processing);
-  return (free.find(({ id }) => id === preferred) ?? free[0] ?? slots[0]).id;
-}
 
 function show(text, speaker) {
   const content = element("div", { className: "text" }, text);

@@ -1,7 +1,9 @@
 // Requests to the page's server.
 
+import { $ } from "./elements.js";
+
 let key = sessionStorage.getItem("key"); // the server's API key, if it needs one
-let isRefused = false; // the user has no key: ask only once
+let isRefused = false; // the user has no key
 
 export async function call(path, { method = "GET", body, signal } = {}) {
   const headers = { "Content-Type": "application/json" };
@@ -9,7 +11,8 @@ export async function call(path, { method = "GET", body, signal } = {}) {
   const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
   if (answer.ok) return answer;
   if (answer.status === 401 && !isRefused) {
-    key = prompt("This server asks for its API key:");
+    $("key-refused").hidden = !key;
+    key = await askForKey();
     isRefused = !key;
     if (key) {
       sessionStorage.setItem("key", key);
@@ -18,6 +21,16 @@ export async function call(path, { method = "GET", body, signal } = {}) {
   }
   const error = await answer.json().catch(() => null);
   throw Object.assign(new Error(error?.error?.message ?? `${path}: HTTP status ${answer.status}`), { status: answer.status });
+}
+
+function askForKey() {
+  const dialog = $("key");
+  dialog.returnValue = ""; // Escape closes without one
+  $("key-value").value = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue && $("key-value").value), { once: true });
+  });
 }
 
 export const get = async (path) => (await call(path)).json();

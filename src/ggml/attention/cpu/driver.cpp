@@ -106,7 +106,6 @@ h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
     s.rows    = arena.get<float>(H2O_ATTN_KEYS*std::max(d_k_pad, d_v_pad));
     s.k       = arena.get<float>(local_keys*d_k_pad);
     s.v       = arena.get<float>(local_keys*d_v_pad);
-    s.extra   = arena.get<int32_t>(extra.rows ? 4*local_keys : 0);
     s.iota    = arena.get<int32_t>(how == IN_PLACE ? block_size : 0);
     if (s.iota) {
         std::iota(s.iota, s.iota + (how == IN_PLACE ? block_size : 0), 0);
@@ -178,26 +177,17 @@ h2o_attn_key_set h2o_attn_driver::packed_keys(const shared & w, int64_t h) const
     return res;
 }
 
-// Keys among a list's next local_keys rows: a query before end_query sees them, and the head does not have them anyway.
-//   buffer: rows, then first queries
-h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t begin, int64_t end_query,
-        int32_t * buffer) const {
-    int32_t * first = buffer + local_keys;
+// A list's next local_keys keys.
+h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t begin) const {
+    const int32_t * rows = extra.rows_of(list, h);
+    const int64_t   n    = std::partition_point(rows, rows + extra.n_rows, [](int32_t row) { return row >= 0; }) - rows;
 
     h2o_attn_key_set res = {};
-    res.k     = h2o_attn_source_of(k, extra.k, h, buffer, 0);
-    res.v     = h2o_attn_source_of(v, extra.v, h, buffer, 0);
-    res.head  = h;
-    res.first = first;
-
-    const int64_t end = std::min(begin + local_keys, n_listed(list, h, end_query));
-    for (int64_t i = begin; i < end; ++i) {
-        const int32_t row = extra.rows_of(list, h)[i];
-        if (!extra.first || !has_key(h, row)) {
-            buffer[res.n]   = row;
-            first [res.n++] = extra.first ? extra.first[list*extra.n_rows + i] : 0;
-        }
-    }
+    res.k        = h2o_attn_source_of(k, extra.k, h, rows, begin);
+    res.v        = h2o_attn_source_of(v, extra.v, h, rows, begin);
+    res.head     = h;
+    res.n        = std::clamp<int64_t>(n - begin, 0, local_keys);
+    res.is_extra = true;
     return res;
 }
 
@@ -226,18 +216,8 @@ int64_t h2o_attn_driver::n_counted(int64_t row, int64_t h) const {
     return list ? std::upper_bound(list, list + n_k, limit) - list : std::clamp<int64_t>((int64_t) limit + 1, 0, n_k);
 }
 
-int64_t h2o_attn_driver::n_listed(int64_t list, int64_t h, int64_t end) const {
-    const int32_t * x = extra.first ? extra.first + list*extra.n_rows : extra.rows_of(list, h);
-
-    return std::partition_point(x, x + extra.n_rows, [&](int32_t i) { return extra.first ? i < end : i >= 0; }) - x;
-}
-
 int64_t h2o_attn_driver::n_seen(const h2o_attn_key_set & keys, int64_t row) const {
-    if (keys.n == 0) {
-        return 0;
-    }
-    return keys.first ? std::upper_bound(keys.first, keys.first + keys.n, row/group) - keys.first :
-        std::clamp<int64_t>(n_visible(row) - keys.start, 0, keys.n);
+    return keys.is_extra ? keys.n : std::clamp<int64_t>(n_visible(row) - keys.start, 0, keys.n);
 }
 
 // Into the thread's buffers. The keys that are read after these are prefetched.
@@ -265,7 +245,7 @@ void h2o_attn_driver::attend(const shared & w, const scratch & s, int64_t range,
         return;
     }
     const int64_t h           = keys.head;
-    float *       weights     = has_query_sums && !keys.first ? weights_of(w, h, keys.start) : nullptr;
+    float *       weights     = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
     const int64_t n_keys_tile = how == IN_PLACE ? keys.n : h2o_attn_pad(keys.n);
 
     h2o_attn_tile t = {};
@@ -362,18 +342,13 @@ void h2o_attn_driver::compute_packed(const shared & w, const scratch & s, int64_
 
         h2o_attn_key_set listed = {};
         if (extra.rows) {
-            listed = extra_keys(list, h, 0, (stop - 1)/group + 1, s.extra);
+            listed = extra_keys(list, h, 0);
             for (int64_t i = 0; next.n == 0 && i < listed.n; ++i) {
                 h2o_attn_prefetch_key(listed, i);
             }
             pack(s, listed, {});
 
-            next   = listed;
-            next.n = 0;
-            if (list + 1 < end_list) {
-                next.k.rows = next.v.rows = extra.rows_of(list + 1, h);
-                next.n = n_listed(list + 1, h, extra.end(list + 1, n_q));
-            }
+            next = list + 1 < end_list ? extra_keys(list + 1, h, 0) : h2o_attn_key_set {};
         }
 
         const int64_t n_keys  = n_visible(stop - 1);
@@ -406,9 +381,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
         clear(w, range, h, start, stop);
     }
 
-    const auto list_keys = [&](int64_t h) {
-        return extra_keys(list, h, item%n_list_blocks*block_size, stop/group, s.extra + h%2*2*block_size);
-    };
+    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
         h2o_attn_key_set keys = is_list ? list_keys(0) : keys_of(0, key, end);

@@ -42,7 +42,6 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
         float   * rows; // to be packed
         float   * k;    // of a block or list, packed or converted
         float   * v;
-        int32_t * extra; // rows and first queries, for a head and the next one
         int32_t * iota;
     };
 
@@ -81,9 +80,6 @@ private:
     // The row counts in the sums of this many keys, the first ones.
     int64_t n_counted(int64_t row, int64_t h) const;
 
-    // how many of a list's rows some query before `end` sees
-    int64_t n_listed(int64_t list, int64_t h, int64_t end) const;
-
     float sink_of(int64_t row, int64_t h) const { return sinks[h*group + row%group]; }
 
     int64_t n_tiles(int64_t rows) const { return h2o_ceil_div(rows, tile_rows); }
@@ -94,7 +90,7 @@ private:
     }
 
     h2o_attn_key_set keys_of    (int64_t h, int64_t key, int64_t end) const;
-    h2o_attn_key_set extra_keys (int64_t list, int64_t h, int64_t begin, int64_t end_query, int32_t * buffer) const;
+    h2o_attn_key_set extra_keys (int64_t list, int64_t h, int64_t begin) const;
     h2o_attn_key_set keys_after (const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
     h2o_attn_key_set packed_keys(const shared & w, int64_t h) const;
 

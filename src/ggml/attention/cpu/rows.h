@@ -23,7 +23,7 @@ struct h2o_attn_key_set {
     int64_t         head;
     int64_t         n;
     int64_t         start;    // number of the first one
-    const int32_t * first;    // extra keys: the first query that sees each; NULL: they are among the head's
+    bool            is_extra; // of a list: all queries of its tile see them
     float         * packed_k; // or NULL
     float         * packed_v;
 };

@@ -15,7 +15,6 @@ struct h2o_cuda_list {
     const int32_t * rows;  // NULL: consecutive rows
     const int32_t * first; // NULL: all queries see a key
     int             n;
-    bool            excludes_head_keys;
 
     __device__ __forceinline__ h2o_cuda_key key(int i) const {
         if (i >= n) {
@@ -29,23 +28,16 @@ struct h2o_cuda_list {
 static __device__ __forceinline__ h2o_cuda_list h2o_head_keys(const h2o_cuda_attn & a, int h, int end_query) {
     const auto is_seen = [&](int first) { return first < end_query; };
 
-    return { a.rows_of(h), a.first, a.first ? h2o_count_before(a.first, a.n_k, is_seen) : a.n_k, false };
+    return { a.rows_of(h), a.first, a.first ? h2o_count_before(a.first, a.n_k, is_seen) : a.n_k };
 }
 
-static __device__ __forceinline__ h2o_cuda_list h2o_list_of(const h2o_cuda_attn & a, int tile, int h, int end_query) {
-    const auto is_seen = [&](int first) { return first < end_query; };
-    const auto is_row  = [](int row) { return row >= 0; };
+static __device__ __forceinline__ h2o_cuda_list h2o_list_of(const h2o_cuda_attn & a, int tile, int h) {
+    const auto is_row = [](int row) { return row >= 0; };
 
     h2o_cuda_list res = {};
     if (a.extra.rows) {
         res.rows = a.extra.rows_of(tile, h);
-        if (a.extra.first) {
-            res.first = a.extra.first + (int64_t) tile*a.extra.n_rows;
-            res.n     = h2o_count_before(res.first, a.extra.n_rows, is_seen);
-            res.excludes_head_keys = true;
-        } else {
-            res.n = h2o_count_before(res.rows, a.extra.n_rows, is_row);
-        }
+        res.n    = h2o_count_before(res.rows, a.extra.n_rows, is_row);
     }
     return res;
 }

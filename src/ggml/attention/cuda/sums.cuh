@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
     const int start = unit*unit_rows + split*a.split_rows;
     const int end   = min(start + a.split_rows, (unit + 1)*unit_rows);
 
-    const h2o_cuda_list list = { a.rows_of(h), a.first, a.n_k, false };
+    const h2o_cuda_list list = { a.rows_of(h), a.first, a.n_k };
     for (int j = threadIdx.x; j < n_keys; j += blockDim.x) {
         const h2o_cuda_key x = list.key(key + j);
         rows_of_keys[j] = x.row;

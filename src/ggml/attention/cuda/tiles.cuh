@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
 
     const int           end_query = (end - 1)/a.group + 1;
     const h2o_cuda_list of_head   = h2o_head_keys(a, h, end_query);
-    const h2o_cuda_list list      = h2o_list_of(a, tile, h, end_query);
+    const h2o_cuda_list list      = h2o_list_of(a, tile, h);
 
     // tiles of keys: of the head, then of the list
     const int begin_key  = part*a.part_keys;
@@ -80,10 +80,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         for (int i = 0; i < n_own; ++i) {
             const int at = threadIdx.x + i*n_threads;
             if (at < n_keys) {
-                h2o_cuda_key key = next[i];
-                if (key.row < 0 || (t >= n_head && list.excludes_head_keys && a.has_key(h, key.row))) {
-                    key = { -1, INT_MAX };
-                }
+                const h2o_cuda_key key = next[i];
                 rows_of_keys[t%2][at] = key.row;
                 firsts      [t%2][at] = key.first;
                 is_hidden = is_hidden || key.first > row/a.group;

@@ -10,7 +10,7 @@
 #include <utility>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 17;
+static constexpr uint32_t VERSION = 18;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -186,49 +186,4 @@ std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, co
         res.emplace(pos, std::move(r));
     }
     return res;
-}
-
-void h2o_text_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens, bool has_ids) {
-    const auto & log = text.log();
-    const auto   end = std::partition_point(log.begin(), log.end(),
-            [&](const auto & row) { return row.query < (int32_t) n_tokens; });
-
-    const uint32_t start = std::min(text.start(), n_tokens);
-    const uint64_t n     = end - log.begin();
-
-    io.write(&start, sizeof(start));
-    io.write(&n, sizeof(n));
-    write_array(io, h2o_lookup_log(log.begin(), end));
-    if (has_ids) {
-        write_array(io, text.text());
-    }
-}
-
-void h2o_text_read(llama_io_read_i & io, const llama_h2o_kv & kv, bool has_ids, h2o_saved_sequence & saved) {
-    const auto &   config   = kv.context.config;
-    const auto     n_new    = kv.state().text->n_new();
-    const uint32_t n_tokens = saved.record.n_tokens;
-
-    uint32_t & start = saved.lookup_start;
-    uint64_t   n;
-    io.read(&start, sizeof(start));
-    io.read(&n, sizeof(n));
-    check(start <= n_tokens && n <= (uint64_t) n_tokens*n_new);
-
-    auto log = read_array<h2o_lookup_row>(io, n);
-    uint32_t n_asked = 0; // by the query so far
-    for (size_t i = 0; i < n; ++i) {
-        const auto [pos, query] = log[i];
-        const bool is_first = i == 0 || query != log[i - 1].query;
-
-        check(query >= 0 && query < (int32_t) n_tokens && pos >= 0 && pos < (int32_t) config.chunk_start(query));
-        check(i == 0 || (is_first ? query > log[i - 1].query : pos > log[i - 1].pos));
-
-        n_asked = is_first ? 1 : n_asked + 1;
-        check(n_asked <= n_new);
-    }
-    saved.lookups = std::move(log);
-    if (has_ids) {
-        saved.text = read_array<int32_t>(io, n_tokens);
-    }
 }

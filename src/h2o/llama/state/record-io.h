@@ -10,7 +10,7 @@
 class llama_io_read_i;
 class llama_io_write_i;
 
-// Checkpoints, text and lookups of a sequence as bytes. Reading checks them: whatever the bytes are, the next
+// Checkpoints of a sequence as bytes. Reading checks them: whatever the bytes are, the next
 // step can be computed. It throws std::runtime_error, and the sequence is not changed.
 
 void           h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_checkpoint & checkpoint);
@@ -20,7 +20,3 @@ h2o_checkpoint h2o_checkpoint_read (llama_io_read_i  & io, const llama_h2o_kv & 
 void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv);
 std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, const llama_h2o_kv & kv,
         const h2o_checkpoint & end);
-
-// What the queries before n_tokens have looked up; has_ids: and the ids of the text's tokens. Reading needs saved.record.
-void h2o_text_write(llama_io_write_i & io, const h2o_lookup & text, uint32_t n_tokens, bool has_ids);
-void h2o_text_read (llama_io_read_i  & io, const llama_h2o_kv & kv, bool has_ids, h2o_saved_sequence & saved);

@@ -101,15 +101,10 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
             h2o_write_rows(io, r.pos, r.n, r.n_bytes(), [&] { io.write_tensor(r.t, r.offset(), r.n_bytes()); });
         }
     }
-    if (!partial) {
-        h2o_checkpoints_write(io, kv);
-    }
-    if (state.text) {
-        h2o_text_write(io, *state.text, n_tokens, !partial);
-    }
     if (partial) {
         return;
     }
+    h2o_checkpoints_write(io, kv);
     if (const auto * cold = context.store.cold(kv.id)) {
         write_cold_store(io, *cold);
     }
@@ -175,9 +170,6 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     }
     if (!partial) {
         saved.checkpoints = h2o_checkpoints_read(io, kv, saved.record);
-    }
-    if (kv.state().text) {
-        h2o_text_read(io, kv, !partial, saved);
     }
 
     std::unique_ptr<h2o_cold_store> cold;

@@ -166,12 +166,6 @@ void h2o_cold_codec::count_read(float us) {
     }
 }
 
-void h2o_cold_codec::count_kept(uint64_t n_hits, uint64_t n_misses) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    counts.n_hits   += n_hits;
-    counts.n_misses += n_misses;
-}
-
 llama_h2o_lossless_stats h2o_cold_codec::stats() const {
     const std::lock_guard<std::mutex> lock(mutex);
 

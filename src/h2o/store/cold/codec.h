@@ -72,9 +72,6 @@ public:
     // the time of one read of a layer's K or V
     void count_read(float us);
 
-    // counts a generated token's lookups with and without rows kept from earlier tokens
-    void count_kept(uint64_t n_hits, uint64_t n_misses);
-
     llama_h2o_lossless_stats stats() const;
 
     const llama_h2o_lossless_params params;

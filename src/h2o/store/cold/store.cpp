@@ -3,7 +3,6 @@
 #include "ggml/attention/attention.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -28,13 +27,11 @@ void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t laye
 void h2o_cold_store::truncate(uint32_t n) {
     if (n < chunks.size()) {
         chunks.resize(n);
-        kept.clear();
     }
 }
 
 void h2o_cold_store::share(const h2o_cold_store & other) {
     chunks = other.chunks;
-    kept.clear();
 }
 
 void h2o_cold_store::read(size_t layer, h2o_kv_part part, const std::vector<wanted> & rows) const {
@@ -77,126 +74,12 @@ void h2o_cold_store::read_range(size_t layer, h2o_kv_part part, uint32_t first, 
     read(layer, part, rows);
 }
 
-void h2o_cold_store::set_positions(std::vector<int32_t> next) {
-    if (n_layers_begun < row_sizes.size()) { // rows of an unfinished step may be missing
-        kept.clear();
-    }
-    n_layers_begun = 0;
-
-    positions.clear();
-    for (const int32_t pos : next) {
-        positions.push_back({ pos, true, 0 });
-    }
-    keeps_rows = positions.size() <= MAX_KEPT;
-    if (keeps_rows) {
-        keep_positions();
-    }
-}
-
-void h2o_cold_store::keep_positions() {
-    n_steps++;
-
-    // The kept ones first: the others must not take their slots.
-    size_t n_missing = positions.size();
-    for (auto & p : positions) {
-        if (const auto it = kept.find(p.pos); it != kept.end()) {
-            it->second.used = n_steps;
-            p.is_missing = false;
-            p.slot       = it->second.slot;
-            n_missing--;
-        }
-    }
-    for (auto & p : positions) {
-        if (!p.is_missing) {
-            continue;
-        }
-        p.slot = kept.size();
-        if (kept.size() == MAX_KEPT) {
-            const auto oldest = std::min_element(kept.begin(), kept.end(), [](const auto & a, const auto & b) {
-                return a.second.used < b.second.used;
-            });
-            p.slot = oldest->second.slot;
-            kept.erase(oldest);
-        }
-        kept[p.pos] = { p.slot, n_steps };
-    }
-    if (codec) {
-        codec->count_kept(positions.size() - n_missing, n_missing);
-    }
-    kept_bytes.resize(row_sizes.size());
-    for (size_t layer = 0; layer < row_sizes.size(); ++layer) {
-        for (const auto part : { H2O_K, H2O_V }) {
-            kept_bytes[layer][part].resize(kept.size()*row_sizes[layer][part]);
-        }
-    }
-}
-
-int32_t h2o_cold_store::row_of(int32_t pos) const {
-    const auto before = [](const step_position & p, int32_t pos) { return p.pos < pos; };
-
-    return std::lower_bound(positions.begin(), positions.end(), pos, before) - positions.begin();
-}
-
 void h2o_cold_store::keep_failure(const std::string & what) {
     const std::lock_guard<std::mutex> lock(mutex);
     failure = what;
 }
 
-void h2o_cold_store::fetch(const h2o_layer & layer, const ggml_h2o_attn_source_layout & source, size_t n_offloaded,
-        uint8_t * dst, int ith, int nth) {
-    if (ith == 0) {
-        n_layers_begun = layer.index + 1;
-    }
-    const size_t n       = positions.size();
-    const size_t n_words = (n_offloaded + 31)/32;
-
-    for (uint32_t h = ith; h < layer.n_head_kv; h += nth) {
-        uint32_t * own = (uint32_t *) (dst + source.own) + h*n_words;
-        std::fill_n(own, n_words, 0);
-
-        auto       memory = layer.memory.begin() + h*layer.n_memory();
-        const auto end    = memory + layer.n_memory();
-        for (size_t i = 0; i < n; ++i) {
-            memory = std::find_if(memory, end, [&](int32_t pos) { return pos >= positions[i].pos; });
-            if (memory != end && *memory == positions[i].pos) {
-                own[i/32] |= uint32_t(1) << i%32;
-            }
-        }
-    }
-
-    for (const auto part : { H2O_K, H2O_V }) {
-        const size_t size = row_sizes[layer.index][part];
-        uint8_t *    rows = dst + (part == H2O_K ? source.k : source.v);
-        uint8_t *    kept = keeps_rows ? kept_bytes[layer.index][part].data() : nullptr;
-
-        std::vector<wanted> missing;
-        for (size_t i = n*ith/nth; i < n*(ith + 1)/nth; ++i) {
-            if (positions[i].is_missing) {
-                missing.push_back({ positions[i].pos, rows + i*size });
-            } else {
-                memcpy(rows + i*size, kept + positions[i].slot*size, size);
-            }
-        }
-        const h2o_stopwatch watch;
-        read(layer.index, part, missing);
-        if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !missing.empty()) {
-            codec->count_read(watch.us());
-        }
-        for (size_t i = n*ith/nth; kept && i < n*(ith + 1)/nth; ++i) {
-            if (positions[i].is_missing) {
-                memcpy(kept + positions[i].slot*size, rows + i*size, size);
-            }
-        }
-    }
-
-    // row 0 is finite
-    if (n == 0 && ith == 0) {
-        memset(dst + source.k, 0, row_sizes[layer.index][H2O_K]);
-        memset(dst + source.v, 0, row_sizes[layer.index][H2O_V]);
-    }
-}
-
-void h2o_cold_store::fetch_chosen(size_t layer, const int32_t * chosen, size_t n_chosen,
+void h2o_cold_store::fetch(size_t layer, const int32_t * chosen, size_t n_chosen,
         const ggml_h2o_attn_source_layout & source, size_t n, uint8_t * dst, int ith, int nth) {
     const int32_t begin = ith*n/nth;
     const int32_t end   = (ith + 1)*n/nth;
@@ -207,9 +90,6 @@ void h2o_cold_store::fetch_chosen(size_t layer, const int32_t * chosen, size_t n
             is_chosen[chosen[i] - begin] = true;
         }
     }
-    if (begin == 0 && end > 0) {
-        is_chosen[0] = true; // row 0 of a source is finite
-    }
     for (const auto part : { H2O_K, H2O_V }) {
         uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
 
@@ -219,13 +99,16 @@ void h2o_cold_store::fetch_chosen(size_t layer, const int32_t * chosen, size_t n
                 wanted.push_back({ pos, rows + pos*row_sizes[layer][part] });
             }
         }
+        const h2o_stopwatch watch;
         read(layer, part, wanted);
+        if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !wanted.empty()) {
+            codec->count_read(watch.us());
+        }
     }
 }
 
 void h2o_cold_store::check() {
     if (!failure.empty()) {
-        kept.clear();
         throw std::runtime_error(std::exchange(failure, std::string()));
     }
 }
