@@ -264,5 +264,5 @@ def test_servers_and_layers_go_together() -> None:
 
 
 def test_a_build_without_rpc_says_how_to_get_it() -> None:
-    with pytest.raises(H2OError, match=r"\[rpc-server\] there is no .*no-such-server: install h2o-llama from its"):
+    with pytest.raises(H2OError, match=r"\[rpc-server\] .*no-such-server is missing: install h2o-llama from its"):
         rpc_program("no-such-server")

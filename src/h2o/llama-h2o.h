@@ -272,7 +272,7 @@ struct llama_h2o_rows {
 LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst,
         size_t n);
 
-// A state that is copied piece by piece. Between two pieces other sequences may go on, and this one must stay as it is.
+// A state that is copied piece by piece. Between two pieces other sequences may be computed, but not this one.
 struct llama_h2o_copy;
 
 // Copies all but tensors to dst, which has llama_state_seq_get_size(ctx, seq_id) bytes. Returns NULL if it cannot, and

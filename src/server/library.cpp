@@ -250,7 +250,7 @@ static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) 
 
 void server_h2o_library::write_texts() {
 #ifdef __linux__
-    setpriority(PRIO_PROCESS, 0, 10); // of this thread, and of those that it starts: the model's threads go first
+    setpriority(PRIO_PROCESS, 0, 10); // also of the threads that it starts: the model's go first
 #endif
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {

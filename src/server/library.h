@@ -91,7 +91,7 @@ public:
         }
     }
 
-    // Copies a part of what was given, between two steps of slots that go on. All of it before a slot may change.
+    // Copies a part of the given texts, between two steps of other slots; all of them before a slot may change.
     void copy(bool all);
 
     // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end, for other questions to rewind to.

@@ -20,7 +20,7 @@ struct server_h2o_stored_text {
 
 struct server_h2o_given_text : server_h2o_stored_text {
     std::string                   key;   // of its owner
-    std::string                   begin; // of which its name is made
+    std::string                   begin; // its name is made of it
     std::vector<llama_h2o_rows>   rows;
     std::vector<llama_h2o_points> points;
 };
@@ -49,6 +49,6 @@ public:
     std::atomic<int> n_removed = 0; // texts that clients have removed
 };
 
-// those of the server that this process runs, or none
+// the texts of the server in this process, or none
 server_h2o_texts * server_h2o_get_texts();
 void               server_h2o_set_texts(server_h2o_texts * texts);

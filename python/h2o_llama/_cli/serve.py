@@ -234,7 +234,7 @@ def rpc_program(name: str = "ggml-rpc-server") -> Path:
     path = Path(_core.__file__).parent / "lib" / (f"{name}.exe" if os.name == "nt" else name)
     if not path.is_file():
         remedy = "install h2o-llama from its source with RPC: pip install . -C cmake.define.GGML_RPC=ON"
-        raise H2OError(f"[rpc-server] there is no {path}: {remedy}")
+        raise H2OError(f"[rpc-server] {path} is missing: {remedy}")
     return path
 
 
