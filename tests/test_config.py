@@ -104,7 +104,6 @@ def test_numpy_integers_are_integers() -> None:
 def test_bad_values() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"local_window": -1}, "local_window must be an integer of at least 0, got -1"),
-        ({"heavy_budget": 2**31}, "heavy_budget must be an integer of at least 0, got 2147483648"),
         ({"heavy_budget": 2**31 - 1}, r"local_window \+ heavy_budget \+ sink_tokens must be from 1"),
         ({"local_window": 0, "heavy_budget": 0, "sink_tokens": 0}, "must be from 1 to 2147483647, got 0"),
         ({"local_window": 17, "chunk_size": 16}, r"local_window must be at most chunk_size \(16\), got 17"),
@@ -128,12 +127,10 @@ def test_bad_values() -> None:
         ({"keep_ratio": 0}, "keep_ratio must be above 0"),
         ({"keep_ratio": 1.5}, "keep_ratio must be a finite number from 0 to 1, got 1.5"),
         ({"ema_alpha": 1.0, "scorer": "block_ema"}, "ema_alpha must be at least 0 and below 1"),
-        ({"ema_alpha": float("nan")}, "ema_alpha must be a finite number"),
         (
             {"local_window": 4, "heavy_budget": 8, "scorer": "block_ema", "block_tokens": 4, "chunk_size": 18},
             r"must be multiples of block_tokens \(4\), got 18, 4, 8 and 4",
         ),
-        ({"tile": 0}, "tile must be an integer of at least 1"),
     ]
     for arguments, message in cases:
         with case(arguments=arguments), pytest.raises(ValueError, match=r"^\[H2OConfig\] .*" + message):
