@@ -20,6 +20,7 @@ from h2o_llama.inspect._report import (
     passages,
     render_html,
     split_pieces,
+    stands_out,
 )
 from inputs import repetitive_tokens
 from llamas import open_llama
@@ -44,7 +45,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        self.attributes.update(name for name, _ in attrs)
+        self.attributes.update(name for name, value in attrs if not (value or "").startswith("#"))
         if tag not in VOID_TAGS:
             self.stack.append((tag, dict(attrs)))
         if tag == "mark" and self.in_document:
@@ -204,10 +205,13 @@ def test_regions_and_chunk_marks() -> None:
 
 
 def test_passages_are_ranked_by_weight() -> None:
-    text = b"One fact. Another one, longer.\nThird? Last"
+    text = b"One fact. Another one, longer.\n3. Third? Last"
     report = replace(report_of(byte_tokens(text), {(0, 0): [12, 3, 33], (1, 0): [3]}, chunk_size=40), marked=READ_MOST)
     found = passages(report, report.heads, 2)
     assert [passage.text.strip() for passage in found] == ["One fact.", "Another one, longer."]
     np.testing.assert_allclose([passage.share for passage in found], [3 / 7, 3 / 7], atol=1e-6)
+    assert not stands_out(report, found)
+    assert stands_out(report, found[:1])
+    assert passages(report, report.heads)[2].text.strip() == "3. Third?"
     several = report_of(byte_tokens(text), {(0, 0): [12, 3], (1, 0): [13], (2, 0): [14]}, chunk_size=40)
     assert passages(several, several.heads, 1)[0].share == 3 / 4  # of heavy hitters the number of heads
