@@ -226,9 +226,6 @@ raise KeyError("the end")
     ),
     _call("generate([1], top_q=1)", "[Llama.generate] unexpected keyword argument 'top_q'", "TypeError"),
     _call(
-        "generate_many({llm: [1]}, top_q=1)", "[Llama.generate_many] unexpected keyword argument 'top_q'", "TypeError"
-    ),
-    _call(
         "tokenize('\\ud800')", "[Llama.tokenize] text must be text that UTF-8 can hold, got '\\ud800' at character 0"
     ),
     Case(

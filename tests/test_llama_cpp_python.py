@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,21 +47,15 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
     rows = re.findall(r"^\| (`.*) \| (.*) \|$", GUIDE.read_text().split("## What differs")[0], re.MULTILINE)
     assert len(rows) > 15
     text = " ".join(new for _, new in rows)
-    known = {
-        name
-        for f in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval)
-        for name in _parameters(f)
-    } | {*GenerationOptions.__annotations__, *RopeOptions.__annotations__}
+    known = {*GenerationOptions.__annotations__, *RopeOptions.__annotations__}
+    for method in (Llama.__init__, Llama.__call__, Llama.generate, Llama.tokenize, Llama.eval):
+        known |= {*inspect.signature(method).parameters}
     with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None) as llm:
         llm.eval(PROMPT)
         for name in set(re.findall(r"`([a-z_]{3,})[`(]", text)) - {"llm", "next"}:
             assert name in known or hasattr(llm, name), name
     assert set(re.findall(r"h2o_llama\.(\w+)", text)) <= set(h2o_llama.__all__)
     assert set(re.findall(r"\b([a-z_]+)=", text)) <= known
-
-
-def _parameters(function: Callable[..., object]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
 
 
 DEFAULTS = """

@@ -188,8 +188,9 @@ class Bench:
                     name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
                     tokens = self._tokens[: case.n_used]
                     found.append(call_apart(name, case.sample, self.model_path, tokens, **self._options))
+                    plain = " without flash attention" if case.mode.flash_attn == "off" else ""
                     speed = n_tokens / found[-1].prefill_s
-                    report(f"{n_tokens:,} tokens, {case.mode.name}: {speed:,.0f} tokens/s")
+                    report(f"{n_tokens:,} tokens, {case.mode.name}{plain}: {speed:,.0f} tokens/s")
 
     def rows(self) -> list[Row]:
         """A row for each length and name of a mode that has samples; speeds are of medians, in tokens per second.
@@ -233,14 +234,21 @@ class Bench:
         most = max((len(samples) for samples in self.samples.values()), default=1)
         runs = "Single runs" if most < 2 else f"Medians of {most} runs, of one where a prompt took {ONCE_ABOVE:.0f} s"
         gpu = f", {self.n_gpu_layers} layers on the GPU" if self.n_gpu_layers else ""
-        text = (
+        return (
             f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), K "
             f"and V in F16, chunks of {self.chunk_size:,} tokens. {runs}."
         )
+
+    @property
+    def doubt(self) -> str:
+        """That other processes ran beside the samples, or nothing."""
         least = min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
-        if least < 0.9 and self.n_gpu_layers == 0:
-            text += f" Doubtful: other processes left as little as {least:.0%} of its CPU time to a prefill."
-        return text
+        if least >= 0.9 or self.n_gpu_layers:
+            return ""
+        return (
+            f" The machine was busy: other processes left as little as {least:.0%} of its CPU time to a prefill. "
+            "Measure again before you believe it."
+        )
 
 
 NOTE = (
@@ -264,8 +272,15 @@ def verdict(rows: Sequence[Row]) -> str:
         said = f"On this machine H2O ({name}) reads more slowly than llama.cpp ({times}): --h2o off is faster."
     elif slower:
         said += f" Up to {max(slower):,} tokens --h2o off is faster."
-    generation = [row["generation_over_dense"] for row in found if row["generation_over_dense"] is not None]
-    return said + (f" It generates {generation[-1]:.1f} times as fast." if generation else "")
+    last = [row for row in rows if row["mode"] not in dense and row["generation_over_dense"] is not None]
+    last = [row for row in last if row["n_tokens"] == last[-1]["n_tokens"]]
+    if last:
+        first, best = last[0]["generation_over_dense"], max(last, key=lambda row: row["generation_over_dense"])
+        said += f" It generates {first:.1f} times as fast{': use it for long texts' if first < 1 else ''}."
+        if best["generation_over_dense"] > 1.1 * first:
+            options = " ".join(f"--h2o-set {word}" for word in best["mode"].split() if "=" in word)
+            said += f" For long answers add {options}: {best['generation_over_dense']:.1f} times as fast."
+    return said
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
