@@ -60,6 +60,10 @@ def test_speeds_are_of_medians_of_the_faster_variant_and_over_llama_cpp() -> Non
     said = verdict(rows)
     assert "(sparse) reads faster than llama.cpp: 4.0 times at 100 tokens, 2.0 times at 200 tokens. It gen" in said
     assert "--h2o off" not in said
+    assert "decode=memory" not in said
+    slow = [{**row, "generation_over_dense": 0.5} for row in rows if row["mode"] == "sparse"]
+    best = {**slow[0], "mode": "sparse decode=memory", "generation_over_dense": 1.5}
+    assert "add --h2o-set decode=memory. The machine was busy" in verdict([*slow, best], True)
     slow = [{**row, "prefill_over_dense": 0.5} if row["n_tokens"] == 100 else row for row in rows]
     assert "Up to 100 tokens --h2o off is faster" in verdict(slow)
 

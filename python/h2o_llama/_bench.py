@@ -237,10 +237,17 @@ class Bench:
             f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), K "
             f"and V in F16, chunks of {self.chunk_size:,} tokens. {runs}."
         )
-        least = min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
-        if least < 0.9 and self.n_gpu_layers == 0:
-            text += f" Doubtful: other processes left as little as {least:.0%} of its CPU time to a prefill."
+        if self.is_doubtful:
+            text += f" Doubtful: other processes left as little as {self._least():.0%} of its CPU time to a prefill."
         return text
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the machine was busy with something else."""
+        return self._least() < 0.9 and self.n_gpu_layers == 0
+
+    def _least(self) -> float:
+        return min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
 
 
 NOTE = (
@@ -250,7 +257,7 @@ NOTE = (
 )
 
 
-def verdict(rows: Sequence[Row]) -> str:
+def verdict(rows: Sequence[Row], is_doubtful: bool = False) -> str:
     """How many times as fast as llama.cpp the first setting of H2O is, and where it is not worth it."""
     dense = {mode.name for mode in DENSE}
     name = next((row["mode"] for row in rows if row["mode"] not in dense), None)
@@ -265,7 +272,12 @@ def verdict(rows: Sequence[Row]) -> str:
     elif slower:
         said += f" Up to {max(slower):,} tokens --h2o off is faster."
     generation = [row["generation_over_dense"] for row in found if row["generation_over_dense"] is not None]
-    return said + (f" It generates {generation[-1]:.1f} times as fast." if generation else "")
+    if generation:
+        said += f" It generates {generation[-1]:.1f} times as fast."
+        memory = [row["generation_over_dense"] or 0 for row in rows if "decode=memory" in row["mode"]]
+        if generation[-1] < 1 < max(memory, default=0):
+            said += " Use H2O for reading; for long answers add --h2o-set decode=memory."
+    return said + " The machine was busy: repeat this before you believe it." * is_doubtful
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:

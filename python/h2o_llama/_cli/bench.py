@@ -73,7 +73,8 @@ def bench(
                 terminal.write(content)
             else:
                 console = Console()
-                console.print(terminal.plain(facts), *tables(rows), NOTE, terminal.plain(verdict(rows)), sep="\n\n")
+                said = terminal.plain(verdict(rows, measured.is_doubtful))
+                console.print(terminal.plain(facts), *tables(rows), NOTE, said, sep="\n\n")
                 if json_file is not None:
                     json_file.write_text(content, encoding="utf-8")
                     terminal.echo(f"Written: {json_file}")
