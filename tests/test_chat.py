@@ -390,8 +390,9 @@ def test_asking_says_what_the_long_way_says(tiny_model: Path, template: str | No
         assert llm.ask(document, questions[1], max_tokens=12) == expected[1]
         pieces = list(llm.ask(document, "k17?", logits_processor=dictate(" a b\n\nc \n"), stream=True))
         assert pieces == ["a", " b", "\n\nc"]
-        for bad in [(3, "Who?"), (document, []), (document, ["Who?", 3])]:
-            with pytest.raises(ValueError, match=r"\[Llama.ask\] (document|questions) must be"):
+        swapped = ("Who?", tiny_model)
+        for bad in [(3, "Who?"), (document, []), (document, ["Who?", 3]), (str(tiny_model), "Who?"), swapped]:
+            with pytest.raises(ValueError, match=r"\[Llama.ask\] .*(must be|is a file: pass Path|comes first)"):
                 llm.ask(*bad)  # type: ignore[call-overload]
 
 

@@ -103,9 +103,6 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
 
 def test_generation_ends_when_the_context_is_full(tiny_model: Path) -> None:
     with open_tiny(tiny_model, n_ctx=24) as llm:
-        assert len(list(llm.generate([1] * 20, temperature=0))) == 4
-        assert llm.n_tokens == 24
-        llm.reset()
         answer = llm([1] * 20, max_tokens=None, temperature=0)
         assert answer["choices"][0]["finish_reason"] == "length"
         known = {"prompt_tokens_details": {"cached_tokens": 0}}

@@ -25,13 +25,6 @@ def test_defaults() -> None:
     assert (config.dense_layers, config.preset) == ((), "balanced")
 
 
-def test_defaults_with_eviction() -> None:
-    """As many positions to attend to, none of them looked up."""
-    config = H2OConfig(evict=True)
-    assert (config.decode, config.lookup_budget, config.memory_size, config.positions) == ("memory", 0, 512, "cache")
-    assert dataclasses.replace(config, heavy_budget=5).heavy_budget == 5
-
-
 def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
@@ -63,6 +56,7 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(config, evict=True) == H2OConfig(heavy_budget=7, evict=True)
     assert dataclasses.replace(config, chunk_size=256) == H2OConfig(heavy_budget=7, chunk_size=256)
     assert dataclasses.replace(H2OConfig(evict=True), evict=False) == H2OConfig()
+    assert dataclasses.replace(H2OConfig(evict=True), heavy_budget=5).heavy_budget == 5
     assert pickle.loads(pickle.dumps(config)) == config
     research = H2OConfig(research={"tile": 8}).with_research(ema_alpha=0.25)
     assert dataclasses.replace(research, evict=True) == H2OConfig(evict=True, research={"tile": 8, "ema_alpha": 0.25})
@@ -107,22 +101,13 @@ def test_numpy_integers_are_integers() -> None:
     assert type(config.local_window) is int
 
 
-def test_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        H2OConfig().local_window = 3  # type: ignore[misc]
-
-
 def test_bad_values() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"local_window": -1}, "local_window must be an integer of at least 0, got -1"),
-        ({"heavy_budget": 2**31}, "heavy_budget must be an integer of at least 0, got 2147483648"),
-        ({"sink_tokens": -1}, "sink_tokens must be an integer of at least 0, got -1"),
         ({"heavy_budget": 2**31 - 1}, r"local_window \+ heavy_budget \+ sink_tokens must be from 1"),
         ({"local_window": 0, "heavy_budget": 0, "sink_tokens": 0}, "must be from 1 to 2147483647, got 0"),
         ({"local_window": 17, "chunk_size": 16}, r"local_window must be at most chunk_size \(16\), got 17"),
-        ({"schedule": "three_phase"}, "schedule must be one of 'single_pass', 'two_phase', got 'three_phase'"),
         ({"scorer": "best"}, "scorer must be one of 'distant', 'sum', 'block_ema', got 'best'"),
-        ({"decode": "none"}, "decode must be one of 'full', 'memory', got 'none'"),
         ({"retrieval": "ngrams"}, "retrieval was removed: lookups use the index of keys. .* lookup_budget 0"),
         ({"evict": True, "schedule": "two_phase"}, "evict needs schedule single_pass, got two_phase"),
         ({"evict": True, "decode": "full"}, "evict needs decode memory, got full"),
@@ -130,7 +115,6 @@ def test_bad_values() -> None:
         ({"evict": True, "cold_store": ""}, "cold_store must be 'memory', the path of a folder or None, got ''"),
         ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),
         ({"evict": True, "cold_store": "x" * 2000}, r"cold_store must be of less than 1024 bytes, got 'x{77}\.\.\.'$"),
-        ({"positions": "end"}, "positions must be one of 'text', 'cache', got 'end'"),
         ({"positions": "cache"}, "positions cache is for what eviction keeps: it needs evict"),
         ({"positions": "cache", "evict": True, "cold_store": "memory"}, "positions cache needs no cold_store"),
         ({"cold_store": "memory"}, "cold_store is for what is evicted: it needs evict"),
@@ -143,15 +127,10 @@ def test_bad_values() -> None:
         ({"keep_ratio": 0}, "keep_ratio must be above 0"),
         ({"keep_ratio": 1.5}, "keep_ratio must be a finite number from 0 to 1, got 1.5"),
         ({"ema_alpha": 1.0, "scorer": "block_ema"}, "ema_alpha must be at least 0 and below 1"),
-        ({"ema_alpha": float("nan")}, "ema_alpha must be a finite number"),
-        ({"block_tokens": 0}, "block_tokens must be an integer of at least 1"),
-        ({"shared_heads": 1}, "shared_heads must be True or False"),
         (
             {"local_window": 4, "heavy_budget": 8, "scorer": "block_ema", "block_tokens": 4, "chunk_size": 18},
             r"must be multiples of block_tokens \(4\), got 18, 4, 8 and 4",
         ),
-        ({"lookup_budget": -1}, "lookup_budget must be an integer of at least 0"),
-        ({"tile": 0}, "tile must be an integer of at least 1"),
     ]
     for arguments, message in cases:
         with case(arguments=arguments), pytest.raises(ValueError, match=r"^\[H2OConfig\] .*" + message):

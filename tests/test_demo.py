@@ -6,8 +6,7 @@ import importlib
 import inspect
 from pathlib import Path
 
-from h2o_llama._demo import document as document_module
-from h2o_llama._demo.document import SECRETS, build_document
+from h2o_llama._demo.document import MODULE, SECRETS, build_document
 
 DEPTHS = (0.0, 0.3, 0.55, 0.8, 0.97)
 N_BYTES = 1100
@@ -26,6 +25,6 @@ def test_needles_are_where_they_say() -> None:
         assert document.count(b"k%d=" % needle.key) == 1
         text = text.replace(needle.definition, b"", 1)
     assert len(text) == N_BYTES - 10 * len(SECRETS)
-    path = inspect.getsourcefile(importlib.import_module(document_module.MODULE))
+    path = inspect.getsourcefile(importlib.import_module(MODULE))
     assert path is not None
     assert Path(path).read_bytes().startswith(text[:-1])

@@ -71,11 +71,8 @@ def test_longer_than_the_model_was_trained_for(tiny_model: Path) -> None:
         assert model.embed(TEXTS[0], return_count=True) == (model.embed(TEXTS[0][:8]), 8)
         with pytest.raises(ValueError, match="a text has 19 tokens, but the model was trained for 8"):
             model.embed(TEXTS[0], truncate=False)
-
-
-def test_a_text_without_tokens(model: Model) -> None:
-    with pytest.raises(ValueError, match=r"\[Model.embed\] a text has no tokens"):
-        model.embed(["a", ""])
+        with pytest.raises(ValueError, match=r"\[Model.embed\] a text has no tokens"):
+            model.embed(["a", ""])
 
 
 def test_models_that_read_a_text_as_a_whole(generator: Path, tmp_path: Path) -> None:  # noqa: F811

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import h2o_llama
-from chats import open_chat
+from chats import log_softmax, open_chat
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama, demo_model_path
@@ -37,11 +37,6 @@ SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8, lookup_budg
 TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0, schedule="two_phase"))
 # 2 windows of N, and a rest between them; a token per byte.
 TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
-
-
-def log_probabilities(row: Any) -> list[float]:
-    total = math.fsum(math.exp(float(x)) for x in row)
-    return [float(x) - math.log(total) for x in row]
 
 
 def measure(path: Path | Llama, *settings: Setting, **arguments: Any) -> list[dict[str, Any]]:
@@ -76,7 +71,7 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytes
             with open_llama(tiny_model, h2o) as llm:
                 assert llm.tokenize(window.tobytes()) == window.tolist()
                 llm.eval(window, logits="all")
-                rows[name] = np.array([log_probabilities(logits) for logits in llm.logits])
+                rows[name] = log_softmax(llm.logits)
             nats[name] += (-rows[name][np.arange(N - 1), window[1:]]).tolist()
             tops[name] += rows[name][N // 2 : -1].argmax(axis=1).tolist()
         p, q = rows["dense"][N // 2 : -1], rows["sparse"][N // 2 : -1]
@@ -133,7 +128,7 @@ def test_continuation_is_that_of_single_calls(tiny_model: Path) -> None:
         with open_llama(tiny_model, h2o, n_ctx=len(window)) as llm:
             llm.eval(window[:prompt])
             llm.eval(window[prompt:], logits="all", dense_tail=dense_tail)
-            nats = [-log_probabilities(row)[t] for row, t in zip(llm.logits[:-1], targets, strict=True)]
+            nats = [-row[t] for row, t in zip(log_softmax(llm.logits[:-1]), targets, strict=True)]
         return math.exp(sum(nats) / len(nats))
 
     for row, dense_tail in ((full, length), (memory, 0)):

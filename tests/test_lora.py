@@ -218,5 +218,3 @@ def test_arguments_that_name_no_adapter_are_refused(tiny_model: Path, adapter: P
         ],
         "Llama",
     )
-    with pytest.raises(TypeError, match="there is no argument 'loro'"):
-        Llama(tiny_model, loro="a")  # type: ignore[call-arg]

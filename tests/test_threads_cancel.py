@@ -375,6 +375,7 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
             found.append(await client.post("/ask", json={**question, "document": "long " * 200}))
             monkeypatch.setattr(app.state.llm, "acreate_chat_completion", never)
             await asyncio.wait_for(app(*leaving_client(json.dumps(question).encode())), 60)
+            fail = AsyncMock(side_effect=OutOfMemoryError("too little memory"))
             monkeypatch.setattr(app.state.llm, "acreate_chat_completion", fail)
             return [*found, await client.post("/ask", json=question)]
 
@@ -391,9 +392,6 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
         except asyncio.CancelledError:
             ended.append(True)
             raise
-
-    async def fail(*_: object, **__: object) -> None:
-        raise OutOfMemoryError("too little memory")
 
     stream, *asked, long, failed = asyncio.run(run())
     assert (stream.status_code, len(stream.text) > 0) == (200, True)

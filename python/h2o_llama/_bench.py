@@ -169,7 +169,7 @@ class Bench:
             self.model_path, self.desc = weights.model_path, weights.desc
             self._tokens = prompt_tokens(weights, text, max(case.n_used for case in self.samples))
             for case in {case.mode: case for case in self.samples if case.mode.matmul_kernels != "upstream"}.values():
-                # Of each mode the longest: what cannot be is refused now.
+                # The longest case of each mode: what cannot work is refused now.
                 case.open(weights, chunk_size, n_threads=self.n_threads, n_gpu_layers=n_gpu_layers).close()
 
     def run(self, progress: Progress = lambda *_: None, report: Callable[[str], object] = lambda line: None) -> None:
@@ -188,8 +188,9 @@ class Bench:
                     name = f"[{_OWNER}] the process that measures {case.mode.name} at {n_tokens:,} tokens"
                     tokens = self._tokens[: case.n_used]
                     found.append(call_apart(name, case.sample, self.model_path, tokens, **self._options))
+                    plain = " without flash attention" if case.mode.flash_attn == "off" else ""
                     speed = n_tokens / found[-1].prefill_s
-                    report(f"{n_tokens:,} tokens, {case.mode.name}: {speed:,.0f} tokens/s")
+                    report(f"{n_tokens:,} tokens, {case.mode.name}{plain}: {speed:,.0f} tokens/s")
 
     def rows(self) -> list[Row]:
         """A row for each length and name of a mode that has samples; speeds are of medians, in tokens per second.
@@ -233,21 +234,21 @@ class Bench:
         most = max((len(samples) for samples in self.samples.values()), default=1)
         runs = "Single runs" if most < 2 else f"Medians of {most} runs, of one where a prompt took {ONCE_ABOVE:.0f} s"
         gpu = f", {self.n_gpu_layers} layers on the GPU" if self.n_gpu_layers else ""
-        text = (
+        return (
             f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), K "
             f"and V in F16, chunks of {self.chunk_size:,} tokens. {runs}."
         )
-        if self.is_doubtful:
-            text += f" Doubtful: other processes left as little as {self._least():.0%} of its CPU time to a prefill."
-        return text
 
     @property
-    def is_doubtful(self) -> bool:
-        """Whether the machine was busy with something else."""
-        return self._least() < 0.9 and self.n_gpu_layers == 0
-
-    def _least(self) -> float:
-        return min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
+    def doubt(self) -> str:
+        """That other processes ran beside the samples, or nothing."""
+        least = min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
+        if least >= 0.9 or self.n_gpu_layers:
+            return ""
+        return (
+            f" The machine was busy: other processes left as little as {least:.0%} of its CPU time to a prefill. "
+            "Measure again before you believe it."
+        )
 
 
 NOTE = (
@@ -257,7 +258,7 @@ NOTE = (
 )
 
 
-def verdict(rows: Sequence[Row], is_doubtful: bool = False) -> str:
+def verdict(rows: Sequence[Row]) -> str:
     """How many times as fast as llama.cpp the first setting of H2O is, and where it is not worth it."""
     dense = {mode.name for mode in DENSE}
     name = next((row["mode"] for row in rows if row["mode"] not in dense), None)
@@ -271,13 +272,15 @@ def verdict(rows: Sequence[Row], is_doubtful: bool = False) -> str:
         said = f"On this machine H2O ({name}) reads more slowly than llama.cpp ({times}): --h2o off is faster."
     elif slower:
         said += f" Up to {max(slower):,} tokens --h2o off is faster."
-    generation = [row["generation_over_dense"] for row in found if row["generation_over_dense"] is not None]
-    if generation:
-        said += f" It generates {generation[-1]:.1f} times as fast."
-        memory = [row["generation_over_dense"] or 0 for row in rows if "decode=memory" in row["mode"]]
-        if generation[-1] < 1 < max(memory, default=0):
-            said += " Use H2O for reading; for long answers add --h2o-set decode=memory."
-    return said + " The machine was busy: repeat this before you believe it." * is_doubtful
+    last = [row for row in rows if row["mode"] not in dense and row["generation_over_dense"] is not None]
+    last = [row for row in last if row["n_tokens"] == last[-1]["n_tokens"]]
+    if last:
+        first, best = last[0]["generation_over_dense"], max(last, key=lambda row: row["generation_over_dense"])
+        said += f" It generates {first:.1f} times as fast{': use it for long texts' if first < 1 else ''}."
+        if best["generation_over_dense"] > 1.1 * first:
+            options = " ".join(f"--h2o-set {word}" for word in best["mode"].split() if "=" in word)
+            said += f" For long answers add {options}: {best['generation_over_dense']:.1f} times as fast."
+    return said
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:

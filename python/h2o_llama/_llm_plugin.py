@@ -1,7 +1,7 @@
 """A plugin of `llm` (https://llm.datasette.io): `llm -m h2o/qwen2.5-coder-0.5b -f report.txt "Who signed it?"`.
 
-Fragments are one document, which is read once: the next question finds it in the library. `-f h2o:report.pdf` reads
-all kinds of files that `h2o-llama ask` reads.
+Fragments are one document, which is read once: the next question, also by `llm -c`, finds it in the library. `-f
+h2o:report.pdf` reads all kinds of files that `h2o-llama ask` reads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import llm
 
 from h2o_llama import Llama, document_messages, read_document
 from h2o_llama.models._named import MODELS
+
+_SHORTEST_DOCUMENT = 1_000
+"""Characters before the question."""
 
 
 @llm.hookimpl  # type: ignore[untyped-decorator]
@@ -48,11 +51,8 @@ class H2OModel(llm.Model):  # type: ignore[misc]
         """The answer, token by token."""
         if self._llm is None:
             self._llm = Llama(self._name, library=True)
-        messages: list[dict[str, Any]] = []
-        for before in conversation.responses if conversation else ():
-            messages += [*_messages(before.prompt), {"role": "assistant", "content": before.text()}]
         options = prompt.options.model_dump(exclude_none=True)
-        for chunk in self._llm.create_chat_completion([*messages, *_messages(prompt)], stream=True, **options):
+        for chunk in self._llm.create_chat_completion(_messages(prompt), stream=True, **options):
             yield chunk["choices"][0]["delta"].get("content") or ""
             usage = chunk.get("usage")
         if usage:
@@ -60,9 +60,13 @@ class H2OModel(llm.Model):  # type: ignore[misc]
 
 
 def _messages(prompt: llm.Prompt) -> list[dict[str, Any]]:
-    document = "\n".join(prompt.fragments)
-    question = prompt.prompt.removeprefix(document).lstrip("\n")
-    said = document_messages(document, question) if document else [{"role": "user", "content": question}]
-    if prompt.system and document:  # after the document, as in `h2o-llama chat`: the document is read once
-        said[0]["content"] += f"\n\n{prompt.system}"
-    return said if document or not prompt.system else [{"role": "system", "content": prompt.system}, *said]
+    """The conversation, which llm gives as it was sent: a document in the first message stands before the last line."""
+    turns = [(turn.role, "".join(getattr(part, "text", "") for part in turn.parts)) for turn in prompt.messages]
+    said = [{"role": role, "content": text} for role, text in turns if role != "system"]
+    systems = [text for role, text in turns if role == "system"]
+    document, _, question = said[0]["content"].rpartition("\n") if said else ("", "", "")
+    if len(document) < _SHORTEST_DOCUMENT:
+        return [*({"role": "system", "content": text} for text in systems), *said]
+    about, asked = document_messages(document, question)
+    about["content"] = "\n\n".join([about["content"], *systems])  # the document comes first: it is read once
+    return [about, asked, *said[1:]]

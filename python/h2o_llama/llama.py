@@ -19,7 +19,7 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama.chat._messages import Message
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.embedding import EmbeddingResponse
+from h2o_llama.embedding import EmbeddingResponse, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
@@ -388,9 +388,12 @@ class Llama(Sequence):
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, **{**self._threads, **options})
 
-    def create_embedding(self, input: str | collections.abc.Sequence[str], **options: Any) -> EmbeddingResponse:
+    @understands
+    def create_embedding(
+        self, input: str | collections.abc.Sequence[str], *, pooling_type: PoolingType | None = None, **options: Any
+    ) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, **{**self._threads, **options})
+        return self.model.create_embedding(input, pooling_type=pooling_type, **{**self._threads, **options})
 
     @property
     def _threads(self) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Model:
     @property
     def desc(self) -> str:
         """Architecture, size and type in words."""
-        return self._handle.desc
+        return self._handle.desc.replace("?B", f"{self.n_params / 1e9:.2g}B")  # of sizes llama.cpp has no name for
 
     @property
     def metadata(self) -> dict[str, str]:

@@ -67,14 +67,13 @@ def bench(
             measured.run(update, lambda line: None if sys.stderr.isatty() else terminal.echo(line, err=True))
     finally:  # figures before Ctrl-C or an error count too
         if rows := measured.rows():
-            facts = measured.facts(machine)
-            content = json.dumps({"machine": machine, "facts": facts, "rows": rows}, indent=1) + "\n"
+            facts, said = measured.facts(machine), verdict(rows) + measured.doubt
+            content = json.dumps({"machine": machine, "facts": facts, "rows": rows, "verdict": said}, indent=1) + "\n"
             if json_file == _STDOUT:
                 terminal.write(content)
             else:
                 console = Console()
-                said = terminal.plain(verdict(rows, measured.is_doubtful))
-                console.print(terminal.plain(facts), *tables(rows), NOTE, said, sep="\n\n")
+                console.print(terminal.plain(facts), *tables(rows), NOTE, terminal.plain(said), sep="\n\n")
                 if json_file is not None:
                     json_file.write_text(content, encoding="utf-8")
                     terminal.echo(f"Written: {json_file}")

@@ -169,7 +169,8 @@ class _Chat:
         else:
             other = [*asked[:-1], {"role": "user", "content": "…"}]
             try:
-                tokens, others = map(llm.model.chat_tokens, (asked, other))
+                read = partial(llm.model._chat_prompt, "chat", day=llm._state.day)
+                tokens, others = (read(said, None, True, False, None)[1] for said in (asked, other))
             except ValueError as error:  # images
                 echo(f"h2o-llama: {describe(error)}", err=True)
                 return

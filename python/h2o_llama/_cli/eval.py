@@ -49,10 +49,10 @@ def eval_model(
     ] = DENSE_TAIL,
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
 ) -> None:
-    """Measure what sparse attention costs in quality.
+    """Find out whether a model keeps its quality with H2O.
 
-    That is perplexity, KL divergence and the loss of text after a prompt, or the benchmark RULER. Every
-    setting is compared with dense attention on the same tokens: of --file, or of Python's sources. Options of H2O take
+    Measures are perplexity, KL divergence and the loss of text after a prompt, or the benchmark RULER. Every setting is
+    compared with dense attention on the same tokens: of --file, or of Python's sources. Options of H2O take
     several values, with commas: all combinations are measured.
     """
     settings = sweeps.settings(o)

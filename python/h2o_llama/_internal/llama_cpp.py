@@ -24,10 +24,12 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "split_mode": (1,),
     "pooling_type": (-1,),
     "last_n_tokens_size": (64,),
-    **dict.fromkeys(("vocab_only", "numa", "reset"), (False,)),
+    "penalize_nl": (True,),
+    **dict.fromkeys(("vocab_only", "numa", "reset", "no_perf", "spm_infill"), (False,)),
     **dict.fromkeys(("tfs_z", "lora_scale"), (1.0,)),
-    **dict.fromkeys(("lora_base", "lora_path", "prev_tokens"), (None,)),
-    **dict.fromkeys(("chat_handler", "draft_model", "function_call", "functions", "suffix"), (None,)),
+    **dict.fromkeys(("additional_files", "cache_dir", "local_dir", "lora_base", "lora_path", "model"), (None,)),
+    **dict.fromkeys(("chat_handler", "draft_model", "op_offload", "swa_full", "tokenizer"), (None,)),
+    **dict.fromkeys(("function_call", "functions", "prev_tokens", "suffix"), (None,)),
 }
 """Values for which nothing has to be done here."""
 
@@ -35,9 +37,10 @@ _TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8
 _VALUES: dict[str, dict[Any, Any]] = {
     "chat_format": {"chatml": "chatml", None: None},
     "flash_attn": {True: "on", False: "off"},
-    "type_k": _TYPES,
-    "type_v": _TYPES,
+    "type_k": {None: "f16", **_TYPES},
+    "type_v": {None: "f16", **_TYPES},
     "max_tokens": {-1: None},
+    "seed": {0xFFFFFFFF: None},
     "rope_scaling_type": {-1: None, 0: "none", 1: "linear", 2: "yarn"},
     "rope_freq_base": {0.0: None},
     "rope_freq_scale": {0.0: None},

@@ -26,13 +26,7 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
-from h2o_llama.chat._template import (
-    LONGEST_TAIL,
-    PLAIN_STOPS,
-    parse_deltas,
-    parsed_message,
-    plain_prompt,
-)
+from h2o_llama.chat._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
@@ -94,7 +88,7 @@ class Asked:
             parse_deltas(self.parser, text, is_partial)
         message = parsed_message(self.parser) or {"content": text}
         answer, thoughts = message.get("content") or "", message.get("reasoning_content") or ""
-        return answer.strip() if thoughts else answer, thoughts
+        return answer.strip(), thoughts
 
 
 class Prompts:
@@ -342,10 +336,7 @@ class Answerer:
                 prompts[fork] = task.ids[task.n_cached :]
                 tasks[fork] = task
             generation = self._llm.generate_many(
-                prompts,
-                dense_tail=LONGEST_TAIL,
-                temperature=self.settings.temperature,
-                seed=self._seed(group[0]),
+                prompts, dense_tail=LONGEST_TAIL, temperature=self.settings.temperature, seed=self._seed(group[0])
             )
             for fork, task in tasks.items():
                 if task.thoughts is not None:

@@ -218,9 +218,9 @@ class Piece:
 class Generation:
     """Makes the sequence the prompt, generates after it, and then knows how it ended.
 
-    By the keyword arguments of `owner`, which are checked; for the answer to a `chat` also by what it needs, with a
-    budget of thoughts. The prompt has at least one token. `n_top_logprobs` is the number of most probable tokens
-    reported with each one; None: no log-probabilities. `is_read`: the sequence is the prompt already.
+    The keyword arguments of `owner` are checked. The answer to a `chat` has a budget of thoughts. The prompt has at
+    least one token. `n_top_logprobs` is the number of most probable tokens reported with each one; None: no
+    log-probabilities. `is_read`: the sequence is the prompt already.
     """
 
     def __init__(

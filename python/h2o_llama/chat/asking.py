@@ -25,38 +25,29 @@ class AskOptions(GenerationOptions, total=False):
     think: bool | int | None
 
 
-Document = str | os.PathLike[str]
+Source = str | os.PathLike[str]
+Texts = collections.abc.Sequence[str]
 
 
 @overload
 def ask(
-    sequence: HasState, document: Document, questions: str, *, stream: Literal[True], **options: Unpack[AskOptions]
+    sequence: HasState, document: Source, questions: str, *, stream: Literal[True], **options: Unpack[AskOptions]
 ) -> Iterator[str]: ...
 @overload
 def ask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
-    sequence: HasState,
-    document: Document,
-    questions: str,
-    *,
-    stream: Literal[False] = ...,
-    **options: Unpack[AskOptions],
+    sequence: HasState, document: Source, questions: str, *, stream: Literal[False] = ..., **options: Unpack[AskOptions]
 ) -> str: ...
 @overload
 def ask(
     sequence: HasState,
-    document: Document,
-    questions: collections.abc.Sequence[str],
+    document: Source,
+    questions: Texts,
     *,
     stream: Literal[False] = ...,
     **options: Unpack[AskOptions],
 ) -> list[str]: ...
 def ask(
-    sequence: HasState,
-    document: Document,
-    questions: str | collections.abc.Sequence[str],
-    *,
-    stream: bool = False,
-    **options: Unpack[AskOptions],
+    sequence: HasState, document: Source, questions: str | Texts, *, stream: bool = False, **options: Unpack[AskOptions]
 ) -> str | list[str] | Iterator[str]:
     """Answer questions about a document, each by itself. The document is read once.
 
@@ -85,8 +76,8 @@ def ask(
     Raises
     ------
     ValueError
-        If the document has no text, a question is not a string, `questions` is empty, or n_ctx is too small for
-            document, question and a token of the answer.
+        If the document has no text, or is a str that names a file; a question is not a string; `questions` is empty; or
+        n_ctx is too small for document, question and a token of the answer.
     OSError
         If the file cannot be read.
     H2OError
@@ -104,6 +95,10 @@ def ask(
     asked = [questions] if isinstance(questions, str) else questions
     if not isinstance(document, str | os.PathLike):
         raise check.bad_argument(owner, "document", "a text, or a path that is not a str", document)
+    if isinstance(document, str) and len(document) < 256 and "\0" not in document and os.path.isfile(document):
+        raise ValueError(f"[{owner}] {document!r} is a file: pass Path({document!r}); a str is the document's own text")
+    if isinstance(questions, os.PathLike):
+        raise ValueError(f"[{owner}] the document comes first, then the questions, got {questions!r} as questions")
     if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
     if check.flag(owner, "stream", stream) and not isinstance(questions, str):

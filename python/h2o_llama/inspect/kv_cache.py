@@ -102,11 +102,6 @@ class KVCache(KVView):
         return self._ends.get(layer, 0)
 
     @property
-    def memory_initialized(self) -> bool:
-        """Whether a memory set was built, for any layer."""
-        return bool(self._ends)
-
-    @property
     def kv_size(self) -> int:
         """How many tokens the cache can hold."""
         return self._info().kv_size

@@ -36,11 +36,6 @@ CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID;
 """
 
 
-def _of(owner: str | None) -> tuple[str, tuple[str | int, ...]]:
-    """A condition for the texts of an owner, or for all, and its values."""
-    return ("1", ()) if owner is None else ("owner = ?", (owner,))
-
-
 @dataclass(frozen=True)
 class Stored:
     """A text in the index: `used` is the time of its last use, in seconds, `n_bytes` its size there."""
@@ -177,12 +172,11 @@ class Index:
         `key` leaves only texts of a model and its settings, `like` only texts that may begin like the ids of a prompt.
         """
         texts, problems = list[Stored](), dict[str, DamagedFileError]()
-        where, values = _of(owner)
-        for column, value in (("key", key), ("head", None if like is None else _head(like))):
-            if value is not None:
-                where, values = f"{where} AND {column} = ?", (*values, value)
+        given = {"owner": owner, "key": key, "head": None if like is None else _head(like)}
+        known = {column: value for column, value in given.items() if value is not None}
+        where = " AND ".join(["1", *(f"{column} = :{column}" for column in known)])
         rows = connection.execute(
-            f"SELECT id, owner, used, n_bytes, contents, tokens, checksum FROM texts WHERE {where}", values
+            f"SELECT id, owner, used, n_bytes, contents, tokens, checksum FROM texts WHERE {where}", known
         )
         for id, of, used, n_bytes, contents, tokens, checksum in rows:
             try:
@@ -228,12 +222,12 @@ class Index:
 
     def n_bytes(self, connection: sqlite3.Connection, owner: str | None) -> int:
         """The size of the texts of an owner, or of all."""
-        where, values = _of(owner)
+        where = "1" if owner is None else "owner = :owner"
         (n,) = connection.execute(
             f"SELECT (SELECT total(n_bytes) FROM texts WHERE {where}) + "
             f"(SELECT total(n_bytes) FROM blocks WHERE name IN "
             f"(SELECT block FROM parts JOIN texts ON text = id WHERE {where}))",
-            values * 2,
+            {"owner": owner},
         ).fetchone()
         return int(n)
 

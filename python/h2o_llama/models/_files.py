@@ -94,19 +94,19 @@ def _check_overrides(overrides: Any) -> dict[str, Override]:
     if not isinstance(overrides, Mapping):
         raise check.bad_argument(_OWNER, "kv_overrides", "a mapping from keys to bool, int, float or str", overrides)
     for key, value in overrides.items():
-        if not isinstance(key, str) or not key or not _is_short(key):
+        if not key or not _is_short(key):
             expected = f"names of metadata, of at most {_KEY_BYTES} bytes"
             raise check.bad_argument(_OWNER, "kv_overrides' keys", expected, key)
-        is_text, is_float = isinstance(value, str) and _is_short(value), isinstance(value, float)
+        is_float = isinstance(value, float) and math.isfinite(value)
         is_int = isinstance(value, int) and -(2**31) <= value < 2**32
-        if not (is_text or is_int or (is_float and math.isfinite(value))):
+        if not (_is_short(value) or is_int or is_float):
             expected = f"a bool, an int of 32 bits, a finite float or a str of at most {_KEY_BYTES} bytes"
             raise check.bad_argument(_OWNER, f"kv_overrides[{key!r}]", expected, value)
     return dict(overrides)
 
 
-def _is_short(text: str) -> bool:
-    return "\0" not in text and len(text.encode(errors="replace")) <= _KEY_BYTES
+def _is_short(text: Any) -> bool:
+    return isinstance(text, str) and "\0" not in text and len(text.encode(errors="replace")) <= _KEY_BYTES
 
 
 class Adapter(NamedTuple):

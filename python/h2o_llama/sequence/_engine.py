@@ -112,13 +112,8 @@ class ContextParams:
         if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
             warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
-                "costs more than it saves",
+                "costs more than it saves"
             )
-
-    @property
-    def has_bounded_memory(self) -> bool:
-        """Whether a text may be of any length: nothing that is kept grows with it."""
-        return self.h2o is not None and self.h2o.has_bounded_memory
 
     def default_n_ctx(self, model: _core.Model, n_trained: int) -> int:
         """n_ctx where it is 0: what the model was trained for, or less with a warning, if only less fits."""
@@ -135,7 +130,7 @@ class ContextParams:
             warn(
                 f"[{_OWNER}] n_ctx={n_trained}, what the model was trained for, needs {needed / 2**30:.1f} GiB for the "
                 f"KV cache, but the weights leave {free / 2**30:.1f} GiB of memory: n_ctx is {n_cells}. "
-                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit",
+                "Pass n_ctx, or h2o=H2OConfig(evict=True) for no limit"
             )
         return n_cells
 
@@ -284,7 +279,8 @@ class Engine:
                 f"use n_ctx={n_learned} or less"
             )
         self.n_ctx = n_ctx
-        if params.n_ctx == 0 and params.has_bounded_memory:
+        is_bounded = params.h2o is not None and params.h2o.has_bounded_memory
+        if params.n_ctx == 0 and is_bounded:
             self.n_ctx = n_learned or check.INT32_MAX
             n_ctx = max(n_ctx, int(params.n_batch))  # a call takes no more
         self.seed = seed
@@ -299,7 +295,7 @@ class Engine:
         )
         self.claim = claim
         # when a text gets longer than what the model was trained for
-        self.warns_of_length = params.h2o is not None and params.has_bounded_memory and params.h2o.positions == "text"
+        self.warns_of_length = is_bounded and params.h2o is not None and params.h2o.positions == "text"
         with core_errors():
             first = params.make_context(model._handle, model._rope, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]

@@ -251,14 +251,21 @@ class State:
             found = library and library.find(self.engine.origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
             return max(shared_prefix(now, ids), found.n_tokens if found else 0)
 
-        best = None
+        def days() -> Iterator[str]:
+            yield self.day
+            if library is not None:
+                yield from library.days(self.engine.origin, np.asarray(ids, dtype=np.int32))
+
+        best, today = None, date.today().isoformat()
         with suppress(OSError, ValueError, H2OError, MemoryError):  # `read` warns of it
-            known = library.days(self.engine.origin, np.asarray(ids, dtype=np.int32)) if library else set[str]()
             n = n_known(ids) + LEAST_NEW
-            for day in {self.day, *known} - {date.today().isoformat()}:
-                if (n_other := n_known(ids_on(day))) > n:
-                    n, best = n_other, day
-        self.day = best or date.today().isoformat()
+            if n < len(ids) // 2:
+                for day in days():
+                    if day != today and (n_other := n_known(ids_on(day))) > n:
+                        n, best = n_other, day
+                    if n > len(ids) // 2:
+                        break
+        self.day = best or today
         return best
 
     def cache_stop_of(self, ids: NDArray[np.int32]) -> CacheStop | None:
@@ -426,7 +433,7 @@ class State:
             self.engine.warns_of_length = False
             warn(
                 f"[{self.owner}] this model was trained for texts of {n_trained} tokens, this one is longer: "
-                "output beyond that length is likely to be unusable",
+                "output beyond that length is likely to be unusable"
             )
 
 

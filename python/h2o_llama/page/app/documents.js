@@ -6,7 +6,6 @@ import { isHtml, textOfHtml } from "./html.js";
 import { textOfPdf } from "./pdf.js";
 import { tooLong } from "./model.js";
 import { post } from "./server.js";
-import { newId } from "./store.js";
 
 const NAME = 40; // characters of a pasted text
 
@@ -73,7 +72,7 @@ export const length = ({ documents }) => documents.reduce((sum, { n_tokens }) =>
 
 async function documentOf(name, text) {
   const { tokens: found } = await post("tokenize", { content: text });
-  return { id: newId(), name, text, n_tokens: found.length };
+  return { name, text, n_tokens: found.length };
 }
 
 async function remove(document) {

@@ -39,7 +39,7 @@ async function list() {
   $("texts").replaceChildren(...[...rows.values()].map(item));
 }
 
-// The texts of one document share what they begin with.
+// The texts of one document share their beginning, so the largest counts.
 function item({ document, name, texts, conversations }) {
   const facts = texts.map((text) => tokens(text.n_tokens)).slice(0, 1);
   if (document) facts[0] = tokens(document.n_tokens);

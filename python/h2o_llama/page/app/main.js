@@ -2,7 +2,7 @@
 
 import "./documents.js";
 import "./questions.js";
-import { begin, choose, events, isFixed, last } from "./conversation.js";
+import { begin, choose, events, isFixed } from "./conversation.js";
 import * as library from "./library.js";
 import * as model from "./model.js";
 
@@ -17,8 +17,7 @@ function fold({ type }) {
 isNarrow.addEventListener("change", fold);
 for (const name of ["opened", "changed"]) events.addEventListener(name, fold);
 
-const isOpen = await choose(last()).catch(() => false);
-if (!isOpen) await begin();
+if (!await choose(sessionStorage.getItem("conversation") ?? "").catch(() => false)) await begin(); // as before a reload
 await model.show();
 events.dispatchEvent(new Event("changed"));
 await library.show();
