@@ -260,12 +260,13 @@ def test_a_conversation_is_one_text_beside_its_document(tiny_model: Path, librar
 def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By all commands, where the template writes the day before it. A new document has today's."""
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "library"))
-    model = write_chat_model(tmp_path / "model.gguf", "{{ strftime_now('%d %b %Y') }}\n" + CHATML)
+    dated = "Answer questions. " * 8 + "{{ strftime_now('%d %b %Y') }}\n" + CHATML
+    model = write_chat_model(tmp_path / "model.gguf", dated)
     one = tmp_path / "one.txt"
     two = tmp_path / "two.txt"
     one.write_text("All about ducks. " * 300)
     two.write_text("All about geese. " * 300)
-    now, n = time.time(), 5163
+    now, n = time.time(), 5307
 
     def on_day(i: int, *arguments: str | Path) -> str:
         monkeypatch.setattr(time, "time", lambda: now + i * 86400)
