@@ -399,8 +399,8 @@ class State:
         prompt = make_prompt(owner, self.engine.core, tokens, embeddings)
         if n_tokens + len(prompt) > self.engine.n_ctx:
             raise ValueError(
-                f"[{owner}] {len(prompt)} tokens after {n_tokens} do not fit into n_ctx={self.engine.n_ctx}: "
-                "use a larger n_ctx, fewer tokens, or reset()"
+                f"[{owner}] {len(prompt)} tokens{f' after {n_tokens}' if n_tokens else ''} do not fit into "
+                f"n_ctx={self.engine.n_ctx}: use a larger n_ctx, fewer tokens{', or reset()' if n_tokens else ''}"
             )
         self.warn_of_length(n_tokens + len(prompt))
         return prompt
