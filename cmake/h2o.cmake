@@ -12,7 +12,7 @@ h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp ggml/simd/*.cpp)
 h2o_add_sources(llama h2o/*/*.cpp h2o/llama/side/*.cpp h2o/llama/state/*.cpp h2o/store/cold/*.cpp)
 h2o_add_sources(llama-common chat/*.cpp schema/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
-target_link_libraries(server-context PRIVATE cpp-httplib vendor::hash) # to ask the librarian; names of slot files
+target_link_libraries(server-context PRIVATE cpp-httplib vendor::hash) # addresses; names of slot files
 target_include_directories(llama PUBLIC src/h2o) # llama-h2o.h
 target_link_libraries(llama PRIVATE codec pcre2)
 

@@ -18,7 +18,7 @@ import pytest
 
 from command_line import invoke
 from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
-from h2o_llama._cli.serve import program
+from h2o_llama._cli.serve import rpc_program
 from servers import Server, running
 
 S = 64
@@ -264,5 +264,5 @@ def test_servers_and_layers_go_together() -> None:
 
 
 def test_a_build_without_rpc_says_how_to_get_it() -> None:
-    with pytest.raises(H2OError, match=r"\[rpc-server\] there is no .*no-such-server: install it"):
-        program("rpc-server", "no-such-server", "install it")
+    with pytest.raises(H2OError, match=r"\[rpc-server\] .*no-such-server is missing: install h2o-llama from its"):
+        rpc_program("no-such-server")

@@ -540,8 +540,7 @@ def test_only_pages_that_were_named_may_use_the_server(origins: tuple[Server, st
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
     calls: list[list[str]] = []
-    monkeypatch.setattr(serve_command, "become", lambda program, arguments: calls.append(arguments))
-    monkeypatch.setattr(serve_command, "start_librarian", lambda folder, origin: None)
+    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts: calls.append(arguments) or 0)
     return calls
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -25,7 +23,7 @@ from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
-from servers import DOCUMENT, OTHER, SETTINGS, S, Server, serving
+from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, serving
 
 pytestmark = pytest.mark.slow
 
@@ -73,18 +71,14 @@ def n_known(answer: Any) -> int:
     return n
 
 
-def librarian_of(server: Server) -> int:
-    """Its process."""
-    command = ["pgrep", "-P", str(server.process.pid), "-f", "librarian"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+@contextmanager
+def held(library: Library) -> Iterator[None]:
+    """No program can read the library's index, or change it."""
+    index = library.folder / "texts" / "index.sqlite"
+    with closing(sqlite3.connect(index, isolation_level=None)) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
 
 
 # --- restored texts
@@ -134,11 +128,9 @@ def test_python_and_the_server_share_a_library(serve: Any, library: Library, nam
 def test_a_server_that_is_stopped_writes_before_it_ends(serve: Any, library: Library) -> None:
     with serve() as server:
         server.complete(DOCUMENT)
-        librarian = librarian_of(server)
         server.process.terminate()
-        server.process.wait(30)
+        assert server.process.wait(30) == 0
     assert [text.n_tokens for text in library.texts()] == [len(DOCUMENT) + 15]  # the last token was not read any more
-    wait_for(lambda: not is_running(librarian))
 
 
 # --- texts that are not kept, or not given
@@ -223,17 +215,14 @@ def test_a_text_of_other_options_is_not_taken(serve: Any) -> None:
 # --- failures
 
 
-def test_the_server_goes_on_without_its_librarian(serve: Any, tmp_path: Path) -> None:
+def test_the_server_goes_on_where_nothing_can_be_kept(serve: Any, library: Library, tmp_path: Path) -> None:
+    (library.folder / "blocks").write_text("no folder")
     with serve() as server:
         first = server.complete(DOCUMENT)
-        os.kill(librarian_of(server), 9)
-        assert server.complete(DOCUMENT + QUESTION)["content"]
-        for _ in range(2):
-            assert server.complete(DOCUMENT, cache_prompt=False)["content"] == first["content"]
-            assert n_known(server.complete(OTHER)) >= 0
-        status, answer = server.request("GET", "/h2o/library")
-        assert (status, answer["error"]["type"]) == (503, "unavailable_error")
-        assert (tmp_path / "log").read_text().count("the library is off") == 1
+        assert server.complete(DOCUMENT, cache_prompt=False)["content"] == first["content"]
+        assert n_known(server.complete(DOCUMENT + QUESTION)) > 0, "the slot has it"
+        assert texts(server) == []
+    assert "this text is not kept" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("options", [[], ["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--api-key", "a"]])
@@ -248,13 +237,13 @@ def test_others_get_no_library_without_a_key(serve: Any, library: Library, optio
     assert (list(library.folder.iterdir()) != []) == is_there
 
 
-def test_other_slots_go_on_while_the_librarian_is_asked(serve: Any) -> None:
+def test_other_slots_go_on_while_the_library_is_asked(serve: Any, library: Library) -> None:
     """Before a prompt is read, and when an answer is done; a request can be cancelled meanwhile."""
     with serve("--parallel", "2") as server, ThreadPoolExecutor(1) as pool:
-        librarian = librarian_of(server)
         short = partial(server.complete, "short", 2)  # nothing of it is in the library
-        try:
-            os.kill(librarian, signal.SIGSTOP)
+        server.complete("Some other text. " * 30)
+        wait_for(lambda: len(texts(server)) == 1)
+        with held(library):
             waiting = pool.submit(server.complete, DOCUMENT, id_slot=0)
             wait_for(lambda: server.get("/slots")[0]["is_processing"])
             short(id_slot=1)
@@ -263,21 +252,30 @@ def test_other_slots_go_on_while_the_librarian_is_asked(serve: Any) -> None:
             cancelled.close()
             short(id_slot=1)
             assert not waiting.done()
-            os.kill(librarian, signal.SIGCONT)
-            first = waiting.result(60)
-            stream = HTTPConnection("127.0.0.1", server.port, timeout=60)
-            body = {"prompt": OTHER, "n_predict": 40, "ignore_eos": True, "stream": True, "id_slot": 0}
-            stream.request("POST", "/completion", json.dumps(body))
-            answer = stream.getresponse()
-            answer.readline()
-            os.kill(librarian, signal.SIGSTOP)
+        first = waiting.result(60)
+        wait_for(lambda: len(texts(server)) == 2)
+        stream = HTTPConnection("127.0.0.1", server.port, timeout=60)
+        body = {"prompt": OTHER, "n_predict": 40, "ignore_eos": True, "stream": True, "id_slot": 0}
+        stream.request("POST", "/completion", json.dumps(body))
+        answer = stream.getresponse()
+        answer.readline()
+        with held(library):
             answer.read()
             stream.close()
-            for slot in (1, 0):  # the librarian has not said yet whether the text is new
+            for slot in (1, 0):  # the library has not said yet whether the text is new
                 short(id_slot=slot)
-        finally:
-            os.kill(librarian, signal.SIGCONT)
         assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
+        going_on = pool.submit(server.complete, "short", 400, id_slot=1, ignore_eos=True)
+        wait_for(lambda: server.get("/slots")[1]["is_processing"])
+        last = server.complete(TEXT[3000:4500], id_slot=0)  # its state is copied between steps of slot 1
+        assert not going_on.done()
+        wait_for(lambda: last["tokens_evaluated"] + 15 in [text["n_tokens"] for text in texts(server)])
+        server.process.kill()
+        server.process.wait()
+    with serve("--parallel", "2") as server:
+        again = server.complete(TEXT[3000:4500])
+        assert n_known(again) >= len(TEXT[3000:4500]) - 64
+        assert again["content"] == last["content"]
 
 
 # --- the list

@@ -47,6 +47,7 @@ __all__: list[str] = [
     "ops_top_keys",
     "quantize",
     "quantize_types",
+    "serve",
     "split_text",
     "tensor_starts",
     "type_size",
@@ -552,6 +553,11 @@ def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...
 def quantize_types() -> list[str]: ...
+def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any) -> int:
+    """
+    Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.
+    """
+
 def split_text(text: str, patterns: collections.abc.Sequence[str]) -> list[str]:
     """
     The pieces of a text that a pre-tokenizer with these patterns makes of it.

@@ -21,3 +21,4 @@ void init_sampler  (py::module_ & m);
 void init_ops      (py::module_ & m);
 void init_quantize (py::module_ & m);
 void init_codec    (py::module_ & m);
+void init_server   (py::module_ & m);

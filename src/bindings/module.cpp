@@ -17,4 +17,5 @@ PYBIND11_MODULE(_core, m) {
     init_ops      (m);
     init_quantize (m);
     init_codec    (m);
+    init_server   (m);
 }

@@ -272,6 +272,19 @@ struct llama_h2o_rows {
 LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst,
         size_t n);
 
+// A state that is copied piece by piece. Between two pieces other sequences may be computed, but not this one.
+struct llama_h2o_copy;
+
+// Copies all but tensors to dst, which has llama_state_seq_get_size(ctx, seq_id) bytes. Returns NULL if it cannot, and
+// logs why. The result is to be freed.
+LLAMA_API struct llama_h2o_copy * llama_h2o_copy_state(struct llama_context * ctx, llama_seq_id seq_id, uint8_t * dst,
+        size_t size);
+
+// Copies n bytes more. Returns whether there are others.
+LLAMA_API bool llama_h2o_copy_next(struct llama_h2o_copy * copy, size_t n);
+
+LLAMA_API void llama_h2o_copy_free(struct llama_h2o_copy * copy);
+
 // Positions first to last.
 struct llama_h2o_points {
     uint32_t first;

@@ -4,5 +4,5 @@
 #include "server-http.h"
 
 // What a browser sees of the library: GET /h2o/library lists the texts of the asking key, DELETE /h2o/library/{id}
-// removes one. `what` is what the librarian is asked. params must outlive the handler.
-server_http_context::handler_t server_h2o_library_route(const common_params & params, const char * what);
+// removes one. params must outlive the handler.
+server_http_context::handler_t server_h2o_library_route(const common_params & params, bool removes);

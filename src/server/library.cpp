@@ -7,27 +7,28 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <exception>
-#include <string_view>
 #include <utility>
 
-static constexpr int N_SECONDS_LOAD  = 60;
-static constexpr int N_SECONDS_WRITE = 300;
+#ifdef __linux__
+#include <sys/resource.h>
+#endif
 
-// how long the server's loop waits for the librarian at a time, if it has nothing else to do
+// how long the server's loop waits for the library at a time, if it has nothing else to do
 static constexpr auto A_MOMENT = std::chrono::milliseconds(10);
+
+static server_h2o_texts * texts_of_server = nullptr;
+
+server_h2o_texts * server_h2o_get_texts() {
+    return texts_of_server;
+}
+
+void server_h2o_set_texts(server_h2o_texts * texts) {
+    texts_of_server = texts;
+}
 
 bool server_h2o_may_have_library(const common_params & params) {
     return !params.api_keys.empty() || server_h2o_is_local(params);
-}
-
-static std::string_view bytes_of(const llama_tokens & tokens) {
-    return { reinterpret_cast<const char *>(tokens.data()), tokens.size()*sizeof(llama_token) };
-}
-
-static std::string_view bytes_of(const std::vector<uint8_t> & state) {
-    return { reinterpret_cast<const char *>(state.data()), state.size() };
 }
 
 server_h2o_library::~server_h2o_library() {
@@ -42,7 +43,7 @@ server_h2o_library::~server_h2o_library() {
 }
 
 void server_h2o_library::init(const common_params & params, bool has_draft_model) {
-    if (!server_h2o_librarian::get().is_there() || writer.joinable()) {
+    if (!server_h2o_get_texts() || writer.joinable()) {
         return;
     }
     if (!server_h2o_may_have_library(params)) {
@@ -60,25 +61,12 @@ void server_h2o_library::init(const common_params & params, bool has_draft_model
                 "text\n");
         return;
     }
-    const auto answer = server_h2o_librarian::get().ask("settings", common_json::object(), {}, N_SECONDS_LOAD);
-    if (!answer) {
-        return;
-    }
-    const auto about = answer->about();
-    n_least = about.at("n_least").get<int32_t>();
-    n_new   = about.at("n_new").get<int32_t>();
-    n_name  = about.at("n_name").get<int32_t>();
-    marks   = about.at("marks").get<std::vector<int32_t>>();
-
+    texts = server_h2o_get_texts();
     scales.emplace();
     for (const auto & adapter : adapters) {
         scales->push_back(adapter.scale);
     }
     writer = std::thread(&server_h2o_library::write_texts, this);
-}
-
-bool server_h2o_library::is_on() const {
-    return scales && server_h2o_librarian::get().is_there();
 }
 
 bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) const {
@@ -88,13 +76,16 @@ bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) 
 }
 
 bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const {
-    const bool is_place =
-        n_prompt >= n_least && std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
+    if (!scales || n_prompt < texts->n_least) {
+        return false;
+    }
+    const auto & marks    = texts->marks;
+    const bool   is_place = std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
 
-    return is_place && is_on() && server_h2o_enabled(ctx) && !server_h2o_goes_anywhere(ctx);
+    return is_place && server_h2o_enabled(ctx) && !server_h2o_goes_anywhere(ctx);
 }
 
-static bool is_done(const std::future<std::optional<server_h2o_answer>> & answer) {
+static bool is_done(const std::future<std::optional<server_h2o_stored_text>> & answer) {
     return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
@@ -108,18 +99,17 @@ void server_h2o_library::leave(llama_seq_id id) {
 
 bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past,
         int32_t n_ctx, bool is_alone) try {
-    if ((int32_t) prompt.size() < n_past + n_new) {
+    const int32_t n_shared = n_past + texts->n_new;
+    if ((int32_t) prompt.size() < n_shared) {
         return true;
     }
     auto it = asked.find(id);
-    if (it == asked.end() && is_being_written(key, prompt, n_past + n_new, is_alone)) {
+    if (it == asked.end() && is_being_written(key, prompt, n_shared, is_alone)) {
         return false;
     }
     if (it == asked.end()) {
-        const common_json about = { { "key", key }, { "n_least", n_past + n_new }, { "n_ctx", n_ctx } };
-
-        const auto ask = [about, prompt] {
-            return server_h2o_librarian::get().ask("take", about, { bytes_of(prompt) }, N_SECONDS_LOAD);
+        const auto ask = [texts = texts, key, prompt, n_shared, n_ctx] {
+            return texts->take(key, prompt, n_shared, n_ctx);
         };
         it = asked.emplace(id, question { key, std::async(std::launch::async, ask) }).first;
     }
@@ -134,66 +124,34 @@ bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, cons
 
 std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_seq_id id) try {
     const auto it = asked.find(id);
-    if (it == asked.end() || !is_done(it->second.found)) { // the librarian has ended
-        leave(id);
+    if (it == asked.end()) {
         return std::nullopt;
     }
     auto question = std::move(it->second);
     asked.erase(it);
 
-    const auto answer = question.found.get();
-    if (!answer || answer->status != 200) {
+    auto text = question.found.get();
+    if (!text) {
         return std::nullopt;
     }
-    const size_t n_bytes = answer->about().at("n_tokens").get<int64_t>()*sizeof(llama_token);
-    const auto   bytes   = answer->bytes();
-    if (n_bytes == 0 || bytes.size() < n_bytes) {
-        return std::nullopt;
-    }
-    llama_tokens res(n_bytes/sizeof(llama_token));
-    std::memcpy(res.data(), bytes.data(), n_bytes);
-
-    const auto   state   = bytes.substr(n_bytes);
+    const auto & res = text->tokens;
     auto *       memory  = llama_get_memory(ctx);
-    const size_t n_state =
-        llama_state_seq_set_data(ctx, reinterpret_cast<const uint8_t *>(state.data()), state.size(), id);
-    if (n_state != state.size() || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 ||
+    const size_t n_state = llama_state_seq_set_data(ctx, text->state.get(), text->n_state, id);
+    if (n_state != text->n_state || llama_memory_seq_pos_max(memory, id) != (llama_pos) res.size() - 1 ||
         llama_memory_seq_pos_min(memory, id) < 0) {
         LOG_ERR("slot %d: a text of the library is refused: it is read again\n", id);
         return llama_tokens();
     }
     set_known(id, question.key, res);
-    return res;
+    return std::move(text->tokens);
 } catch (const std::exception & e) { // there is not enough memory
     LOG_ERR("slot %d: %s: nothing is taken from the library\n", id, e.what());
     return std::nullopt;
 }
 
-static common_json points_of(llama_context * ctx, llama_seq_id id) {
-    std::vector<llama_h2o_points> points(llama_h2o_state_points(ctx, id, nullptr, 0));
-    llama_h2o_state_points(ctx, id, points.data(), points.size());
-
-    auto res = common_json::array();
-    for (const auto & [first, last] : points) {
-        res.push_back(common_json::array({ first, last }));
-    }
-    return res;
-}
-
-static common_json rows_of(llama_context * ctx, llama_seq_id id) {
-    std::vector<llama_h2o_rows> rows(llama_h2o_state_rows(ctx, id, nullptr, 0));
-    rows.resize(std::min(rows.size(), llama_h2o_state_rows(ctx, id, rows.data(), rows.size())));
-
-    auto res = common_json::array();
-    for (const auto & r : rows) {
-        res.push_back(common_json::array({ r.offset, r.first, r.n, r.row_bytes }));
-    }
-    return res;
-}
-
 bool server_h2o_library::is_being_written(
         const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone) {
-    const auto has_it = [&](const given_text & text) {
+    const auto has_it = [&](const server_h2o_given_text & text) {
         const auto [end, _] =
             std::mismatch(prompt.begin(), prompt.end(), text.tokens.begin(), text.tokens.end());
         return text.key == key && end - prompt.begin() >= n_shared;
@@ -202,6 +160,9 @@ bool server_h2o_library::is_being_written(
         return std::none_of(waiting.begin(), waiting.end(), [&](const auto & entry) { return has_it(entry.second); }) &&
             !(writing && has_it(*writing));
     };
+    if (std::any_of(copies.begin(), copies.end(), [&](const auto & copy) { return has_it(copy.text); })) {
+        return true;
+    }
     std::unique_lock<std::mutex> lock(mutex);
     return !(is_alone ? changed.wait_for(lock, A_MOMENT, is_written) : is_written());
 }
@@ -213,7 +174,7 @@ void server_h2o_library::set_known(llama_seq_id id, const std::string & key, con
 
 bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
     std::lock_guard<std::mutex> lock(mutex);
-    if (const int n = server_h2o_librarian::get().n_removed(); n != n_removed) {
+    if (const int n = texts->n_removed; n != n_removed) {
         known.clear(); // a removed text is kept again
         n_removed = n;
     }
@@ -222,7 +183,7 @@ bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, cons
         return false;
     }
     const auto & text = it->second.second;
-    return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < n_new;
+    return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < texts->n_new;
 }
 
 void server_h2o_library::give(
@@ -230,57 +191,67 @@ void server_h2o_library::give(
     const int32_t n = tokens.size();
 
     // after a call that failed the sequence may have fewer tokens
-    if (n < n_least || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
+    if (n < texts->n_least || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
         return;
     }
     if (is_known(id, key, tokens)) {
         return;
     }
-    const llama_tokens first(tokens.begin(), tokens.begin() + std::min(n, n_name));
+    const llama_tokens first(tokens.begin(), tokens.begin() + std::min(n, texts->n_name));
 
-    given_text given;
-    given.about  = {
-        { "key",      key },
-        { "begin",    common_detokenize(ctx, first, /*special =*/ false) },
-        { "n_tokens", n },
-        { "rows",     rows_of(ctx, id) },
-        { "points",   points_of(ctx, id) },
-    };
-    given.key    = key;
+    server_h2o_given_text given;
     given.tokens = tokens;
-    given.state.resize(llama_state_seq_get_size(ctx, id));
-    if (llama_state_seq_get_data(ctx, given.state.data(), given.state.size(), id) != given.state.size()) {
+    given.key    = key;
+    given.begin  = common_detokenize(ctx, first, /*special =*/ false);
+    given.rows.resize(llama_h2o_state_rows(ctx, id, nullptr, 0));
+    given.rows.resize(std::min(given.rows.size(), llama_h2o_state_rows(ctx, id, given.rows.data(), given.rows.size())));
+    given.points.resize(llama_h2o_state_points(ctx, id, nullptr, 0));
+    llama_h2o_state_points(ctx, id, given.points.data(), given.points.size());
+    given.n_state = llama_state_seq_get_size(ctx, id);
+    given.state.reset(new uint8_t[given.n_state]);
+
+    copied_state state(llama_h2o_copy_state(ctx, id, given.state.get(), given.n_state), llama_h2o_copy_free);
+    if (!state) {
         LOG_ERR("slot %d: its state cannot be saved: this text is not kept\n", id);
         return;
     }
     set_known(id, key, tokens);
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        waiting.insert_or_assign(id, std::move(given));
-    }
-    changed.notify_all();
+    copies.push_back({ id, std::move(given), std::move(state) });
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
     LOG_ERR("slot %d: %s: this text is not kept\n", id, e.what());
 }
 
-// false if the librarian could not
-static bool write(const common_json & about, const llama_tokens & tokens, const std::vector<uint8_t> & state) try {
-    auto & librarian = server_h2o_librarian::get();
+void server_h2o_library::copy(bool all) {
+    using clock = std::chrono::steady_clock;
 
-    // another slot or program may have given it
-    const auto answer = librarian.ask(
-        "is-new", { { "key", about.at("key").get<std::string>() } }, { bytes_of(tokens) }, N_SECONDS_WRITE);
-    if (answer && answer->status == 200 && !answer->about().at("is_new").get<bool>()) {
-        return true;
+    const auto begin = clock::now();
+    const auto end   = begin + (begin - last_copy)/3; // the step before has taken the time since then
+    while (!copies.empty() && (all || clock::now() < end)) {
+        auto & [id, text, state] = copies.front();
+        if (llama_h2o_copy_next(state.get(), 1 << 20)) {
+            continue;
+        }
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            waiting.insert_or_assign(id, std::move(text));
+        }
+        changed.notify_all();
+        copies.pop_front();
     }
-    const auto given = librarian.ask("give", about, { bytes_of(tokens), bytes_of(state) }, N_SECONDS_WRITE);
-    return given && given->status == 200;
+    last_copy = clock::now();
+}
+
+static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) try {
+    return texts.give(text);
 } catch (const std::exception & e) {
     LOG_ERR("the library: %s: a text is not kept\n", e.what());
     return false;
 }
 
 void server_h2o_library::write_texts() {
+#ifdef __linux__
+    setpriority(PRIO_PROCESS, 0, 10); // also of the threads that it starts: the model's go first
+#endif
     std::unique_lock<std::mutex> lock(mutex);
     while (true) {
         changed.wait(lock, [&] { return is_ending || !waiting.empty(); });
@@ -291,7 +262,7 @@ void server_h2o_library::write_texts() {
 
         writing = &given.mapped();
         lock.unlock();
-        const bool is_written = write(given.mapped().about, given.mapped().tokens, given.mapped().state);
+        const bool is_written = write(*texts, given.mapped());
         lock.lock();
         writing = nullptr;
         changed.notify_all();

@@ -1,17 +1,19 @@
 #pragma once
 
-#include "server/librarian.h"
 #include "server/slots.h"
+#include "server/texts.h"
 
 #include "common.h"
-#include "json.h"
 #include "llama.h"
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <future>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-// The library in llama-server's slots. The librarian keeps texts, which outlive the server: a slot takes the beginning
-// of its prompt from there and gives its text when an answer is done. Without a librarian nothing here does anything.
+// The library in llama-server's slots: a slot takes the beginning of its prompt from the texts that outlive the server,
+// and gives its own when an answer is done. Without such texts nothing here does anything.
 
 // Each owner has a library (server/requests.h). Without API keys it is the user's own, and only for programs of this
 // machine.
@@ -72,40 +74,40 @@ public:
 
     // Keeps what a slot holds, if there is enough that is new.
     template <typename Slot>
-    void give(llama_context * ctx, const Slot & slot) {
+    void give(llama_context * ctx, const Slot & slot, const std::vector<Slot> & slots) {
         leave(slot.id); // the request was cancelled
-        if (!is_for(slot) || slot.task->is_child()) {
-            return;
+        const auto goes_on = [&](const Slot & other) { return other.id != slot.id && other.is_processing(); };
+
+        if (is_for(slot) && !slot.task->is_child()) {
+            const auto tokens = slot.prompt.tokens.get_text_tokens();
+            if (tokens.size() == slot.prompt.tokens.size()) {
+                give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
+            }
         }
-        const auto tokens = slot.prompt.tokens.get_text_tokens();
-        if (tokens.size() == slot.prompt.tokens.size()) {
-            give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
+        const auto * model = llama_get_model(ctx); // where upstream keeps recurrent states they move
+        const bool   moves = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
+        if ((moves && !server_h2o_enabled(ctx)) || std::none_of(slots.begin(), slots.end(), goes_on)) {
+            copy(/*all =*/ true);
         }
     }
+
+    // Copies a part of the given texts, between two steps of other slots; all of them before a slot may change.
+    void copy(bool all);
 
     // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end, for other questions to rewind to.
     bool cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const;
 
 private:
-    struct given_text {
-        common_json          about;
-        std::string          key;
-        llama_tokens         tokens;
-        std::vector<uint8_t> state;
-    };
-
-    bool is_on() const;
-
     bool is_of_this_model(const server_h2o_adapters & adapters) const;
 
     template <typename Slot>
     bool is_for(const Slot & slot) const {
         const auto & task = *slot.task;
-        return is_on() && task.need_sampling() && task.params.cache_prompt &&
+        return scales && task.need_sampling() && task.params.cache_prompt &&
             is_of_this_model(slot.prompt.lora);
     }
 
-    using answer = std::future<std::optional<server_h2o_answer>>;
+    using answer = std::future<std::optional<server_h2o_stored_text>>;
 
     struct question {
         std::string key;
@@ -115,8 +117,7 @@ private:
     bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past, int32_t n_ctx,
         bool is_alone);
 
-    // Whether a text with the prompt's first n_shared tokens is on its way to the librarian. The next request waits for
-    // it.
+    // Whether a text with the prompt's first n_shared tokens is being written. The next request waits for it.
     bool is_being_written(const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone);
 
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
@@ -133,12 +134,7 @@ private:
 
     void write_texts();
 
-    // what the librarian says: python/h2o_llama/library/_using.py
-    int32_t              n_least = 0; // tokens of a text that is kept
-    int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
-    int32_t              n_name  = 0; // tokens at the beginning of a text, which is its name
-    std::vector<int32_t> marks;       // tokens before the end of a prompt, where it is cut
-
+    server_h2o_texts *                texts = nullptr;
     std::optional<std::vector<float>> scales; // of the adapters; none: nothing is kept
 
     // by the slot that waits for it, and those for which none does
@@ -148,13 +144,24 @@ private:
     // by slot: the text that the library was last seen with, and its key
     std::map<llama_seq_id, std::pair<std::string, llama_tokens>> known;
 
-    // by the slot that gave it: if one gives faster than is written, its newest text is kept
-    std::map<llama_seq_id, given_text> waiting;
+    using copied_state = std::unique_ptr<llama_h2o_copy, decltype(&llama_h2o_copy_free)>;
 
-    const given_text *      writing   = nullptr;
-    int                     n_removed = 0; // when `known` was right
-    bool                    is_ending = false;
-    std::mutex              mutex; // of these
-    std::condition_variable changed;
-    std::thread             writer;
+    struct copied_text {
+        llama_seq_id          id;
+        server_h2o_given_text text;
+        copied_state          state;
+    };
+
+    std::list<copied_text>                copies;
+    std::chrono::steady_clock::time_point last_copy; // when it ended
+
+    // by the slot that gave it: if one gives faster than is written, its newest text is kept
+    std::map<llama_seq_id, server_h2o_given_text> waiting;
+
+    const server_h2o_given_text * writing   = nullptr;
+    int                           n_removed = 0; // when `known` was right
+    bool                          is_ending = false;
+    std::mutex                    mutex; // of these
+    std::condition_variable       changed;
+    std::thread                   writer;
 };

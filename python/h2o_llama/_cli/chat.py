@@ -55,7 +55,7 @@ def chat(o: Options, system: Annotated[str, typer.Option(help="The system messag
                 talk = _Chat(llm, begin, images, answer_options(o))
                 name = None
                 for line in map(str.strip, lines):
-                    if line == "/exit":
+                    if line in ("/exit", "/quit", "/bye"):
                         break
                     if line:
                         talk.say(line)

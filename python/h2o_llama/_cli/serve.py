@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
-from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError, _core
+from h2o_llama import H2OConfig, H2OError, H2OWarning, Llama, Model, UnsupportedModelError, _core
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import Options, default_config, upstream_arguments, upstream_options
 from h2o_llama._cli.prompt import has_library, open_model
@@ -22,7 +24,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.config import uses_gpu
 from h2o_llama.library import default_folder
-from h2o_llama.library._librarian import start_librarian
+from h2o_llama.library._serving import ServerTexts
 from h2o_llama.llama import DENSE_ON_A_GPU
 from h2o_llama.models._files import changed_fingerprint, check_rpc_servers
 from h2o_llama.models._projector import open_projector
@@ -157,6 +159,9 @@ def serve(
     """
     if api_key is not None and not api_key.strip(", "):
         raise typer.BadParameter("there is no key in it", param_hint="--api-key")
+    if api_key is not None and api_key != os.environ.get("LLAMA_API_KEY"):
+        os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see: begin again without it
+        os.execv(sys.executable, _without_key(sys.orig_argv))
     further = passed_on or []
     _check_port(host, port)
     if o.model.startswith("-"):  # no model is named: this is the first argument after --
@@ -199,37 +204,38 @@ def serve(
         # One chunk at a time, and a token of each other slot: requests are cancelled in between.
         arguments += ["--ubatch-size", h2o.chunk_size, "--batch-size", h2o.chunk_size + parallel]
         arguments += ["--no-kv-unified", *upstream_options(h2o)]
-    llama_server = program("serve", "llama-server", "install h2o-llama again")
     folder = default_folder() if library_folder is None else Path(library_folder)
-    if has_library(library_folder != "off" and not embeddings, folder, "--library off"):
-        try:
-            start_librarian(folder, origin)
-        except OSError as error:
-            echo(f"h2o-llama: {describe(error)}: texts are not kept", err=True)
-    if api_key is not None:
-        os.environ["LLAMA_API_KEY"] = api_key  # not among the arguments, which other users see
-    become(llama_server, [*map(str, arguments), *further])
+    is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
+    raise typer.Exit(run_server([*map(str, arguments), *further], ServerTexts(folder, origin) if is_kept else None))
 
 
-def program(owner: str, name: str, remedy: str) -> Path:
-    """A program in the extension module's folder, which an editable installation keeps elsewhere.
+def _without_key(arguments: list[str]) -> list[str]:
+    n = arguments.index("--") if "--" in arguments else len(arguments)
+    pairs = zip(["", *arguments[: n - 1]], arguments[:n], strict=True)
+    own = [word for last, word in pairs if "--api-key" not in (last, word) and not word.startswith("--api-key=")]
+    return own + arguments[n:]
+
+
+def run_server(arguments: list[str], texts: ServerTexts | None) -> int:
+    """llama.cpp's server in this process, until a signal ends it. Returns its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # until the model is loaded; then the server has its own
+    warnings.simplefilter("always", H2OWarning)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return _core.serve([os.fsencode(argument) for argument in ("llama-server", *arguments)], texts)
+
+
+def rpc_program(name: str = "ggml-rpc-server") -> Path:
+    """In the extension module's folder, which an editable installation keeps elsewhere.
 
     Raises H2OError, with the remedy, if this build lacks it.
     """
     path = Path(_core.__file__).parent / "lib" / (f"{name}.exe" if os.name == "nt" else name)
     if not path.is_file():
-        raise H2OError(f"[{owner}] there is no {path}: {remedy}")
+        remedy = "install h2o-llama from its source with RPC: pip install . -C cmake.define.GGML_RPC=ON"
+        raise H2OError(f"[rpc-server] {path} is missing: {remedy}")
     return path
-
-
-def become(path: Path, arguments: list[str]) -> NoReturn:
-    """Run the program in the place of this process, so that signals reach it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(path, [path.name, *arguments])
-
-
-_REMEDY = "install h2o-llama from its source with RPC: pip install . -C cmake.define.GGML_RPC=ON"
 
 
 def rpc_server(
@@ -247,5 +253,5 @@ def rpc_server(
     Llama(…, rpc_servers="HOST:PORT").
     """
     n_threads = available_cpus() if threads is None else threads
-    path = program("rpc-server", "ggml-rpc-server", _REMEDY)
-    become(path, ["--host", host, "--port", str(port), "--threads", str(n_threads)])
+    path = rpc_program()
+    os.execv(path, [path.name, "--host", host, "--port", str(port), "--threads", str(n_threads)])  # signals reach it

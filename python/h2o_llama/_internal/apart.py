@@ -19,15 +19,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
+def python_command(module: str) -> list[str]:
     """Runs main() of a module. Nothing is imported from the working folder, where `python -m` would look first."""
     code = f"import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
-    return [sys.executable, "-W", "ignore", "-c", code, *arguments]
-
-
-def python_environment() -> dict[str, str]:
-    """The environment in which this Python's modules are found, also the modules next to a script."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return [sys.executable, "-W", "ignore", "-c", code]
 
 
 def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -42,7 +37,7 @@ def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **option
         python_command(__name__),
         input=pickle.dumps((function, arguments, options)),
         capture_output=True,
-        env=python_environment(),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # modules next to a script, too
     )
     if done.returncode == 0:
         result: T = pickle.loads(done.stdout)

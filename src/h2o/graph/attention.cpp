@@ -4,7 +4,6 @@
 #include "h2o/graph/softmax.h"
 
 #include <algorithm>
-#include <cmath>
 
 // A block of queries leaves out the keys after its end, which causality hides: 4 blocks of a chunk's queries compute
 // 5/8 of its [S x S] logits and hold 1/4 of them at a time.

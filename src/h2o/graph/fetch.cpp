@@ -1,7 +1,6 @@
 #include "h2o/graph/fetch.h"
 
 #include "h2o/graph/profile.h"
-#include "h2o/sequence/state.h"
 #include "h2o/store/cold/store.h"
 
 #include "ggml/attention/attention.h"

@@ -5,14 +5,12 @@
 
 #include "llama-graph.h"
 #include "llama-impl.h"
-#include "llama-model.h"
 
 #include "ggml-backend.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <stdexcept>
 
 // one line for each step of the algorithm, on stderr
 #define H2O_DEBUG(name, ...) \

@@ -37,9 +37,6 @@ function open(conversation) {
   tell("opened");
 }
 
-// The id of the conversation that was open before a reload.
-export const last = () => sessionStorage.getItem("conversation") ?? "";
-
 export async function keep(conversation) {
   try {
     await store.write({ ...conversation, changed: Date.now() });

@@ -2,7 +2,7 @@
 
 import "./documents.js";
 import "./questions.js";
-import { begin, choose, events, isFixed, last } from "./conversation.js";
+import { begin, choose, events, isFixed } from "./conversation.js";
 import * as library from "./library.js";
 import * as model from "./model.js";
 
@@ -10,15 +10,14 @@ import * as model from "./model.js";
 const isNarrow = matchMedia("(max-width: 50em)");
 function fold({ type }) {
   if (!isNarrow.matches && type !== "change") return;
-  for (const panel of document.querySelectorAll("aside > details")) {
+  for (const panel of document.querySelectorAll("details:has(h2)")) {
     panel.open = !isNarrow.matches || panel.className !== "more" && !isFixed();
   }
 }
 isNarrow.addEventListener("change", fold);
 for (const name of ["opened", "changed"]) events.addEventListener(name, fold);
 
-const isOpen = await choose(last()).catch(() => false);
-if (!isOpen) await begin();
+if (!await choose(sessionStorage.getItem("conversation") ?? "").catch(() => false)) await begin(); // as before a reload
 await model.show();
 events.dispatchEvent(new Event("changed"));
 await library.show();

@@ -24,7 +24,7 @@ marked.use({
   },
 });
 
-// Replaces only the blocks that have changed, so that the others keep what is selected in them. The end of a growing
+// Replaces only the blocks that have changed, so that the others keep a selection. The end of a growing
 // text may be half a marker: "Namely:\n-" would be a heading for a moment.
 export function write(place, text, isGrowing) {
   const blocks = marked.lexer(isGrowing ? text.replace(/\n[\s\-=*_+#>`~|:\d.)]*$/, "") : text)

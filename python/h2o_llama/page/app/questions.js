@@ -69,20 +69,17 @@ const aborted = (signal) => new Promise((_, reject) => signal.addEventListener("
 
 function show(text, speaker) {
   const content = element("div", { className: "text" }, text);
+  const thoughts = element("details", { className: "thoughts", hidden: true }, element("summary", {}, "Thoughts"), element("div"));
   const className = `turn ${speaker.toLowerCase()}`;
-  $("turns").append(element("article", { className }, element("h3", {}, speaker), content));
+  $("turns").append(element("article", { className }, element("h3", {}, speaker), thoughts, content));
   return content;
 }
 
-// An answer, and before it what the model thought, folded.
+// An answer, and before it the model's thoughts, folded.
 function write(place, { content, thoughts }, isGrowing) {
   markdown.write(place, content, isGrowing);
-  if (!thoughts) return;
-  const before = place.previousElementSibling;
-  const folded = before.tagName === "DETAILS"
-    ? before : element("details", { className: "thoughts" }, element("summary", {}, "Thoughts"), element("div"));
-  if (folded !== before) place.before(folded);
-  folded.lastChild.textContent = thoughts;
+  place.previousElementSibling.hidden = !thoughts;
+  place.previousElementSibling.lastChild.textContent = thoughts;
 }
 
 const scroll = () => $("turns").scrollIntoView({ block: "end" });
@@ -121,10 +118,7 @@ function facts({ prompt_n, prompt_ms, cache_n, predicted_n, predicted_per_second
 
 events.addEventListener("opened", () => {
   $("turns").replaceChildren();
-  for (const turn of current.turns) {
-    if (turn.role === "user") show(turn.content, "You");
-    else finish(show("", "Answer"), turn);
-  }
+  for (const turn of current.turns) turn.role === "user" ? show(turn.content, "You") : finish(show("", "Answer"), turn);
   $("question").value = current.draft;
   if (current.turns.length) scroll();
 });

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <stdexcept>
 #include <vector>
 
 // A writer that copies nothing and notes which bytes of a state are rows: see llama_h2o_state_rows.
@@ -44,6 +46,43 @@ private:
     const uint32_t n_tokens;
 
     std::vector<llama_h2o_rows> noted;
+};
+
+// A writer that copies all but tensors, which can be copied later.
+struct llama_h2o_copy : h2o_row_notes {
+    llama_h2o_copy(uint8_t * dst, size_t size, uint32_t n_tokens) : h2o_row_notes(0, n_tokens), dst(dst), size(size) {}
+
+    void write(const void * src, size_t n) override {
+        memcpy(place(n), src, n);
+        h2o_row_notes::write(src, n);
+    }
+
+    void write_tensor(ggml_tensor * tensor, size_t offset, size_t n) override {
+        tensors.push_back({ tensor, offset, n, place(n) });
+        h2o_row_notes::write_tensor(tensor, offset, n);
+    }
+
+    bool is_counting() const override { return false; }
+
+    struct part {
+        ggml_tensor * tensor;
+        size_t        offset;
+        size_t        size;
+        uint8_t *     dst;
+    };
+
+    std::vector<part> tensors;
+
+private:
+    uint8_t * place(size_t n) {
+        if (n > size - n_bytes()) {
+            throw std::runtime_error("a state does not fit into its buffer");
+        }
+        return dst + n_bytes();
+    }
+
+    uint8_t * const dst;
+    const size_t    size;
 };
 
 // write() writes rows of the positions [first, first + n), of `size` bytes, to io. It is called only if io needs them.

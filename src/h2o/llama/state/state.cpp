@@ -5,6 +5,7 @@
 #include "h2o/llama/state/row-notes.h"
 #include "h2o/store/cold/store.h"
 
+#include "ggml-backend.h"
 #include "llama-h2o.h"
 #include "llama-impl.h"
 #include "llama-io.h"
@@ -223,6 +224,41 @@ size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return 0;
     }
+}
+
+llama_h2o_copy * llama_h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t size) try {
+    constexpr uint32_t MAGIC = 0xaf143cd8; // io_magic of llama-context.cpp
+
+    llama_synchronize(ctx);
+    const auto * memory = llama_get_memory(ctx);
+
+    auto res = std::make_unique<llama_h2o_copy>(dst, size, memory->seq_pos_max(seq_id) + 1);
+    res->write(&MAGIC, sizeof(MAGIC));
+    res->write(&seq_id, sizeof(seq_id));
+    memory->state_write(*res, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
+    return res.release();
+} catch (const std::exception & e) {
+    LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
+    return nullptr;
+}
+
+bool llama_h2o_copy_next(llama_h2o_copy * copy, size_t n) {
+    auto & tensors = copy->tensors;
+    while (n > 0 && !tensors.empty()) {
+        auto & [tensor, offset, size, dst] = tensors.back();
+        const size_t n_now = std::min(n, size);
+        ggml_backend_tensor_get(tensor, dst + size - n_now, offset + size - n_now, n_now);
+        n    -= n_now;
+        size -= n_now;
+        if (size == 0) {
+            tensors.pop_back();
+        }
+    }
+    return !tensors.empty();
+}
+
+void llama_h2o_copy_free(llama_h2o_copy * copy) {
+    delete copy;
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are

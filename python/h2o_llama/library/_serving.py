@@ -1,0 +1,104 @@
+"""The library of `h2o-llama serve`: what src/server/library.cpp asks of it, and gives to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama._internal.check import INT32_MAX
+from h2o_llama._internal.terminal import warn
+from h2o_llama.errors import BusyError, H2OError
+from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library
+from h2o_llama.library._texts import name_of
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
+
+_ID = re.compile("[0-9a-f]{24}")
+
+
+class ServerTexts:
+    """The texts of one model and its settings, a library for each owner: nobody is given the text of another one.
+
+    The server's threads call it, several at a time.
+    """
+
+    n_least, n_new, n_name, marks = LEAST_TOKENS, LEAST_NEW, NAME_TOKENS, MARKS
+
+    def __init__(self, folder: Path, origin: SnapshotOrigin) -> None:
+        self._folder = folder
+        self._origin = origin
+        self._libraries: dict[str, Library] = {}
+        self._opening = threading.Lock()
+
+    def _library(self, key: str) -> Library:
+        """That of an owner. Without a key it is what the user's other programs have."""
+        with self._opening:
+            if key not in self._libraries:
+                name = hashlib.sha256(key.encode()).hexdigest()[:32]
+                self._libraries[key] = Library(self._folder).of_owner(name if key else "")
+            return self._libraries[key]
+
+    def take(
+        self, key: str, ids: NDArray[np.int32], n_least: int, n_ctx: int
+    ) -> tuple[NDArray[np.int32], bytes] | None:
+        """Tokens and state of the text that shares most tokens with a prompt, if a slot can hold it."""
+        snapshot = self._library(key).take(self._origin, ids, n_ctx, n_least)
+        return None if snapshot is None else (snapshot.tokens, snapshot.state)
+
+    def give(
+        self,
+        key: str,
+        ids: NDArray[np.int32],
+        state: memoryview,
+        rows: Iterable[Sequence[int]],
+        points: Sequence[tuple[int, int]],
+        begin: str,
+    ) -> bool:
+        """Write a text that is new, and wait until that is done. False, with a warning, if it could not be."""
+        try:
+            library = self._library(key)
+            found = library.find(self._origin, ids, INT32_MAX)  # another slot or program may have given it
+            if found is None or found.n_tokens + LEAST_NEW <= len(ids):
+                text = Snapshot(self._origin, ids, None, state)  # type: ignore[arg-type]  # bytes would be a copy
+                library.add(text, rows, points, name_of(begin))
+                library.flush()
+            return True
+        except (H2OError, OSError, ValueError, MemoryError) as error:
+            warn(f"{str(error) or 'there is not enough memory'}: a text is not kept")
+            return False
+
+    def answer(self, key: str, id: str | None) -> tuple[int, str]:
+        """The status and the JSON of GET /h2o/library; with an id, of DELETE /h2o/library/{id}."""
+        try:
+            library = self._library(key)
+            if id is None:
+                return 200, json.dumps(_listing(library))
+            with suppress(ValueError):  # by its whole id
+                if _ID.fullmatch(id) and library.remove(id) > 0:
+                    return 200, json.dumps({"success": True})
+            status, kind, message = 404, "not_found_error", f"there is no text {id!r:.40}: GET /h2o/library lists them"
+        except BusyError as error:
+            status, kind, message = 503, "unavailable_error", str(error)
+        except (H2OError, OSError, ValueError, MemoryError) as error:
+            status, kind, message = 500, "server_error", str(error) or "there is not enough memory"
+            warn(message)
+        return status, json.dumps({"error": {"code": status, "message": message, "type": kind}})
+
+
+def _listing(library: Library) -> dict[str, Any]:
+    texts = [
+        {
+            **{name: getattr(text, name) for name in ("id", "name", "n_tokens", "n_bytes")},
+            "used": text.used.astimezone().isoformat(timespec="seconds"),
+        }
+        for text in library.texts()
+    ]
+    return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "h2o/llama-h2o.h"
+#include "llama.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+struct server_h2o_stored_text {
+    std::vector<llama_token>   tokens;
+    std::unique_ptr<uint8_t[]> state;
+    size_t                     n_state = 0; // its bytes
+};
+
+struct server_h2o_given_text : server_h2o_stored_text {
+    std::string                   key;   // of its owner
+    std::string                   begin; // its name is made of it
+    std::vector<llama_h2o_rows>   rows;
+    std::vector<llama_h2o_points> points;
+};
+
+// The texts that outlive a server: Python's library (python/h2o_llama/library/_serving.py), bound by
+// src/bindings/server.cpp. Any thread may call it, but a call may wait for a disk: not the server's loop.
+class server_h2o_texts {
+public:
+    virtual ~server_h2o_texts() = default;
+
+    // the text that shares most tokens with a prompt, n_least at least, if a slot of n_ctx tokens can hold it
+    virtual std::optional<server_h2o_stored_text> take(
+        const std::string & key, const std::vector<llama_token> & prompt, int32_t n_least, int32_t n_ctx) = 0;
+
+    // waits until it is written; false if it could not be
+    virtual bool give(const server_h2o_given_text & text) = 0;
+
+    // what GET /h2o/library and, with an id, DELETE /h2o/library/{id} answer: the HTTP status, and JSON
+    virtual std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) = 0;
+
+    int32_t              n_least = 0; // tokens of a text that is kept
+    int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
+    int32_t              n_name  = 0; // tokens at the beginning of a text, which is its name
+    std::vector<int32_t> marks;       // tokens before the end of a prompt, where it is cut
+
+    std::atomic<int> n_removed = 0; // texts that clients have removed
+};
+
+// the texts of the server in this process, or none
+server_h2o_texts * server_h2o_get_texts();
+void               server_h2o_set_texts(server_h2o_texts * texts);
