@@ -176,6 +176,6 @@ class _Chat:
             except ValueError as error:  # images
                 echo(f"h2o-llama: {describe(error)}", err=True)
                 return
-            document = range(shared_prefix(tokens, empty), shared_prefix(tokens, others))
+            document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
             report = read_report(llm, tokens, "the chat", document, others)
         print_report(Console(), report, report.select())
