@@ -70,7 +70,7 @@ def ask_command(model: Path, fields: Fields) -> Fields | Refused | None:
     if result.exit_code != 0:
         assert (result.stdout, "Traceback" in result.stderr) == ("", False)
         return Refused(result.stderr)
-    found = re.search(r"^prompt ([\d,]+) tokens?, .*generated ([\d,]+) tokens?", result.stderr, re.MULTILINE)
+    found = re.search(r"^\[read ([\d,]+) tokens? .*wrote ([\d,]+) tokens?", result.stderr, re.MULTILINE)
     assert found is not None
     n_prompt, n_generated = (int(n.replace(",", "")) for n in found.groups())
     return {"text": result.stdout.removesuffix("\n"), "n_prompt": n_prompt, "n_generated": n_generated}

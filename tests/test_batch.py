@@ -230,18 +230,18 @@ def test_what_fails_is_told_and_the_rest_goes_on(chat_model: Path, folder: Path)
         result = run_batch(folder, chat_model)
         assert result.exit_code == 1
         assert "latin.txt is not UTF-8: byte 0xe4 at 1" in result.stderr
-        assert "use a larger --n-ctx" in result.stderr
+        assert "\ntoo-long.txt has 8,2" in result.stderr
         errors = [row for row in rows_of(folder) if row["error"] is not None]
         assert [(row["document"], row["question_id"] and row["question_id"][:1]) for row in errors] == [
             ("latin.txt", None),
             ("sub/long.RST", "y"),
             ("too-long.txt", None),
         ]
-        assert "are more than the 8192 that the context may hold: use a larger n_ctx" in errors[1]["error"]
+        assert "but this model reads 8,192: cut it" in errors[1]["error"]
         assert len(rows_of(folder)) - len(errors) == len(DOCUMENTS) * len(QUESTIONS) + 2
     for name in bad:
         (folder / "documents" / name).write_text("now short")
-    assert run_batch(folder, chat_model).stderr.endswith(", 1 error\n")
+    assert run_batch(folder, chat_model).stderr.endswith("; 1 error\n")
     assert [row["document"] for row in rows_of(folder) if row["error"] is not None] == ["sub/long.RST"]
 
 

@@ -119,7 +119,7 @@ def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeyp
 def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abc " * (models.N_CTX_TRAIN // 4))
     command = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1"]
-    assert_one_line_error(invoke("chat", *command, stdin="hi\n"), "a.txt has 8,243 tokens, but .* reads 8,192: name a")
+    assert_one_line_error(invoke("chat", *command, stdin="hi\n"), "a.txt has 8,243 tokens, but .* 8,192: cut it")
     result = succeeded(invoke("chat", *command, "--evict", stdin="hi\n"))
     assert "[only the last " in result.stderr
     assert result.stdout == "1\n"

@@ -132,7 +132,7 @@ def test_wrong_usage_exits_with_2() -> None:
         (["run", "demo", "-p", "x", *h2o_set(local_window=65, chunk_size=64)], "local_window"),
         (["inspect", "demo", "-p", "x", *h2o_set(chunk_size=0)], "chunk_size must be an integer of at least 1, got 0"),
         (["run", "demo", "-p", "x", *h2o_set(ema_alpha="many")], "ema_alpha must be a finite number from 0 to 1"),
-        (["run", "demo", "-p", "some text", "-n", "2", "--n-ctx", "3"], "do not fit into --n-ctx=3"),
+        (["run", "demo", "-p", "some text", "-n", "2", "--n-ctx", "3"], "but --n-ctx=3 holds fewer"),
         (["run", "demo", "-p", "x", "--cold-store", "memory"], "for what is evicted: it needs --evict"),
         (["run", "demo", "-p", "x", "--threads", "513"], "--threads must be an integer from 1 to 512, got 513"),
         (["run", "demo", "-p", "x", "--rope-scaling", "ntk"], "--rope-scaling must be one of"),
@@ -228,8 +228,8 @@ def test_run_streams_text_and_measures(text_file: Path) -> None:
     n_tokens = len(TEXT)
     n_chunks = -(-(n_tokens + 8) // 64)
     assert re.fullmatch(
-        rf"prompt {n_tokens:,} tokens, [\d,.]+ tokens/s \| generated 8 tokens, [\d,.]+ tokens/s \| "
-        rf"KV cache [\d.]+ (k|M)B \| {n_chunks} chunks of 64\n",
+        rf"\[read {n_tokens:,} tokens in [\d.]+ s \([\d,]+ tokens/s\); wrote 8 tokens in [\d.]+ s \([\d,]+ tokens/s\); "
+        rf"KV cache [\d.]+ (k|M)B, {n_chunks} chunks of 64\]\n",
         result.stderr,
     )
 
@@ -240,7 +240,7 @@ def test_run_counts_what_was_drafted(text_file: Path) -> None:
     plain, drafted = invoke(*command), invoke(*command, "--draft", "15")
     assert drafted.stdout == plain.stdout
     assert "drafted" not in plain.stderr
-    match = re.search(r"generated 24 tokens, [\d,.]+ tokens/s \((\d+) of (\d+) drafted\) \| KV", drafted.stderr)
+    match = re.search(r"wrote 24 tokens .* \((\d+) of (\d+) drafted\); KV", drafted.stderr)
     assert match
     assert 0 < int(match[1]) <= int(match[2])
 
@@ -254,7 +254,7 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: p
     assert first.stdout == "\n"
     second = succeeded(invoke("run", "demo", "--load", saved, "--prompt", "def f", *options))
     assert second.stdout == whole.stdout
-    assert re.search(r"loaded [\d,]+ tokens, prompt 5 tokens, ", second.stderr)
+    assert re.search(r"loaded [\d,]+ tokens, read 5 tokens in ", second.stderr)
     succeeded(invoke("run", "demo", "--load", saved, *options))
     cold, mine = ["--evict", "--cold-store", tmp_path], ["--evict", "--cold-store", "/tmp"]
     cold += h2o_set(chunk_size=64)
@@ -367,7 +367,8 @@ def test_inspect_shows_what_the_question_reads(text_file: Path, tmp_path: Path) 
     places = re.findall(r"│ +([\d,]+)-[\d,]+ │ +[\d.]+% │ (.*?) +│", result.stdout)
     assert len(places) >= 5
     assert "<option>2</option>" in page.read_text()
-    succeeded(invoke("inspect", "demo", "--file", text_file, *few, "-p", "k17=", "--layer", "2", "--html", page))
+    result = succeeded(invoke("inspect", "demo", "--file", text_file, *few, "-p", "k=", "--layer", "2", "--html", page))
+    assert ", 0 from the library" not in result.stderr
     assert "<option selected>2</option>" in page.read_text()
 
 

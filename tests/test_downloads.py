@@ -384,6 +384,7 @@ def test_a_repository_is_downloaded_once(hub: Any, tiny_model: Path) -> None:
     assert absent.returncode == 1
     assert f"{REPOSITORY}:Q8_0: cannot be fetched from {hub.url}" in absent.stderr
     assert "HF_HUB_OFFLINE" in absent.stderr
+    assert "Without the hub you can name gemma3-270m, " in absent.stderr
     listed = succeeded(command("models")).stdout
     assert re.search(rf"{REPOSITORY}:Q4_K_M +Q4_K_M +\S+ .B +\d{{4}}-", listed)
     succeeded(command("models", "rm", f"{REPOSITORY}:Q4_K_M"))
@@ -475,7 +476,7 @@ def test_a_file_wins_over_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert llm.model_path == str(demo_model_path())
     with pytest.raises(FileNotFoundError, match=r"there is no file qwen3-4x; similar names: qwen3-4b"):
         Llama("qwen3-4x")
-    with pytest.raises(FileNotFoundError, match=r"there is no file \S+/none\.gguf$"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file \S+/none\.gguf; `h2o-llama pull`"):
         Llama("~/none.gguf")
 
 

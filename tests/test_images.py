@@ -331,8 +331,8 @@ def test_an_image_on_the_command_line(chat_model: Path, mmproj: Path, tmp_path: 
     with open_chat(chat_model, None, h2o=H2OConfig(chunk_size=S), mmproj=mmproj) as llm:
         answer = llm.create_chat_completion([about("What is this?", A)], max_tokens=6, temperature=0)
     n = answer["usage"]["prompt_tokens"]
-    assert f"prompt {n} tokens" in result.stderr
-    assert f"[{n} tokens, {n} of them new" in chat.stderr
+    assert f"[read {n} tokens in" in result.stderr
+    assert f"[read {n} tokens in" in chat.stderr
     assert chat.stdout.startswith(loaded.stdout)
     assert loaded.stdout == said(answer) + "\n"
 
@@ -342,4 +342,4 @@ def test_a_missing_image_on_the_command_line(chat_model: Path, mmproj: Path) -> 
     assert_one_line_error(invoke("run", *common, "--image", "none.png", "-p", "?"), "none.png: No such file")
     result = succeeded(invoke("chat", *common, stdin="/image none.png\n?\nHello\n"))
     assert "none.png: No such file" in result.stderr
-    assert result.stderr.count(" tokens, ") == 1
+    assert result.stderr.count("[read ") == 1

@@ -438,7 +438,7 @@ def test_nothing_executable_gets_through(page: Any, tmp_path: Path) -> None:
 def test_an_answer_is_markdown(page: Any) -> None:
     """While it grows, the blocks before its end stay the same elements. In a narrow window the panels are folded."""
     page.execute_script("""
-        new MutationObserver(() => { window.first ??= document.querySelector(".answer div:has(h4):has(+ div)"); })
+        new MutationObserver(() => { window.firstBlock ??= document.querySelector(".answer div:has(h4):has(+ div)"); })
             .observe(document.getElementById("turns"), {childList: true, subtree: true});
     """)
     dictate(page, "# Title\n\nSee `a` and **b**:\n\n- one\n- two\n\n```python\nprint(1)\n```\n\n|a|b|\n|-|-|\n|1|2|\n")
@@ -446,11 +446,11 @@ def test_an_answer_is_markdown(page: Any) -> None:
     tags = "return [...document.querySelectorAll('.answer .text *')].map((made) => made.tagName).join(' ')"
     blocks = "DIV H4 DIV P CODE STRONG DIV UL LI LI DIV PRE BUTTON CODE DIV TABLE THEAD TR TH TH TBODY TR TD TD"
     assert page.execute_script(tags) == blocks
-    panels = "return [...document.querySelectorAll('aside > details')].map((panel) => panel.open)"
+    panels = "return [...document.querySelectorAll('details:has(h2)')].map((panel) => panel.open)"
     for width, is_open in ((400, [False, False]), (1280, [True, True])):
         page.set_window_size(width, 900)
         wait(page, lambda is_open=is_open: page.execute_script(panels) == is_open)
-    assert page.execute_script("return first.isConnected")
+    assert page.execute_script("return firstBlock.isConnected")
     page.execute_script("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
     for selector, text in ((".text .copy", "print(1)\n"), (".answer > .copy", "# Title")):
         click(page, selector)

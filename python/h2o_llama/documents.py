@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 from html.parser import HTMLParser
@@ -12,30 +13,20 @@ ABOUT_A_DOCUMENT = "Answer questions about this text:\n\n"
 """The words before a document."""
 
 _BINARY = {
-    b"\x89PNG": "an image",
-    b"\xff\xd8\xff": "an image",
-    b"GIF8": "an image",
-    b"BM": "an image",
+    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM"), "an image"),
+    **dict.fromkeys((b"\x1f\x8b", b"BZh", b"7z\xbc\xaf", b"\xfd7zXZ", b"(\xb5/\xfd"), "an archive"),
     b"RIFF": "an image or a sound",
     b"PK\x03\x04": "an archive, as files of office programs are",
-    b"\x1f\x8b": "an archive",
-    b"BZh": "an archive",
-    b"7z\xbc\xaf": "an archive",
-    b"\xfd7zXZ": "an archive",
-    b"(\xb5/\xfd": "an archive",
     b"GGUF": "a model",
 }
 """First bytes of files that are not documents; all of these have NUL bytes."""
 
-SUFFIXES = frozenset(
-    [
-        *(".txt", ".text", ".md", ".markdown", ".rst", ".adoc", ".org", ".tex", ".log", ".srt", ".vtt", ".eml"),
-        *(".pdf", ".html", ".htm", ".xhtml", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml"),
-        *(".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".cu", ".cuh", ".rs", ".go", ".java", ".kt"),
-        *(".scala", ".swift", ".cs", ".js", ".mjs", ".ts", ".jsx", ".tsx", ".css", ".php", ".rb", ".pl", ".lua"),
-        *(".r", ".jl", ".sh", ".bash", ".sql", ".cmake", ".diff", ".patch", ".ini", ".cfg"),
-    ]
+_NAMED = (
+    "txt text md markdown rst adoc org tex log srt vtt eml pdf html htm xhtml csv tsv json jsonl xml yaml "
+    "yml toml py pyi c h cc cpp cxx hpp cu cuh rs go java kt scala swift cs js mjs ts jsx tsx css php rb "
+    "pl lua r jl sh bash sql cmake diff patch ini cfg"
 )
+SUFFIXES = frozenset(f".{word}" for word in _NAMED.split())
 """Of the files that are documents in a folder of many, in any case."""
 
 
@@ -115,6 +106,9 @@ def document_messages(text: str, question: str | None = None) -> list[dict[str, 
 def _decoded(content: bytes, name: str) -> str:
     kind = next((kind for begin, kind in _BINARY.items() if content.startswith(begin)), "binary data")
     is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    zeros = sorted(content[i:1024:2].count(0) for i in (0, 1))
+    if not is_wide and zeros[0] == 0 and zeros[1] > len(content[:1024]) / 4 and len(content) % 2 == 0:
+        raise ValueError(f"{name} is UTF-16 without a byte order mark: save it as UTF-8")
     try:
         text = content.decode("utf-16" if is_wide else "utf-8-sig")
     except UnicodeDecodeError as error:
@@ -131,6 +125,7 @@ def _text_of_pdf(content: bytes, name: str) -> str:
     from pypdf import PdfReader
     from pypdf.errors import DependencyError, FileNotDecryptedError
 
+    logging.getLogger("pypdf").addHandler(logging.NullHandler())  # errors say it
     try:
         texts = [page.extract_text().strip() for page in PdfReader(io.BytesIO(content)).pages]
     except (FileNotDecryptedError, DependencyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model
-from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import check_length, open_llama, open_model, read_text, read_tokens
+from h2o_llama._cli.options import FILE, Options
+from h2o_llama._cli.prompt import have_read, have_written, open_llama, open_model, read_text, read_tokens
 from h2o_llama._internal.terminal import echo, write, write_thoughts
-from h2o_llama.batch._answering import Prompts
+from h2o_llama.batch._answering import Prompts, check_length, quotable
 from h2o_llama.documents import document_messages
 from h2o_llama.sequence._prompt import Tokens
 
@@ -24,22 +25,31 @@ _ROOM = 8192
 
 _LEAST_ROOM = 1024
 
+CUT = ", cut off by --max-tokens"
+
 
 def ask(
     o: Options,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, PDF or HTML file; - is standard input.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=FILE)],
     questions: Annotated[list[str], typer.Argument(metavar="QUESTION…", help="Each is answered by itself.")],
 ) -> None:
     """Ask questions about a document, which is read once.
 
     Answers are written to standard output, a line of measurements after each to standard error.
     """
+    for question in questions:
+        if not question.strip():
+            raise ValueError("a question is empty")
+        if os.path.isfile(question):
+            raise ValueError(f"{question} is a file, but ask reads one document: batch reads several")
     text, options = read_text(file), answer_options(o)
     with (
         open_model(o) as weights,
         open_read(o, weights, file.name, partial(Prompts(weights, o.thinking).shared, text)) as llm,
     ):
         for question in questions:
+            if len(questions) > 1:
+                echo(f"> {question}")
             if llm.chat_template is None:
                 write(llm.ask(text, question, **options) + "\n")
             else:
@@ -57,7 +67,7 @@ def open_begun(
 ) -> Iterator[tuple[Llama, Tokens]]:
     """A sequence with room for a text, questions and answers; and the text's tokens, as `begin` makes them on a day."""
     tokens = begin(None)
-    check_length(o, weights, len(tokens), name)
+    check_length(weights, o.attention, name, len(tokens), 1, o.n_ctx)
     n_ctx, h2o, n = o.n_ctx, o.attention, len(tokens)
     if n_ctx == 0 and not (isinstance(h2o, H2OConfig) and h2o.evict):
         n_ctx = max(min(n + _ROOM, weights.n_ctx_train), n + _LEAST_ROOM)
@@ -80,22 +90,23 @@ def say_answer(
     llm: Llama, messages: list[dict[str, Any]], options: dict[str, Any], text: list[str] | None = None
 ) -> None:
     """Write an answer while it comes, also to the end of `text`; and a line of measurements to standard error."""
-    start, reason, usage = time.perf_counter(), None, None
+    start, first, reason, usage = time.perf_counter(), None, None, None
     for chunk in llm.create_chat_completion(messages, stream=True, **options):
         delta = chunk["choices"][0]["delta"]
         write_delta(delta)
+        if first is None and (delta.get("content") or delta.get("reasoning_content")):
+            first = time.perf_counter()
         if text is not None:
             text.append(delta.get("content", ""))
         reason, usage = chunk["choices"][0]["finish_reason"], chunk.get("usage")
     write("\n")
     if usage is not None:
-        n_read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-        echo(
-            f"[{usage['prompt_tokens']:,} tokens, {n_read:,} of them new; "
-            f"{usage['completion_tokens']:,} generated{', cut off by --max-tokens' if reason == 'length' else ''}; "
-            f"{time.perf_counter() - start:,.1f} s]{_forgotten(llm)}",
-            err=True,
-        )
+        end = time.perf_counter()
+        first = first or end
+        n_known = usage["prompt_tokens_details"]["cached_tokens"]
+        told = have_read(usage["prompt_tokens"], n_known, first - start, "before")
+        told += f"; {have_written(usage['completion_tokens'], end - first)}{CUT * (reason == 'length')}"
+        echo(f"[{told}]{quotable(llm)}", err=True)
 
 
 def write_delta(delta: dict[str, Any]) -> None:
@@ -103,12 +114,3 @@ def write_delta(delta: dict[str, Any]) -> None:
     if thoughts := delta.get("reasoning_content"):
         write_thoughts(thoughts)
     write(delta.get("content") or "")
-
-
-def _forgotten(llm: Llama) -> str:
-    """A note about a text that was evicted in part."""
-    h2o, kv = llm.h2o, llm.kv
-    if h2o is None or not h2o.evict or h2o.cold_store is not None or kv.chunk_index < 2:
-        return ""
-    n = kv.n_tokens - (kv.chunk_index - 1) * kv.chunk_size + h2o.local_window
-    return f" [only the last {n:,} tokens, and {kv.memory_size - h2o.local_window:,} of the memory set, can be quoted]"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from h2o_llama._cli.errors import as_typed
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import has_library, progress_bars
+from h2o_llama._cli.prompt import has_library, have_read, progress_bars
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import AnswersFile, BatchSettings, find_documents, read_questions
 from h2o_llama.batch._answering import answer_locally
@@ -47,6 +47,7 @@ def batch(
         echo(f"left out, neither text nor HTML nor PDF by their suffixes: {', '.join(left_out)}", err=True)
     path = check_model_file("batch", o.model).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
+    done: dict[str, Any] = {}
     with AnswersFile(out, fingerprint_of(path, **o.changes), settings.to_json()) as answers:
         missing = answers.missing(files, asked)
         n_known = n_total - sum(map(len, missing.values()))
@@ -73,17 +74,21 @@ def batch(
                 update("answers", n_known, n_total)
                 for answer in new:
                     answers.add(answer)
-                    if answer["error"] is None:
+                    name, error = answer["document"], answer["error"]
+                    if error is None:
                         n_added += 1
+                        if name not in done and answer["note"]:
+                            echo(f"{name}: {answer['note']}", err=True)
+                        done[name] = answer
                     else:
                         n_errors += 1
-                        echo(f"{answer['document']}: {as_typed(answer['error'])}", err=True)
+                        echo(as_typed(error if error.startswith(name) else f"{name}: {error}"), err=True)
                     update("answers", n_known + n_added, n_total)
         finally:
-            echo(
-                f"{counted(n_added, 'answer')} added to {out}, {n_known:,} there before"
-                + (f", {counted(n_errors, 'error')}" if n_errors else ""),
-                err=True,
-            )
+            keys = ("cached_tokens", "library_tokens", "document_seconds")
+            sums = [sum(answer[key] for answer in done.values()) for key in keys]
+            told = f"; {counted(len(done), 'document')}: {have_read(*sums)}" if done else ""
+            told += f"; {counted(n_errors, 'error')}" if n_errors else ""
+            echo(f"{counted(n_added, 'answer')} added to {out}, {n_known:,} there before{told}", err=True)
     if n_errors:
         raise typer.Exit(1)

@@ -44,7 +44,7 @@ def as_typed(text: str) -> str:
         is_certain = word.start() == 0 or "_" in name or name == "evict"
         return _FLAGS.get(name, _FLAGS.get(name.removeprefix("n_"), name)) if is_certain else name
 
-    text = re.sub(r"^(\[[\w. -]+\] )+", "", text).replace("h2o=None to Llama", "--h2o off")
+    text = re.sub(r"^(\[[\w. -]+\] )+", "", text).replace("h2o=None to Llama", "--h2o off").replace(", or reset()", "")
     return re.sub(r"(?<![\w./-])\w+(?![\w/]|\.\w)", flag, text)
 
 
@@ -58,6 +58,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command named on the command line."""
+        warnings.simplefilter("once", H2OWarning)
         warnings.formatwarning = _show  # type: ignore[assignment]  # mypy wants the names of its parameters
         signal.signal(signal.SIGTERM, _end)  # ends like Ctrl-C: with the chunks read so far in the library
         try:

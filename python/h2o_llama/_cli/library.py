@@ -23,7 +23,7 @@ from h2o_llama._internal.terminal import counted, echo, printable
 from h2o_llama.batch._answering import Prompts
 from h2o_llama.library import Library
 from h2o_llama.library._texts import key_of
-from h2o_llama.sequence._prompt import where_they_part
+from h2o_llama.sequence._prompt import shared_prefix, where_they_part
 
 library = typer.Typer(
     cls=Commands, help="List and remove texts that were read.", rich_markup_mode=None, invoke_without_command=True
@@ -33,12 +33,18 @@ library = typer.Typer(
 def _list() -> None:
     """List the texts, last used first. What a text has of its own no other text shares."""
     shelf = Library()
-    texts = shelf.texts()
+    texts, contents = shelf.texts(), {text.id: text.contents for text in shelf.stored()}
+    first: dict[str, str] = {}  # ids by name
     for text in texts:
         echo(f"{text.id[:8]}  {text.name}")
         echo(f"          {counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner))
         sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
         echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
+        other, it = contents.get(first.setdefault(text.name, text.id)), contents.get(text.id)
+        if other and it and other is not it:
+            same = counted(shared_prefix(other.tokens, it.tokens), "token")
+            differences = it.origin.differences(other.origin) or [f"only the first {same} are the same"]
+            echo(f"          differs from {first[text.name][:8]}: {'; '.join(differences)}")
     n = counted(len(texts), "text")
     echo(f"{n}, {decimal(shelf.n_bytes)} of at most {decimal(shelf.limit_bytes)}: {shelf.folder}")
 

@@ -62,7 +62,7 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME", help="As `models`
     files = kept_files()
     found = [file for file in files if name in (file.name, file.name.partition(":")[0])]
     if not found:
-        raise FileNotFoundError(f"there is no {name} here{similar(name, [file.name for file in files])}")
+        raise FileNotFoundError(f"no model or text here is called {name}{similar(name, [f.name for f in files])}")
     for file in found:
         file.remove()
         echo(f"{file.name} removed, {decimal(file.n_bytes)}")

@@ -38,7 +38,7 @@ _MODEL = typer.Argument(metavar="MODEL", help=_NAME)
 MODEL = typer.Option("--model", "-m", metavar="MODEL", help=_NAME)
 """Of commands whose argument is a document."""
 
-_FILE = "A text, PDF or HTML file, or a name that `pull` lists; - is standard input."
+FILE = "A text, PDF or HTML file, or a name that `pull` lists; - is standard input."
 _H2O = f"How much a token attends to: auto, {', '.join(PRESETS)}; or off."
 _TAIL = f"{DENSE_TAIL}, and all of the question about a file"
 _LAYERS = "Layers on the GPU and by --rpc; -1 is all."
@@ -52,7 +52,7 @@ class Options:
     """Every option that more than one command has, in the order of --help. A command names its own."""
 
     model: Annotated[str, _MODEL] = "demo"
-    file: Annotated[Path | None, _o(_FILE, "--file", "-f")] = None
+    file: Annotated[Path | None, _o(FILE, "--file", "-f")] = None
     prompt: Annotated[str, _o("A question about the file, or a text.", "--prompt", "-p")] = ""
     h2o: Annotated[str, _o(_H2O, "--h2o", metavar="NAME")] = "auto"
     evict: Annotated[bool, _o("Drop tokens outside of memory sets: bounded memory.", "--evict")] = False

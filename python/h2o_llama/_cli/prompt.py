@@ -13,17 +13,21 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from h2o_llama import H2OConfig, H2OError, Llama, Model
+from h2o_llama import H2OError, Llama, Model
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.chat._messages import data_url
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
+from h2o_llama.library._library import LEAST_TOKENS
 from h2o_llama.models._find import find_text, similar
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
+
+_FEWEST_READ, _FEWEST_WRITTEN = 64, 8
+"""Tokens: the time of fewer does not tell a speed."""
 
 _PAUSE = 10.0
 """Seconds between two lines of progress without a terminal."""
@@ -61,28 +65,28 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
     )
 
 
-def check_length(o: Options, weights: Model, n_tokens: int, name: str) -> None:
-    """Raise ValueError, with remedies, if the model cannot read n_tokens."""
-    h2o, n_most = o.attention, weights.n_ctx_train
-    if n_tokens < n_most or (isinstance(h2o, H2OConfig) and h2o.has_bounded_memory):
-        return
-    raise ValueError(
-        f"{name} has {n_tokens:,} tokens, but this model reads {n_most:,}: name a part of it, a model that reads more, "
-        "or what a search finds in it. --evict reads all of it, but can quote only the last tokens and the memory set"
-    )
-
-
 def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
     """Read a text, and say on standard error how fast that was."""
     start = time.perf_counter()
     with progress_bars() as update:
         llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
-    seconds, n_new = time.perf_counter() - start, len(tokens) - llm.n_cached
-    speed = f" ({n_new / seconds:,.1f} tokens/s)" if n_new else ""
-    echo(
-        f"[read {name}: {counted(len(tokens), 'token')}, {llm.n_cached:,} from the library, {seconds:,.1f} s{speed}]",
-        err=True,
-    )
+    short = ", too short to keep" if llm.library is not None and len(tokens) < LEAST_TOKENS else ""
+    echo(f"[{name}: {have_read(len(tokens), llm.n_cached, time.perf_counter() - start)}{short}]", err=True)
+
+
+def have_read(n: int, n_known: int, seconds: float, where: str = "from the library") -> str:
+    """A line about reading, the same in all commands. `n_known` tokens were not read again."""
+    known = f" ({n_known:,} {where})" if n_known else ""
+    return f"read {counted(n, 'token')}{known} in {_took(n - n_known, seconds, _FEWEST_READ)}"
+
+
+def have_written(n: int, seconds: float) -> str:
+    """The same for an answer."""
+    return f"wrote {counted(n, 'token')} in {_took(n, seconds, _FEWEST_WRITTEN)}"
+
+
+def _took(n: int, seconds: float, n_fewest: int) -> str:
+    return f"{seconds:,.1f} s" + (f" ({n / seconds:,.0f} tokens/s)" if n >= n_fewest else "")
 
 
 def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-library") -> bool:

@@ -15,11 +15,12 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import Llama, Model, Snapshot, _core, shared_prefix
-from h2o_llama._cli.ask import write_delta
+from h2o_llama._cli.ask import CUT, write_delta
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import check_length, open_llama, open_model, progress_bars, read_prompt, said
+from h2o_llama._cli.prompt import have_read, have_written, open_llama, open_model, progress_bars, read_prompt, said
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama._thoughts import check_think
+from h2o_llama.batch._answering import check_length, quotable
 from h2o_llama.chat._template import plain_prompt
 from h2o_llama.chat.chat_completion import continue_chat
 from h2o_llama.documents import document_messages
@@ -75,7 +76,7 @@ def run(
         name = "the text" if o.file is None else o.file.name
         n_before = before.n_tokens if before else 0
         if before is None:
-            check_length(o, weights, len(tokens), name)
+            check_length(weights, given, name, len(tokens), 1, o.n_ctx)
         n_ctx = o.n_ctx or n_before + len(tokens) + o.max_tokens + (_ROOM if o.library else 0)
         llm = open_llama(o, weights, n_ctx, h2o)
         if not is_raw and (day := llm._state.day_of(tokens, lambda day: asked(day)[1])) is not None:
@@ -107,20 +108,15 @@ def run(
                 write_delta(chunk["choices"][0]["delta"])
             write("\n")
             n_generated = answer.generation.n_generated
-            cut = ", cut off by --max-tokens" if answer.generation.finish_reason == "length" else ""
+            cut = CUT * (answer.generation.finish_reason == "length")
         generated = time.perf_counter()
         stats = llm.kv.stats
         loaded = f"loaded {n_before:,} tokens, " if before else ""
-        known = f"{llm.n_cached:,} of them from the library, " if llm.n_cached else ""
         drafts = f" ({stats.accepted_tokens:,} of {stats.drafted_tokens:,} drafted)" if stats.drafted_tokens else ""
         chunks = f"{counted(llm.kv.chunk_index, 'chunk')} of {llm.kv.chunk_size:,}" if llm.h2o else "H2O off"
-        echo(
-            f"{loaded}prompt {counted(len(tokens), 'token')}, {known}"
-            f"{(len(tokens) - llm.n_cached) / (prefilled - start):,.1f} tokens/s | "
-            f"generated {counted(n_generated, 'token')}, {n_generated / (generated - saved):,.1f} tokens/s"
-            f"{drafts}{cut} | KV cache {decimal(stats.kv_bytes + stats.index_bytes)} | {chunks}",
-            err=True,
-        )
+        told = f"{loaded}{have_read(len(tokens), llm.n_cached, prefilled - start)}; "
+        told += f"{have_written(n_generated, generated - saved)}{drafts}{cut}"
+        echo(f"[{told}; KV cache {decimal(stats.kv_bytes + stats.index_bytes)}, {chunks}]{quotable(llm)}", err=True)
 
 
 def _as_saved(saved: Any, given: Any) -> Any:

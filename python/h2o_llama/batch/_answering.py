@@ -27,7 +27,7 @@ from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
 from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
-from h2o_llama.config import named_config, uses_gpu
+from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
 from h2o_llama.library._library import Library, open_library
@@ -120,6 +120,40 @@ class Prompts:
             thoughts_of(self._model, prompt.core, self._budget),
             prompt.core.parser(""),
         )
+
+
+def check_length(model: Model, h2o: Any, name: str, n_tokens: int, n_answer: int, n_ctx: int = 0) -> None:
+    """Raise ValueError, with what helps, if n_ctx or the model are too small for a text, a question and an answer."""
+    n_trained, n, evicts = model.n_ctx_train, n_tokens + n_answer, isinstance(h2o, H2OConfig) and h2o.evict
+    has = f"{name} has {n_tokens:,} tokens{f', its answer up to {n_answer:,}' if n_answer > 1 else ''}, but"
+    if not (evicts and h2o.has_bounded_memory) and n > n_trained:
+        cut = "" if name.lower().endswith(".pdf") else f" (`head -c {3 * n_trained} FILE > part.txt`)"
+        helps = [f"cut it{cut}", "take a model that reads longer texts"]
+        scaled = f"{model.metadata.get('general.architecture')}.rope.scaling.type" in model.metadata or model._rope
+        if n <= 4 * n_trained and not scaled and not model._handle.n_learned_positions:
+            scale = 0.5 if n <= 2 * n_trained else 0.25
+            helps += [f"or scale positions: rope_scaling_type=yarn rope_freq_scale={scale} yarn_orig_ctx={n_trained}"]
+        if evicts:
+            helps[-1] += (
+                "; cold_store and dense_layers keep tokens at their positions, beyond which a model reads nothing"
+            )
+        else:
+            helps[-1] += "; evict reads all of it, but an answer about dropped tokens is a guess"
+        raise ValueError(f"{has} this model reads {n_trained:,}: {', '.join(helps)}")
+    if n_ctx and n > n_ctx:
+        raise ValueError(f"{has} n_ctx={n_ctx} holds fewer: use a larger n_ctx, or a shorter text")
+
+
+def quotable(llm: Llama) -> str:
+    """A note about a text that was evicted in part."""
+    h2o, kv = llm.h2o, llm.kv
+    if h2o is None or not h2o.evict or h2o.cold_store is not None or kv.chunk_index < 2:
+        return ""
+    n, n_memory = kv.n_tokens - (kv.chunk_index - 1) * kv.chunk_size, kv.memory_size - h2o.local_window
+    return (
+        f" [only the last {n + h2o.local_window:,} tokens, and {n_memory:,} of the memory set, can be quoted: "
+        "an answer about the rest is a guess]"
+    )
 
 
 _ROOM = 4096
@@ -231,7 +265,7 @@ class Answerer:
         day = self._llm._state.day_of(shared, lambda day: self._prompts.shared(document.text, day))
         if day is not None:
             shared = self._prompts.shared(document.text, day)
-        self._check_length(len(shared) + 1)
+        self._check_length(document.name, len(shared) + 1)
         asked = []
         for question in questions:
             task = self._prompts.ask(document.text, question.text, day)
@@ -242,7 +276,7 @@ class Answerer:
                 "question": question.text,
             }
             try:
-                self._check_length(len(task.ids))
+                self._check_length(document.name, len(task.ids))
                 asked.append(task)
             except ValueError as error:
                 yield self._tell(**task.names, error=str(error))
@@ -255,18 +289,18 @@ class Answerer:
         self._llm.text_name = document.name
         if len(shared) > 0:
             self._llm.eval(shared, progress=progress)
-        read_seconds = time.perf_counter() - start
+        known = {
+            "document_seconds": time.perf_counter() - start,
+            "library_tokens": self._llm.n_cached,
+            "note": quotable(self._llm).strip(" []") or None,
+        }
         remaining = iter(asked)
         while group := list(islice(remaining, self._parallel)):
             for answer in self._generate(group):
-                yield answer | {"document_seconds": read_seconds}
+                yield answer | known
 
-    def _check_length(self, n: int) -> None:
-        if n + self.settings.max_tokens > self._n_most:
-            raise ValueError(
-                f"{n} tokens of text and up to {self.settings.max_tokens} of an answer are more than the "
-                f"{self._n_most} that the context may hold: use a larger n_ctx, eviction, or a shorter text"
-            )
+    def _check_length(self, name: str, n: int) -> None:
+        check_length(self._weights, self.settings.h2o, name, n, self.settings.max_tokens, self._n_most)
 
     def _make_room(self, n: int) -> None:
         n_now = self._llm.n_ctx

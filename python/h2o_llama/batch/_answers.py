@@ -83,7 +83,7 @@ def _name(path: Path) -> str:
 def read_file(name: str, path: str | os.PathLike[str]) -> Document:
     """Read a file. Raises as `documents.read_document`."""
     content = Path(path).read_bytes()
-    return Document(name, read_document(content, os.fspath(path)), hashlib.sha256(content).hexdigest())
+    return Document(name, read_document(content, name), hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -225,11 +225,13 @@ ANSWER_TYPES: dict[str, type] = {
     "read_tokens": int,
     "generated_tokens": int,
     "document_seconds": float,
+    "library_tokens": int,
     "seconds": float,
     "model": str,
     "fingerprint": str,
     "settings": dict,
     "error": str,
+    "note": str,
 }
 """Names and types of what an answer tells; what does not apply to one is None."""
 

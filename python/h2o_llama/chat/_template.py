@@ -12,6 +12,7 @@ from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.terminal import warn
 from h2o_llama.sequence._prompt import shared_prefix
 
 PLAIN_STOPS = ["\nQuestion:"]
@@ -97,6 +98,8 @@ class ChatTemplate:
             kwargs={k: check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
             **({"now": int(time.time() if day is None else noon(day))} if self.tells_day else {}),
         )
+        if (kwargs or {}).get("enable_thinking") and not core.thoughts[1]:
+            warn(f"[{owner}] this model has no thoughts: think is ignored")
         return ChatPrompt(core, marker)
 
     def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:

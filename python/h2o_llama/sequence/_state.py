@@ -137,7 +137,7 @@ class State:
         self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
         self.n_texts = self.n_kept = self.n_cached = 0
         self.text_name = ""
-        self.day = date.today().isoformat()  # that a chat template has written into the text
+        self.day: str | None = None  # that a chat template has written into the text
         self.known = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue
         self._place: _core.Context | None = engine.take(self)
 
@@ -242,7 +242,7 @@ class State:
     def day_of(self, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
         """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
         model, library = self.engine.model, self.engine.library
-        if model.chat_template is None or not model._template.tells_day or len(ids) < LEAST_TOKENS:
+        if model.chat_template is None or not model._template.tells_day:
             return None
         with self.used() as context:
             now = context.tokens
@@ -252,7 +252,8 @@ class State:
             return max(shared_prefix(now, ids), found.n_tokens if found else 0)
 
         def days() -> Iterator[str]:
-            yield self.day
+            if self.day is not None:
+                yield self.day
             if library is not None:
                 yield from library.days(self.engine.origin, np.asarray(ids, dtype=np.int32))
 
@@ -381,7 +382,7 @@ class State:
             return
         begin = snapshot.tokens[:NAME_TOKENS]
         name = self.text_name or name_of(self.engine.model.detokenize(begin[begin >= 0]).decode(errors="replace"))
-        library.add(snapshot, rows, points, name)
+        library.add(snapshot, rows, points, name, self.day)
 
     def give_away(self) -> None:
         """The same after a call. It is not kept if the sequence is closed, or in use."""
@@ -398,8 +399,8 @@ class State:
         prompt = make_prompt(owner, self.engine.core, tokens, embeddings)
         if n_tokens + len(prompt) > self.engine.n_ctx:
             raise ValueError(
-                f"[{owner}] {len(prompt)} tokens after {n_tokens} do not fit into n_ctx={self.engine.n_ctx}: "
-                "use a larger n_ctx, fewer tokens, or reset()"
+                f"[{owner}] {len(prompt)} tokens{f' after {n_tokens}' if n_tokens else ''} do not fit into "
+                f"n_ctx={self.engine.n_ctx}: use a larger n_ctx, fewer tokens{', or reset()' if n_tokens else ''}"
             )
         self.warn_of_length(n_tokens + len(prompt))
         return prompt

@@ -103,7 +103,7 @@ class Sequence:
             fork._state.context.copy_from(context)
             fork._state.logits = None if state.logits is None else state.logits.copy()
             fork._state.last_logits = state.last_logits
-            fork._state.n_kept, fork.text_name = state.n_kept, self.text_name
+            fork._state.n_kept, fork._state.day, fork.text_name = state.n_kept, state.day, self.text_name
             return fork
 
     @contextmanager
