@@ -17,10 +17,10 @@ from urllib.parse import quote
 import pytest
 
 from adapters import random_adapter
-from chats import user
+from chats import CHATML, user, write_chat_model
 from command_line import h2o_set
 from compare import case
-from h2o_llama import H2OConfig, Library, Llama, demo_model_path
+from h2o_llama import H2OConfig, Library, Llama, demo_model_path, document_messages
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
 from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, serving
@@ -79,6 +79,23 @@ def held(library: Library) -> Iterator[None]:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("BEGIN EXCLUSIVE")
         yield
+
+
+def test_a_document_of_yesterday_is_found_today(
+    serve: Any, library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an answer and by the next server, which finds the answer's text as well."""
+    dated = "Answer questions. " * 8 + "{{ strftime_now('%d %b %Y') }}\n" + CHATML
+    model = write_chat_model(tmp_path / "model.gguf", dated)
+    document, yesterday = "All about ducks. " * 80, time.time() - 86400
+    with Llama(model, n_ctx=2048, h2o=H2OConfig(chunk_size=S), n_threads=1, library=library) as llm:
+        monkeypatch.setattr(time, "time", lambda: yesterday)
+        llm.create_chat_completion(document_messages(document, "Who?"), max_tokens=1)
+        monkeypatch.undo()
+    for question in ("What?", "When?"):
+        with serve(model=model) as server:
+            about = {"messages": document_messages(document, question), "max_tokens": 1}
+            assert n_known(server.request("POST", "/v1/chat/completions", about)[1]) > len(document)
 
 
 # --- restored texts

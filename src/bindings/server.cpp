@@ -8,6 +8,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ public:
         n_least = texts.attr("n_least").cast<int32_t>();
         n_new   = texts.attr("n_new").cast<int32_t>();
         n_name  = texts.attr("n_name").cast<int32_t>();
+        tells_day = texts.attr("tells_day").cast<bool>();
         marks   = texts.attr("marks").cast<std::vector<int32_t>>();
     }
 
@@ -62,6 +64,16 @@ public:
         const auto state = py::memoryview::from_memory(text.state.get(), text.n_state);
 
         return texts.attr("give")(text.key, ids, state, rows, points, begin).cast<bool>();
+    }
+
+    int64_t time(const std::string & key, int64_t now,
+            const std::function<std::vector<llama_token>(int64_t)> & prompt_at) override {
+        py::gil_scoped_acquire gil;
+        const auto ids_at = py::cpp_function([&](int64_t time) {
+            const auto tokens = prompt_at(time);
+            return token_array(tokens.size(), tokens.data());
+        });
+        return texts.attr("time")(key, now, ids_at).cast<int64_t>();
     }
 
     std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) override {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,12 +39,18 @@ public:
     // waits until it is written; false if it could not be
     virtual bool give(const server_h2o_given_text & text) = 0;
 
+    // The time, in seconds since 1970, on whose day a prompt continues a kept text; `now` if there is none. prompt_at
+    // makes the prompt's tokens with the date of another time.
+    virtual int64_t time(const std::string & key, int64_t now,
+        const std::function<std::vector<llama_token>(int64_t)> & prompt_at) = 0;
+
     // what GET /h2o/library and, with an id, DELETE /h2o/library/{id} answer: the HTTP status, and JSON
     virtual std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) = 0;
 
     int32_t              n_least = 0; // tokens of a text that is kept
     int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
     int32_t              n_name  = 0; // tokens at the beginning of a text, which is its name
+    bool                 tells_day = false; // whether the chat template writes the date
     std::vector<int32_t> marks;       // tokens before the end of a prompt, where it is cut
 
     std::atomic<int> n_removed = 0; // texts that clients have removed

@@ -180,6 +180,7 @@ def serve(
         stretched = _stretched(weights)
         n_ctx = _room(weights, o.attention, o.n_ctx, further)
         h2o = None if embeddings else _possible(o, weights, n_ctx)
+        tells_day = weights.chat_template is not None and weights._template.tells_day
         origin = _origin(weights, h2o, n_ctx, further)
         own = weights.metadata.get(f"{weights.metadata['general.architecture']}.pooling_type", "0")
         pooling = ["--pooling", "mean"] if own == "0" and "LLAMA_ARG_POOLING" not in os.environ else []
@@ -206,7 +207,8 @@ def serve(
         arguments += ["--no-kv-unified", *upstream_options(h2o)]
     folder = default_folder() if library_folder is None else Path(library_folder)
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
-    raise typer.Exit(run_server([*map(str, arguments), *further], ServerTexts(folder, origin) if is_kept else None))
+    texts = ServerTexts(folder, origin, tells_day) if is_kept else None
+    raise typer.Exit(run_server([*map(str, arguments), *further], texts))
 
 
 def _without_key(arguments: list[str]) -> list[str]:

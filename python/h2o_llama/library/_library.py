@@ -35,7 +35,7 @@ from h2o_llama.library._texts import (
 )
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
-from h2o_llama.sequence._prompt import shared_prefix
+from h2o_llama.sequence._prompt import Tokens, shared_prefix
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 if TYPE_CHECKING:
@@ -78,6 +78,21 @@ class Found:
 
     text: Stored
     n_tokens: int
+
+
+def day_of(
+    ids: Tokens, ids_on: Callable[[str], Tokens], n_known: Callable[[Tokens], int], days: Callable[[], Iterable[str]]
+) -> str | None:
+    """The day on which most tokens of a prompt are known; None if that is today, as `ids` has it."""
+    best, today = None, date.today().isoformat()
+    n = n_known(ids) + LEAST_NEW
+    if n < len(ids) // 2:
+        for day in days():
+            if day != today and (n_other := n_known(ids_on(day))) > n:
+                n, best = n_other, day
+            if n > len(ids) // 2:
+                break
+    return best
 
 
 class Library:

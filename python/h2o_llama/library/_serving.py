@@ -6,8 +6,9 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import warn
+from h2o_llama.chat._template import noon
 from h2o_llama.errors import BusyError, H2OError
-from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library
+from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library, day_of
 from h2o_llama.library._texts import name_of
+from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
@@ -32,7 +35,8 @@ class ServerTexts:
 
     n_least, n_new, n_name, marks = LEAST_TOKENS, LEAST_NEW, NAME_TOKENS, MARKS
 
-    def __init__(self, folder: Path, origin: SnapshotOrigin) -> None:
+    def __init__(self, folder: Path, origin: SnapshotOrigin, tells_day: bool) -> None:
+        self.tells_day = tells_day  # the chat template
         self._folder = folder
         self._origin = origin
         self._libraries: dict[str, Library] = {}
@@ -53,6 +57,21 @@ class ServerTexts:
         snapshot = self._library(key).take(self._origin, ids, n_ctx, n_least)
         return None if snapshot is None else (snapshot.tokens, snapshot.state)
 
+    def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:
+        """Noon of the day on which a prompt continues a text; `now` if there is none. `ids_at` is the prompt then."""
+        library = self._library(key)
+
+        def n_known(ids: Tokens) -> int:
+            found = library.find(self._origin, np.asarray(ids, dtype=np.int32), INT32_MAX)
+            return found.n_tokens if found else 0
+
+        ids = ids_at(now)
+        with suppress(H2OError, OSError, ValueError, MemoryError):
+            days = partial(library.days, self._origin, ids)
+            day = day_of(ids, lambda day: ids_at(int(noon(day))), n_known, days)
+            return now if day is None else int(noon(day))
+        return now
+
     def give(
         self,
         key: str,
@@ -68,7 +87,7 @@ class ServerTexts:
             found = library.find(self._origin, ids, INT32_MAX)  # another slot or program may have given it
             if found is None or found.n_tokens + LEAST_NEW <= len(ids):
                 text = Snapshot(self._origin, ids, None, state)  # type: ignore[arg-type]  # bytes would be a copy
-                library.add(text, rows, points, name_of(begin))
+                library.add(text, rows, points, name_of(begin), found.text.contents.day if found else None)
                 library.flush()
             return True
         except (H2OError, OSError, ValueError, MemoryError) as error:

@@ -17,7 +17,7 @@ from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import core_errors
 from h2o_llama._internal.terminal import progress_bar, warn
 from h2o_llama.errors import Cancelled, H2OError
-from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, needs_marks, split_at_marks
+from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, day_of, needs_marks, split_at_marks
 from h2o_llama.library._texts import name_of
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
 from h2o_llama.sequence._prompt import CacheStop, Prompt, Tokens, make_prompt, n_kept, shared_prefix, where_they_part
@@ -257,16 +257,10 @@ class State:
             if library is not None:
                 yield from library.days(self.engine.origin, np.asarray(ids, dtype=np.int32))
 
-        best, today = None, date.today().isoformat()
+        best = None
         with suppress(OSError, ValueError, H2OError, MemoryError):  # `read` warns of it
-            n = n_known(ids) + LEAST_NEW
-            if n < len(ids) // 2:
-                for day in days():
-                    if day != today and (n_other := n_known(ids_on(day))) > n:
-                        n, best = n_other, day
-                    if n > len(ids) // 2:
-                        break
-        self.day = best or today
+            best = day_of(ids, ids_on, n_known, days)
+        self.day = best or date.today().isoformat()
         return best
 
     def cache_stop_of(self, ids: NDArray[np.int32]) -> CacheStop | None:
