@@ -100,6 +100,8 @@ class _Chat:
                 echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
         elif re.fullmatch(r"/switch +\d+", line):
             self._switch(int(line.split()[1]))
+        elif line.split()[0] == "/switch":
+            echo("/switch needs a number of /list.", err=True)
         elif line.startswith("/image "):
             self._images.append(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
