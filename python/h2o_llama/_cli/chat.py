@@ -164,18 +164,17 @@ class _Chat:
         if llm.h2o is None or not asked or asked[-1]["role"] != "user":
             echo("H2O is off." if llm.h2o is None else "There is no question yet.", err=True)
             return
-        if llm.h2o.evict:
-            report = memory_report(llm, llm.tokens, "the chat")
-        else:
-            other = [*asked[:-1], {"role": "user", "content": OTHER}]
-            try:
+        try:
+            if llm.h2o.evict:
+                report = memory_report(llm, llm.tokens, "the chat")
+            else:
+                other = [*asked[:-1], {"role": "user", "content": OTHER}]
                 read = partial(llm.model._chat_prompt, "chat", day=llm._state.day)
                 tokens, others, empty = (
                     read(said, None, True, False, None)[1] for said in (asked, other, document_messages(OTHER, OTHER))
                 )
-            except ValueError as error:  # images
-                echo(f"h2o-llama: {describe(error)}", err=True)
-                return
-            document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
-            report = read_report(llm, tokens, "the chat", document, others)
-        print_report(Console(), report, report.select())
+                document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
+                report = read_report(llm, tokens, "the chat", document, others)
+            print_report(Console(), report, report.select())
+        except ValueError as error:  # images, or too short a text
+            echo(f"h2o-llama: {describe(error)}", err=True)
