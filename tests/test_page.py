@@ -446,7 +446,7 @@ def test_an_answer_is_markdown(page: Any) -> None:
     tags = "return [...document.querySelectorAll('.answer .text *')].map((made) => made.tagName).join(' ')"
     blocks = "DIV H4 DIV P CODE STRONG DIV UL LI LI DIV PRE BUTTON CODE DIV TABLE THEAD TR TH TH TBODY TR TD TD"
     assert page.execute_script(tags) == blocks
-    panels = "return [...document.querySelectorAll('aside > details')].map((panel) => panel.open)"
+    panels = "return [...document.querySelectorAll('details:has(h2)')].map((panel) => panel.open)"
     for width, is_open in ((400, [False, False]), (1280, [True, True])):
         page.set_window_size(width, 900)
         wait(page, lambda is_open=is_open: page.execute_script(panels) == is_open)

@@ -20,6 +20,7 @@ from h2o_llama.inspect._report import (
     passages,
     render_html,
     split_pieces,
+    stands_out,
 )
 from inputs import repetitive_tokens
 from llamas import open_llama
@@ -44,7 +45,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        self.attributes.update(name for name, _ in attrs)
+        self.attributes.update(name for name, value in attrs if not (value or "").startswith("#"))
         if tag not in VOID_TAGS:
             self.stack.append((tag, dict(attrs)))
         if tag == "mark" and self.in_document:
@@ -101,14 +102,6 @@ def byte_tokens(text: bytes) -> list[bytes]:
     return [bytes([b]) for b in text]
 
 
-def random_report(seed: int) -> MemoryReport:
-    """Printable ASCII bytes, three layers of two heads, 20 heavy hitters each."""
-    rng = np.random.default_rng(seed)
-    text = bytes(rng.integers(32, 127, 300, dtype=np.uint8))
-    heavy = {(layer, head): rng.choice(240, 20, replace=False).tolist() for layer in (0, 1, 5) for head in range(2)}
-    return report_of(byte_tokens(text), heavy, chunk_size=64, local=8)
-
-
 # --- data of a model, and by hand
 
 
@@ -147,11 +140,10 @@ def test_what_a_question_reads_is_the_sum_of_its_weights(tiny_model: Path) -> No
 
 HOSTILE = b"a\n\n<script>alert(1)</script>&amp;\"'`{{ 7*7 }}</div></span></mark><!-- \x00\x1b[31m\r\n end"
 REPORTS = {
-    **{f"random {seed}": random_report(seed) for seed in range(3)},
     "no heavy hitters": report_of([b"x"] * 40, {(0, 0): []}),
     "one chunk": report_of(byte_tokens(b"short"), {(0, 0): []}),
     "spaces": report_of(byte_tokens(b"  two spaces\n\n\ttab\nlast line without end"), {(0, 0): [0, 13, 14, 15]}),
-    "hostile": report_of(byte_tokens(HOSTILE), {(0, 0): list(range(0, 60, 3)), (0, 1): [5, 6, 7]}),
+    "hostile": report_of(byte_tokens(HOSTILE), {(0, 0): list(range(0, 60, 3)), (5, 1): [5, 6, 7]}),
     "hostile tokens": report_of([b"</script>", b"<img src=x onerror=alert(1)>", *[b"x"] * 8], {(0, 0): [0, 1]}),
     "characters in parts": report_of(byte_tokens("aé€😀z".encode() + b"." * 8), {(0, 0): [4, 8]}),
 }
@@ -204,10 +196,13 @@ def test_regions_and_chunk_marks() -> None:
 
 
 def test_passages_are_ranked_by_weight() -> None:
-    text = b"One fact. Another one, longer.\nThird? Last"
+    text = b"One fact. Another one, longer.\n3. Third? Last"
     report = replace(report_of(byte_tokens(text), {(0, 0): [12, 3, 33], (1, 0): [3]}, chunk_size=40), marked=READ_MOST)
     found = passages(report, report.heads, 2)
     assert [passage.text.strip() for passage in found] == ["One fact.", "Another one, longer."]
     np.testing.assert_allclose([passage.share for passage in found], [3 / 7, 3 / 7], atol=1e-6)
+    assert not stands_out(report, found)
+    assert stands_out(report, found[:1])
+    assert passages(report, report.heads)[2].text.strip() == "3. Third?"
     several = report_of(byte_tokens(text), {(0, 0): [12, 3], (1, 0): [13], (2, 0): [14]}, chunk_size=40)
     assert passages(several, several.heads, 1)[0].share == 3 / 4  # of heavy hitters the number of heads

@@ -17,7 +17,7 @@ from rich.console import Console
 from h2o_llama import H2OError, Llama, shared_prefix
 from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.inspect import print_report, read_report
+from h2o_llama._cli.inspect import OTHER, print_report, read_report
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import open_model, read_text, said
 from h2o_llama._internal.terminal import counted, echo, write
@@ -164,12 +164,15 @@ class _Chat:
         if llm.h2o.evict:
             report = memory_report(llm, llm.tokens, "the chat")
         else:
-            other = [*asked[:-1], {"role": "user", "content": "…"}]
+            other = [*asked[:-1], {"role": "user", "content": OTHER}]
             try:
                 read = partial(llm.model._chat_prompt, "chat", day=llm._state.day)
-                tokens, others = (read(said, None, True, False, None)[1] for said in (asked, other))
+                tokens, others, empty = (
+                    read(said, None, True, False, None)[1] for said in (asked, other, document_messages(OTHER, OTHER))
+                )
             except ValueError as error:  # images
                 echo(f"h2o-llama: {describe(error)}", err=True)
                 return
-            report = read_report(llm, tokens, "the chat", range(shared_prefix(tokens, others)))
+            document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
+            report = read_report(llm, tokens, "the chat", document, others)
         print_report(Console(), report, report.select())

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from h2o_llama import H2OConfig, Llama, Model, shared_prefix
-from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import open_model, progress_bars, read_prompt, read_text, tokenize
+from h2o_llama import H2OConfig, Llama, shared_prefix
+from h2o_llama._cli.ask import open_read
+from h2o_llama._cli.options import Options, default_config
+from h2o_llama._cli.prompt import open_model, read_prompt, read_text
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import counted, echo, plain
-from h2o_llama.documents import document_messages
+from h2o_llama.batch._answering import Prompts
 from h2o_llama.inspect._report import (
     HEAVY,
     HeadMemory,
     MemoryReport,
     memory_report,
     passages,
+    stands_out,
     write_html,
 )
 from h2o_llama.sequence._prompt import Tokens
@@ -29,7 +35,8 @@ from h2o_llama.sequence._prompt import Tokens
 _LAST = 32
 """Last tokens of a text without a question, whose attention is shown."""
 
-_N_PASSAGES = 20
+OTHER = "…"
+"""A question, and a document, without content."""
 
 
 def inspect(
@@ -40,7 +47,8 @@ def inspect(
 ) -> None:
     """Show which passages of a text a question reads most.
 
-    Passages are ranked by the attention weight of the question's tokens, of all heads or of --layer and --head.
+    Passages are ranked by the attention weight of the question's tokens, of all heads or of --layer and --head, beyond
+    twice what a question without content reads.
 
     The question is --prompt after a --file; without one it is the last tokens of the text. A setting with heavy hitters
     shows the memory sets instead. --html writes a page with all layers and heads.
@@ -50,46 +58,52 @@ def inspect(
         raise typer.BadParameter("there is nothing to look at with --h2o off, or when it was evicted")
     if html is not None:
         check_target(html)
-    with open_model(o) as weights:
-        tokens, document = _asked(o, weights)
-        # on a GPU "auto" is dense where that is faster: here it is for what H2O keeps
-        llm = Llama(weights, n_ctx=len(tokens), n_threads=o.threads, h2o="balanced" if config == "auto" else config)
+    if config == "auto":  # which is dense on a GPU where that is faster: here it is for what H2O keeps
+        o = replace(o, h2o_set=[f"chunk_size={default_config(o).chunk_size}"])
+    has_question = o.file is not None and bool(o.prompt)
+    text = read_text(o.file) if o.file is not None and has_question else read_prompt(o)
     title = o.file.name if o.file and str(o.file) != "-" else "the text"
-    with llm:
-        report = read_report(llm, tokens, title, document)
-        description, h2o = llm.desc, llm.h2o
-    assert h2o is not None  # it was asked for
+    with open_model(o) as weights:
+        prompts, tokens = Prompts(weights), weights.tokenize(text)
+        n = max(0, len(tokens) - _LAST)
+        begin = partial(prompts.shared, text) if has_question else lambda day: np.array(tokens[:n], dtype=np.int32)
+        with open_read(o, weights, title, begin) as llm:
+            if has_question:
+                asked, other, empty = (
+                    prompts.ask(*said, llm._state.day).ids for said in ((text, o.prompt), (text, OTHER), (OTHER, OTHER))
+                )
+                document = range(shared_prefix(asked, empty), shared_prefix(asked[:-1], other))
+                report = read_report(llm, asked, title, document, other)
+            else:
+                report = read_report(llm, tokens, title, range(n))
+            description = llm.desc
     print_report(Console(), report, report.select(layer, head))
     if html is not None:
-        by = [("Heavy hitters", f"ranked by {h2o.scorer}")] if report.marked == HEAVY else []
-        write_html(html, report, [("Model", description), *by], (), layer, head)
+        write_html(html, report, [("Model", description)], (), layer, head)
         echo(f"Written: {html}")
 
 
-def _asked(o: Options, weights: Model) -> tuple[Tokens, range]:
-    """A document and a question in the form that all commands use, or a text; and the document's positions."""
-    if o.file is None or not o.prompt or weights.chat_template is None:
-        tokens = tokenize(weights, read_prompt(o))
-        n_asked = len(weights.tokenize(o.prompt)) if o.file and o.prompt else _LAST
-        return tokens, range(max(0, len(tokens) - n_asked))
-    text = read_text(o.file)
-    asked, other, empty = (
-        weights.chat_tokens(document_messages(*said)) for said in ((text, o.prompt), (text, "…"), ("…", "…"))
-    )
-    return asked, range(shared_prefix(asked, empty), shared_prefix(asked, other))
+def read_report(llm: Llama, tokens: Tokens, title: str, document: range, other: Tokens | None = None) -> MemoryReport:
+    """Read the tokens; those after the document attend to all of it. The report shows how much.
+
+    What any question reads is left out: `other` is the prompt with a question without content.
+    """
+    if llm.h2o is not None and llm.h2o.heavy_budget > 0:
+        llm.eval(tokens[llm.reuse(tokens) :], dense_tail=0)
+        return memory_report(llm, tokens, title, document)
+    usual = None if other is None else _attention(llm, other, document.stop)
+    _attention(llm, tokens, document.stop)
+    return memory_report(llm, tokens, title, document, usual)
 
 
-def read_report(llm: Llama, tokens: Tokens, title: str, document: range) -> MemoryReport:
-    """Read the tokens; those after the document attend to all of it. The report shows how much."""
-    question = document.stop
-    kept = llm.reuse(tokens[:question])
-    has_heavy = llm.h2o is not None and llm.h2o.heavy_budget > 0
-    with progress_bars() as update:
-        if kept < question:
-            llm.eval(tokens[kept:question], progress=lambda n_done, n_total: update("text", n_done, n_total))
-        asked = tokens[question:]
-        llm.eval(asked, dense_tail=0 if has_heavy else len(asked), keep_attention=not has_heavy)
-    return memory_report(llm, tokens, title, document)
+def _attention(llm: Llama, tokens: Tokens, end: int) -> list[NDArray[np.float32]]:
+    """What the tokens from `end` on read of those before, by layer and KV head."""
+    kept = llm.reuse(tokens[:end])
+    if kept < end:
+        llm.eval(tokens[kept:end])
+    llm.eval(tokens[end:], dense_tail=len(tokens) - end, keep_attention=True)
+    kv = llm.kv
+    return [kv.attention(layer, head) for layer in kv.layers for head in range(len(kv.memory_indices(layer)))]
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory]) -> None:
@@ -100,15 +114,17 @@ def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMem
             "reads all before it, without a memory set. With smaller chunks it has some: --h2o-set chunk_size=N."
         )
         return
+    found = passages(report, heads)
+    if report.local:
+        last = "last chunk" if report.marked == HEAVY else "question"
+        console.print(f"The first tokens and the last {len(report.local)} before the {last} are left out.")
+    if not stands_out(report, found):
+        console.print("No passage stands out: do not trust this list.")
     table = Table("Tokens", "Weight", "Passage")
     for column in table.columns[:-1]:
         column.justify = "right"
-    for passage in passages(report, heads, _N_PASSAGES):
+    for passage in found:
         place = f"{passage.start:,}-{passage.end - 1:,}"
         table.add_row(place, f"{passage.share:.1%}", plain(" ".join(passage.text.split())))
     console.print(table)
-    console.print(
-        f"Weight is the share of the {report.marked}, in {counted(len(heads), 'head')}. The first tokens and the last "
-        f"{len(report.local)} before the {'last chunk' if report.marked == HEAVY else 'question'} are left out.",
-        highlight=False,
-    )
+    console.print(f"Weight is the share of the {report.marked}, in {counted(len(heads), 'head')}.", highlight=False)

@@ -26,6 +26,9 @@ HEAVY, READ_MOST = "heavy hitters", "tokens read most"
 _LONGEST = 64
 """Tokens of a passage."""
 
+_SENTENCE_END = re.compile(r"(?<!\s\d)(?<!\s\d\d)[.!?;][\"')\]]*\s+$")
+"""Not after the number of a clause."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -101,14 +104,21 @@ class MemoryReport:
 
 def n_marked(n_tokens: int) -> int:
     """How many of the tokens that a question has read are marked."""
-    return max(1, n_tokens // 20)
+    return max(8, n_tokens // 100)
 
 
-def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None = None) -> MemoryReport:
+def memory_report(
+    llm: Llama,
+    tokens: Tokens,
+    title: str,
+    document: range | None = None,
+    usual: Sequence[NDArray[np.float32]] | None = None,
+) -> MemoryReport:
     """What `llm` kept, or read, of `tokens`, which are all that it has evaluated since its last reset.
 
     With heavy hitters it is the memory sets. Without, it is what the tokens after `document` attended to, which the
-    last `eval` has kept (keep_attention=True), but for the tokens before it.
+    last `eval` has kept (keep_attention=True), but for the tokens before it, beyond twice the
+    `usual` weights, which are those of another question for each layer and head.
     """
     kv, h2o = llm.kv, llm.h2o
     assert h2o is not None  # `kv` works with H2O only
@@ -117,15 +127,18 @@ def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None
         document = range(max(0, kv.chunk_index - 1) * kv.chunk_size)
     end = document.stop
     sinks = range(min(max(int(h2o.sink_tokens), document.start), end))
-    local = range(max(len(sinks), end - h2o.local_window), end)
-    heads = []
+    local = range(max(len(sinks), end - (h2o.local_window if usual is None else 0)), end)
+    heads: list[HeadMemory] = []
     for layer in kv.layers:
         scores = kv.scores(layer) if has_heavy else None
         for head in range(len(kv.memory_indices(layer))):
             if scores is not None:
                 found, score = kv.heavy_hitters(layer, head), scores[head]
             else:
-                score = kv.attention(layer, head)
+                score = kv.attention(layer, head)[:end]
+                if usual is not None:  # both as shares: questions differ in length
+                    part = usual[len(heads)][:end] / (usual[len(heads)][:end].sum() or 1.0)
+                    score = np.maximum(score - 2 * score.sum() * part, 0)
                 found = np.arange(len(sinks), local.start, dtype=np.int32)
             ranked = found[np.argsort(-score[found], kind="stable")][: None if has_heavy else n_marked(end)]
             heads.append(HeadMemory(layer, head, ranked, score[ranked]))
@@ -146,15 +159,16 @@ def memory_report(llm: Llama, tokens: Tokens, title: str, document: range | None
 
 @dataclass(frozen=True)
 class Passage:
-    """A sentence or a line of the text, and its share of the weight of all marked tokens."""
+    """A sentence or a line of the text, its share of the weight of all marked tokens, and its strongest token."""
 
     start: int
     end: int
     share: float
     text: str
+    strongest: int
 
 
-def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int) -> list[Passage]:
+def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int = 20) -> list[Passage]:
     """The n passages that were read most, or that most heads keep, the strongest first."""
     weights = np.zeros(report.n_tokens)
     for h in heads:
@@ -163,13 +177,23 @@ def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int) -> list[
     end = Piece(report.n_tokens, report.n_tokens, "\n")
     for piece, following in pairwise([*report.pieces, end]):
         texts[-1] += piece.text
-        ends = re.search(r"[.!?;][\"')\]]*$", texts[-1]) and following.text[:1].isspace()
+        ends = any(_SENTENCE_END.search(text) for text in (texts[-1], texts[-1] + following.text[:1]))
         if ends or "\n\n" in texts[-1] or piece.end - starts[-1] >= _LONGEST or following is end:
             starts.append(piece.end)
             texts.append("")
     shares = np.add.reduceat(weights, starts[:-1]) / (weights.sum() or 1.0)
-    strongest = np.argsort(-shares, kind="stable")[:n].tolist()
-    return [Passage(starts[i], starts[i + 1], float(shares[i]), texts[i]) for i in strongest if shares[i] > 0]
+    return [
+        Passage(start, end, float(shares[i]), texts[i], start + int(weights[start:end].argmax()))
+        for i in np.argsort(-shares, kind="stable")[:n]
+        if shares[i] > 0
+        for start, end in [(starts[i], starts[i + 1])]
+    ]
+
+
+def stands_out(report: MemoryReport, found: Sequence[Passage]) -> bool:
+    """Whether a question has read the first most by far: half of all, or a tenth and twice as much as the next."""
+    first, second = [*(passage.share for passage in found), 0.0, 0.0][:2]
+    return report.marked == HEAVY or first > 0.5 or first >= max(0.1, 2 * second)
 
 
 def _runs(report: MemoryReport, notes: Sequence[range]) -> list[dict[str, Any]]:
@@ -209,6 +233,7 @@ def render_html(
 
     `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
     """
+    found = passages(report, report.select(layer, head))
     # What the page's script needs of every head. Scores keep three digits.
     heads: list[dict[str, Any]] = [
         {
@@ -226,6 +251,9 @@ def render_html(
         report=report,
         facts=facts,
         runs=_runs(report, notes),
+        passages=found,
+        anchors={passage.strongest for passage in found},
+        stands_out=stands_out(report, found),
         script_data={
             "heads": heads,
             "shades": SHADES,

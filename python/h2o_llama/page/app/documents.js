@@ -7,8 +7,6 @@ import { textOfPdf } from "./pdf.js";
 import { tooLong } from "./model.js";
 import { post } from "./server.js";
 
-const NAME = 40; // characters of a pasted text
-
 let adding = Promise.resolve();
 
 // Fulfilled when the browser has read all files that were dropped so far.
@@ -19,8 +17,7 @@ export async function addPasted() {
   if (!text.trim()) return;
   $("text").value = "";
   const line = text.trim().split(/\s+/).join(" ");
-  const name = line.length > NAME ? line.slice(0, NAME) + "…" : line;
-  await add([() => documentOf(name, text).catch((error) => {
+  await add([() => documentOf(line.length > 40 ? line.slice(0, 40) + "…" : line, text).catch((error) => {
     $("text").value ||= text;
     throw error;
   })]);
@@ -50,7 +47,6 @@ async function textOf(file, own) {
     if (own === current) $("size").textContent = `Reading ${file.name}: page ${number(n)} of ${number(all)}`;
   };
   const text = await (isPdf ? textOfPdf(file, onPage) : plainText(file));
-  if (text.includes("\0")) throw new Error(`${file.name} is neither text nor PDF. Save it as one of them first.`);
   if (!text.trim()) throw new Error(`${file.name} is empty.`);
   return text;
 }
@@ -62,6 +58,7 @@ async function plainText(file) {
   const encoding = begin === 0xfffe ? "utf-16le" : begin === 0xfeff ? "utf-16be" : "utf-8";
   try {
     const text = new TextDecoder(encoding, { fatal: true }).decode(data).replace(/\r\n?/g, "\n");
+    if (text.includes("\0")) throw new Error("binary");
     return isHtml(text) ? textOfHtml(text) : text;
   } catch (error) {
     throw new Error(`${file.name} is neither text nor PDF. Save it as one of them first.`, { cause: error });
@@ -107,10 +104,8 @@ $("file").addEventListener("change", () => {
   $("file").value = ""; // the same file can be chosen again
 });
 // On the whole page: a browser would leave the page for a file that misses its place.
-const hasFiles = (event) => event.dataTransfer.types.includes("Files");
-document.addEventListener("dragover", (event) => { if (hasFiles(event)) event.preventDefault(); });
-document.addEventListener("drop", (event) => {
-  if (!hasFiles(event)) return;
+for (const type of ["dragover", "drop"]) document.addEventListener(type, (event) => {
+  if (!event.dataTransfer.types.includes("Files")) return;
   event.preventDefault();
-  addFiles(event.dataTransfer.files);
+  if (type === "drop") addFiles(event.dataTransfer.files);
 });

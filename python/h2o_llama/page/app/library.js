@@ -7,7 +7,6 @@ import { call, get } from "./server.js";
 import * as store from "./store.js";
 
 const MILLISECONDS = 2000; // in which the server adds the text of an answer
-const BEGIN = 1000; // characters of a document that may be the name of its text
 
 let texts = []; // which the server has read, and need not read again
 
@@ -74,7 +73,7 @@ const deleter = (ariaLabel, work) => button("Delete", work, { className: "quiet"
 
 // A text's name is that of its file, or the beginning of its first document. The server does not return texts.
 function isOf({ name, n_tokens }, document) {
-  const begin = name.replace(/…$/, ""), line = document.text.slice(0, BEGIN).trim().split(/\s+/).join(" ");
+  const begin = name.replace(/…$/, ""), line = document.text.slice(0, 1000).trim().split(/\s+/).join(" ");
   return document.n_tokens <= n_tokens && (document.name === name || begin && line.startsWith(begin));
 }
 

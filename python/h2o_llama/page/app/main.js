@@ -10,7 +10,7 @@ import * as model from "./model.js";
 const isNarrow = matchMedia("(max-width: 50em)");
 function fold({ type }) {
   if (!isNarrow.matches && type !== "change") return;
-  for (const panel of document.querySelectorAll("aside > details")) {
+  for (const panel of document.querySelectorAll("details:has(h2)")) {
     panel.open = !isNarrow.matches || panel.className !== "more" && !isFixed();
   }
 }
