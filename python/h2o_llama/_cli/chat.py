@@ -92,9 +92,12 @@ class _Chat:
         self.chosen: tuple[str, list[dict[str, Any]]] | None = None  # what the next chat is about
 
     def say(self, line: str) -> None:
-        commands = {"/help": self._help, "/reset": self._reset, "/regen": self._regen, "/inspect": self._inspect}
-        if line in commands:
-            commands[line]()
+        if line == "/help":
+            echo(_HELP, err=True)
+        elif line == "/reset":
+            self._messages = list(self._begin)
+        elif line in ("/regen", "/inspect"):
+            self._regen() if line == "/regen" else self._inspect()
         elif line == "/list":
             for i, text in enumerate(self._texts(), 1):
                 echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
@@ -145,12 +148,6 @@ class _Chat:
             self.chosen = text.name, document_messages(documents[0])
         else:
             echo(f"{text.name} is not about a document: begin its chat again.", err=True)
-
-    def _help(self) -> None:
-        echo(_HELP, err=True)
-
-    def _reset(self) -> None:
-        self._messages = list(self._begin)
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":
