@@ -339,11 +339,14 @@ def test_commands_tell_thoughts_from_answers(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 def test_a_server_counts_thoughts_apart(tmp_path: Path, server_of: ServerOf) -> None:
     server = server_of(write_chat_model(tmp_path / "model.gguf", upstream_template("Qwen3")), "--threads", "1")
-    text = THINKERS["Qwen3"].format("Hm, hm. " * 9, "Four.")
-    asked: Any = {"messages": [user("2 + 2?")], "max_tokens": 15, "grammar": f"root ::= {json.dumps(text)}"}
-    _, answer = server.request("POST", "/v1/chat/completions", asked)
-    found = told(answer)
-    assert (found["text"], found["message"]["reasoning_content"].strip()) == ("Four.", ("Hm, hm. " * 9).strip())
+    for n, answer in ((9, "Four."), (200, "Four."), (9, None)):  # None: the text ends among thoughts
+        thoughts = "Hm, hm. " * n
+        text = THINKERS["Qwen3"].format(thoughts, answer) if answer else f"<think>\n{thoughts}"
+        asked: Any = {"messages": [user("2 + 2?")], "max_tokens": 15, "grammar": f"root ::= {json.dumps(text)}"}
+        found = told(server.request("POST", "/v1/chat/completions", asked)[1])
+        assert (found["text"], found["message"]["reasoning_content"].strip()) == (answer or "", thoughts.strip())
+        status, refused = server.request("POST", "/v1/chat/completions", asked | {"reasoning_budget_tokens": 3})
+        assert (status, "'grammar' says" in refused["error"]["message"]) == (400, True), refused
 
 
 # --- JSON

@@ -668,12 +668,9 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "file" / "library"))
-    result = succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"))
-    assert "Not a directory: texts are not kept" in result.stderr
-    assert (
-        "Not a directory"
-        not in succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2", "--no-library")).stderr
-    )
+    command = ["run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"]
+    assert "Not a directory: texts are not kept" in succeeded(invoke(*command)).stderr
+    assert "Not a directory" not in succeeded(invoke(*command, "--no-library")).stderr
 
 
 def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,14 +102,6 @@ def byte_tokens(text: bytes) -> list[bytes]:
     return [bytes([b]) for b in text]
 
 
-def random_report(seed: int) -> MemoryReport:
-    """Printable ASCII bytes, three layers of two heads, 20 heavy hitters each."""
-    rng = np.random.default_rng(seed)
-    text = bytes(rng.integers(32, 127, 300, dtype=np.uint8))
-    heavy = {(layer, head): rng.choice(240, 20, replace=False).tolist() for layer in (0, 1, 5) for head in range(2)}
-    return report_of(byte_tokens(text), heavy, chunk_size=64, local=8)
-
-
 # --- data of a model, and by hand
 
 
@@ -148,11 +140,9 @@ def test_what_a_question_reads_is_the_sum_of_its_weights(tiny_model: Path) -> No
 
 HOSTILE = b"a\n\n<script>alert(1)</script>&amp;\"'`{{ 7*7 }}</div></span></mark><!-- \x00\x1b[31m\r\n end"
 REPORTS = {
-    **{f"random {seed}": random_report(seed) for seed in range(3)},
     "no heavy hitters": report_of([b"x"] * 40, {(0, 0): []}),
-    "one chunk": report_of(byte_tokens(b"short"), {(0, 0): []}),
     "spaces": report_of(byte_tokens(b"  two spaces\n\n\ttab\nlast line without end"), {(0, 0): [0, 13, 14, 15]}),
-    "hostile": report_of(byte_tokens(HOSTILE), {(0, 0): list(range(0, 60, 3)), (0, 1): [5, 6, 7]}),
+    "hostile": report_of(byte_tokens(HOSTILE), {(0, 0): list(range(0, 60, 3)), (5, 1): [5, 6, 7]}),
     "hostile tokens": report_of([b"</script>", b"<img src=x onerror=alert(1)>", *[b"x"] * 8], {(0, 0): [0, 1]}),
     "characters in parts": report_of(byte_tokens("aé€😀z".encode() + b"." * 8), {(0, 0): [4, 8]}),
 }
@@ -175,10 +165,8 @@ def test_a_page_shows_its_report_and_nothing_else(name: str) -> None:
     outside = html.replace(page.document, "")
     assert not [word for word in ("url(", "@import", "http") if word in outside]
     assert not [c for c in html if ord(c) < 32 and c != "\n" and c not in text]
-    assert ("fits into one chunk" in html) == (report.memory_end == 0)
-    if report.memory_end:
-        for head, shown in zip(report.heads, json.loads(page.scripts[0])["heads"], strict=True):
-            assert (shown["positions"], shown["scores"]) == (head.positions.tolist(), head.scores.tolist())
+    for head, shown in zip(report.heads, json.loads(page.scripts[0])["heads"], strict=True):
+        assert (shown["positions"], shown["scores"]) == (head.positions.tolist(), head.scores.tolist())
 
 
 def test_a_character_of_several_tokens_is_one_mark() -> None:

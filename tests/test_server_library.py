@@ -171,6 +171,20 @@ def test_a_request_without_cache_leaves_nothing(serve: Any) -> None:
         assert [text["n_tokens"] for text in texts(server)] == [len(OTHER) + 15]
 
 
+def test_what_is_asked_once_around_a_conversation_is_not_kept(serve: Any, library: Library) -> None:
+    """Titles and tags, as Open WebUI asks for them. Asked again, they are, as is another edition of a document."""
+    question = user("28 November: " + DOCUMENT + QUESTION)
+    for tasks, n_kept in ((["title", "tags", "follow-ups"], 1), (["title", "title"], 3)):
+        with serve() as server:
+            answer = server.chat([question], 16, ignore_eos=True)["choices"][0]["message"]
+            history = f"<chat_history>\nUSER: {question['content']}\nASSISTANT: {answer['content']}\n</chat_history>"
+            for task in tasks:
+                server.chat([user(f"Task: write {task}.\n{history}")])
+            if n_kept > 1:
+                server.chat([user("29 November: " + DOCUMENT + QUESTION)])
+        assert len(library.texts()) == n_kept
+
+
 def test_what_adapters_of_a_request_have_computed_is_not_kept(
     serve: Any, model_by_name: ModelByName, tmp_path: Path
 ) -> None:

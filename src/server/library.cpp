@@ -186,6 +186,51 @@ bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, cons
     return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < texts->n_new;
 }
 
+bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached) {
+    static constexpr ptrdiff_t N_COMPARED = 16, N_PLACES = 32, N_ANSWER = 4;
+
+    const auto count = [](auto begin, auto end, auto first, ptrdiff_t n) { // how often these n tokens are there
+        int res = 0;
+        while ((begin = std::search(begin, end, first, first + n)) != end) {
+            ++begin;
+            ++res;
+        }
+        return res;
+    };
+    const auto begin = tokens.begin(), end = begin + std::min(n_prompt, tokens.size());
+
+    const auto is_inside = [&](const conversation & other) {
+        const auto & text = other.tokens;
+        // The end of its answer, but for tokens that other words may join. A document may have it, too.
+        const ptrdiff_t n_answer = std::min((ptrdiff_t) (text.size() - other.n_prompt) - 3, N_COMPARED);
+        if (other.key != key || n_answer < N_ANSWER || end - begin < N_PLACES ||
+            std::mismatch(begin, end, text.begin(), text.end()).first - begin >= (end - begin)/2) {
+            return false;
+        }
+        const auto answer = text.end() - 2 - n_answer;
+        if (count(begin, end, answer, n_answer) <=
+            count(text.begin(), text.begin() + other.n_prompt, answer, n_answer)) {
+            return false;
+        }
+        int n_found = 0;
+        for (ptrdiff_t i = 0; i < N_PLACES; ++i) {
+            n_found += count(text.begin(), text.end(), begin + (end - begin - N_COMPARED)*i/N_PLACES, N_COMPARED) > 0;
+        }
+        return n_found >= N_PLACES*3/4;
+    };
+    if ((int32_t) tokens.size() < texts->n_least) {
+        return false;
+    }
+    if (n_cached < n_prompt/2 && std::any_of(conversations.begin(), conversations.end(), is_inside)) {
+        return true;
+    }
+    conversations.push_back({ key, tokens, std::min(n_prompt, tokens.size()) });
+    if (conversations.size() > N_COMPARED) {
+        conversations.pop_front();
+    }
+    return false;
+}
+
 void server_h2o_library::give(
         llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens) try {
     const int32_t n = tokens.size();

@@ -80,7 +80,8 @@ public:
 
         if (is_for(slot) && !slot.task->is_child()) {
             const auto tokens = slot.prompt.tokens.get_text_tokens();
-            if (tokens.size() == slot.prompt.tokens.size()) {
+            if (tokens.size() == slot.prompt.tokens.size() &&
+                !is_aside(slot.task->tokens.h2o_owner, tokens, slot.task->n_tokens(), slot.stats.n_prompt_cached)) {
                 give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
             }
         }
@@ -130,6 +131,10 @@ private:
     bool is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
     void set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
+    // Whether most of a prompt is a conversation of the last ones, with its answer, inside other words: clients ask so
+    // once for a title or for tags. Asked again, half of it was in memory, and it is kept.
+    bool is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached);
+
     void give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
     void write_texts();
@@ -143,6 +148,14 @@ private:
 
     // by slot: the text that the library was last seen with, and its key
     std::map<llama_seq_id, std::pair<std::string, llama_tokens>> known;
+
+    struct conversation {
+        std::string  key;
+        llama_tokens tokens;
+        size_t       n_prompt;
+    };
+
+    std::list<conversation> conversations; // the last ones, as they were given
 
     using copied_state = std::unique_ptr<llama_h2o_copy, decltype(&llama_h2o_copy_free)>;
 

@@ -115,6 +115,12 @@ void server_h2o_read_chat(common_json & body) {
     check("stop", "a string or a list of strings, none of them empty",
         stop.is_null() || is_text(stop) || (stop.is_array() && std::all_of(stop.begin(), stop.end(), is_text)));
     check("chat_template_kwargs", "an object", kwargs.is_null() || kwargs.is_object());
+    if (is_text(field("grammar"))) { // of the client: an end of thoughts that it does not describe cannot be written
+        for (const char * name : { "reasoning_budget_tokens", "thinking_budget_tokens" }) {
+            check(name, "left out: 'grammar' says how long thoughts are", field(name).is_null());
+        }
+        body["reasoning_budget_tokens"] = INT32_MAX;
+    }
 
     const auto type = format.value("type", common_json()), wrapped = format.value("json_schema", common_json());
     check("response_format", "{\"type\": \"text\"}, {\"type\": \"json_object\", \"schema\": {...}} or "

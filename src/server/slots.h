@@ -179,7 +179,7 @@ void server_h2o_begin_media(llama_context * ctx, Slot & slot, int32_t n) {
 // Why no more of a prompt was cached: a text in memory has other tokens from this one on.
 struct server_h2o_stop {
     int32_t     token = -1; // < 0: none has
-    std::string kept, asked; // how they go on
+    std::string kept, asked; // a few tokens of both
 
     void add_to(common_json & about) const;
 };

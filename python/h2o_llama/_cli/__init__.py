@@ -67,7 +67,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
     "rpc-server": as_command(serve.rpc_server),
     "options": as_command(sweeps.list_settings),
-    "inspect": as_command(inspect.inspect, *_LLAMA, "n_ctx", "file", "prompt", "library"),
+    "inspect": as_command(inspect.inspect, *_LLAMA, "file", "prompt", "library"),
     "info": as_command(models.info, "model", *CHANGES),
     "bench": as_command(bench.bench, *_LLAMA, "file"),
     "eval": as_command(eval_model, *_LLAMA, "file"),

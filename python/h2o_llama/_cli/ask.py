@@ -15,7 +15,7 @@ import typer
 
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._cli.options import FILE, Options
-from h2o_llama._cli.prompt import have_read, have_written, open_llama, open_model, read_text, read_tokens
+from h2o_llama._cli.prompt import open_llama, open_model, read_text, read_tokens, took
 from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
 from h2o_llama.batch._answering import Prompts, check_length, quotable
@@ -112,10 +112,9 @@ def say_answer(
     write("\n")
     if usage is not None:
         end = time.perf_counter()
-        first = first or end
-        n_known = usage["prompt_tokens_details"]["cached_tokens"]
-        told = have_read(usage["prompt_tokens"], n_known, first - start, "before")
-        told += f"; {have_written(usage['completion_tokens'], end - first)}{CUT * (reason == 'length')}"
+        first, n_known = first or end, usage["prompt_tokens_details"]["cached_tokens"]
+        told = took("read", usage["prompt_tokens"], first - start, n_known, "before")
+        told += f"; {took('wrote', usage['completion_tokens'], end - first)}{CUT * (reason == 'length')}"
         echo(f"[{told}]{quotable(llm)}", err=True)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +23,6 @@ from h2o_llama._internal.terminal import counted, echo, plain
 from h2o_llama.batch._answering import Prompts
 from h2o_llama.inspect._report import (
     HEAVY,
-    Attention,
     HeadMemory,
     MemoryReport,
     memory_report,
@@ -72,17 +72,14 @@ def inspect(
                 asked, other, empty = (
                     prompts.ask(*said, llm._state.day).ids for said in ((text, o.prompt), (text, OTHER), (OTHER, OTHER))
                 )
-                document = range(shared_prefix(asked, empty), shared_prefix(asked, other))
+                document = range(shared_prefix(asked, empty), shared_prefix(asked[:-1], other))
                 report = read_report(llm, asked, title, document, other)
             else:
                 report = read_report(llm, tokens, title, range(n))
-            description, h2o = llm.desc, llm.h2o
-    assert h2o is not None  # it was asked for
-    heads = report.select(layer, head)
-    print_report(Console(), report, heads)
+            description = llm.desc
+    print_report(Console(), report, report.select(layer, head))
     if html is not None:
-        by = [("Heavy hitters", f"ranked by {h2o.scorer}")] if report.marked == HEAVY else []
-        write_html(html, report, [("Model", description), *by], (), layer, head)
+        write_html(html, report, [("Model", description)], (), layer, head)
         echo(f"Written: {html}")
 
 
@@ -99,28 +96,23 @@ def read_report(llm: Llama, tokens: Tokens, title: str, document: range, other: 
     return memory_report(llm, tokens, title, document, usual)
 
 
-def _attention(llm: Llama, tokens: Tokens, end: int) -> Attention:
+def _attention(llm: Llama, tokens: Tokens, end: int) -> list[NDArray[np.float32]]:
     """What the tokens from `end` on read of those before, by layer and KV head."""
     kept = llm.reuse(tokens[:end])
     if kept < end:
         llm.eval(tokens[kept:end])
     llm.eval(tokens[end:], dense_tail=len(tokens) - end, keep_attention=True)
     kv = llm.kv
-    return {
-        (layer, head): kv.attention(layer, head)[:end]
-        for layer in kv.layers
-        for head in range(len(kv.memory_indices(layer)))
-    }
+    return [kv.attention(layer, head) for layer in kv.layers for head in range(len(kv.memory_indices(layer)))]
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory]) -> None:
-    """The passages that were read or kept most, their places and shares."""
+    """The passages that were read or kept most, their places and shares. Raises ValueError if nothing was before."""
     if report.memory_end == 0:
-        console.print(
-            f"The text has {report.n_tokens:,} tokens and fits into one chunk of {report.chunk_size:,}: every token "
-            "reads all before it, without a memory set. With smaller chunks it has some: --h2o-set chunk_size=N."
+        raise ValueError(
+            f"the text has {report.n_tokens:,} tokens, which fit into one chunk: take a longer one, or smaller chunks "
+            "with --h2o-set chunk_size=N"
         )
-        return
     found = passages(report, heads)
     if report.local:
         last = "last chunk" if report.marked == HEAVY else "question"

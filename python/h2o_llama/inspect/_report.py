@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,9 +28,6 @@ _LONGEST = 64
 
 _SENTENCE_END = re.compile(r"(?<!\s\d)(?<!\s\d\d)[.!?;][\"')\]]*\s+$")
 """Not after the number of a clause."""
-
-Attention = Mapping[tuple[int, int], NDArray[np.float32]]
-"""By layer and KV head: weights of positions, float32 [n]."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +108,17 @@ def n_marked(n_tokens: int) -> int:
 
 
 def memory_report(
-    llm: Llama, tokens: Tokens, title: str, document: range | None = None, usual: Attention | None = None
+    llm: Llama,
+    tokens: Tokens,
+    title: str,
+    document: range | None = None,
+    usual: Sequence[NDArray[np.float32]] | None = None,
 ) -> MemoryReport:
     """What `llm` kept, or read, of `tokens`, which are all that it has evaluated since its last reset.
 
     With heavy hitters it is the memory sets. Without, it is what the tokens after `document` attended to, which the
     last `eval` has kept (keep_attention=True), but for the tokens before it, beyond twice the
-    `usual` weights of another question, if given.
+    `usual` weights, which are those of another question for each layer and head.
     """
     kv, h2o = llm.kv, llm.h2o
     assert h2o is not None  # `kv` works with H2O only
@@ -127,7 +128,7 @@ def memory_report(
     end = document.stop
     sinks = range(min(max(int(h2o.sink_tokens), document.start), end))
     local = range(max(len(sinks), end - (h2o.local_window if usual is None else 0)), end)
-    heads = []
+    heads: list[HeadMemory] = []
     for layer in kv.layers:
         scores = kv.scores(layer) if has_heavy else None
         for head in range(len(kv.memory_indices(layer))):
@@ -136,7 +137,7 @@ def memory_report(
             else:
                 score = kv.attention(layer, head)[:end]
                 if usual is not None:  # both as shares: questions differ in length
-                    part = usual[layer, head] / (usual[layer, head].sum() or 1.0)
+                    part = usual[len(heads)][:end] / (usual[len(heads)][:end].sum() or 1.0)
                     score = np.maximum(score - 2 * score.sum() * part, 0)
                 found = np.arange(len(sinks), local.start, dtype=np.int32)
             ranked = found[np.argsort(-score[found], kind="stable")][: None if has_heavy else n_marked(end)]
