@@ -103,6 +103,8 @@ class _Chat:
                 echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
         elif re.fullmatch(r"/switch +\d+", line):
             self._switch(int(line.split()[1]))
+        elif line.split()[0] == "/switch":
+            echo("/switch needs a number of /list.", err=True)
         elif line.startswith("/image "):
             self._images.append(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
@@ -161,18 +163,17 @@ class _Chat:
         if llm.h2o is None or not asked or asked[-1]["role"] != "user":
             echo("H2O is off." if llm.h2o is None else "There is no question yet.", err=True)
             return
-        if llm.h2o.evict:
-            report = memory_report(llm, llm.tokens, "the chat")
-        else:
-            other = [*asked[:-1], {"role": "user", "content": OTHER}]
-            try:
+        try:
+            if llm.h2o.evict:
+                report = memory_report(llm, llm.tokens, "the chat")
+            else:
+                other = [*asked[:-1], {"role": "user", "content": OTHER}]
                 read = partial(llm.model._chat_prompt, "chat", day=llm._state.day)
                 tokens, others, empty = (
                     read(said, None, True, False, None)[1] for said in (asked, other, document_messages(OTHER, OTHER))
                 )
-            except ValueError as error:  # images
-                echo(f"h2o-llama: {describe(error)}", err=True)
-                return
-            document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
-            report = read_report(llm, tokens, "the chat", document, others)
-        print_report(Console(), report, report.select())
+                document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
+                report = read_report(llm, tokens, "the chat", document, others)
+            print_report(Console(), report, report.select())
+        except ValueError as error:  # images, or too short a text
+            echo(f"h2o-llama: {describe(error)}", err=True)
