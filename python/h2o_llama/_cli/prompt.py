@@ -72,7 +72,7 @@ def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
 
 
 def took(verb: str, n: int, seconds: float, n_known: int = 0, where: str = "from the library") -> str:
-    """What was read or written, the same in all commands. Few tokens do not tell a speed."""
+    """A line about reading or writing, the same in all commands. Few tokens do not tell a speed."""
     known, n_new = f" ({n_known:,} {where})" if n_known else "", n - n_known
     speed = f" ({n_new / seconds:,.0f} tokens/s)" if n_new >= (64 if verb == "read" else 8) else ""
     return f"{verb} {counted(n, 'token')}{known} in {seconds:,.1f} s{speed}"
