@@ -12,7 +12,7 @@ import pytest
 import models
 from chats import CHATML, IM_END, dictate, rendered, user
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
-from h2o_llama import H2OError, Llama, Model, document_messages
+from h2o_llama import H2OError, H2OWarning, Llama, Model, document_messages
 from h2o_llama._cli import chat
 from h2o_llama.sequence._state import State
 from spies import record_calls
@@ -40,7 +40,9 @@ def assistant(content: str) -> dict[str, str]:
 
 
 def test_a_chat_goes_on(chat_model: Path, chats: list[list[Any]]) -> None:
-    result = succeeded(invoke("chat", str(chat_model), *FAST, stdin="one\n\n  two \n/exit\nthree\n"))
+    with pytest.warns(H2OWarning, match="no thoughts: think is ignored") as said:
+        result = succeeded(invoke("chat", chat_model, *FAST, "--think", "on", stdin="one\n\n  two \n/quit\nthree\n"))
+    assert len(said) == 1
     assert result.stdout == "1\n2\n"
     assert chats == [[user("one")], [user("one"), assistant("1"), user("two")]]
 

@@ -141,7 +141,7 @@ def test_wrong_usage_exits_with_2() -> None:
         (["serve", "demo", "--matmul-kernels", "mine"], "--matmul-kernels must be one of 'auto', 'upstream', 'own'"),
         (["run", "demo", "-p", "x", "--lora", f"{demo_model_path()}:nan"], "must be a finite number"),
         (["run", "demo", "-p", "x", "--lora", f"{demo_model_path()}:x"], "there is no file"),
-        (["inspect", "demo", "-p", TEXT, *SMALL, "--layer", "4"], "layers are 0 to 3"),
+        (["inspect", "demo", "-p", "short text"], "which fit into one chunk"),
         (["inspect", "demo", "-p", "text", "--html", "no/page.html"], "no: No such file"),
         (["demo", "--html", "."], "directory"),
         (["eval", "demo", "--n-tokens", "999936"], "the text has 524,288 tokens, but a window needs 999,936"),
@@ -375,11 +375,7 @@ def test_inspect_shows_what_the_question_reads(text_file: Path, tmp_path: Path) 
 def test_inspect_shows_memory_sets_with_heavy_hitters(text_file: Path) -> None:
     result = succeeded(invoke("inspect", "demo", "--file", text_file, *SMALL))
     assert "Weight is the share of the heavy hitters, in 8 heads." in result.stdout.replace("\n", " ")
-
-
-def test_inspect_of_one_chunk_says_so() -> None:
-    result = succeeded(invoke("inspect", "demo", "--prompt", "short text", *ONE_THREAD))
-    assert "fits into one chunk" in result.stdout
+    assert "layers are 0 to 3" in invoke("inspect", "demo", "--file", text_file, *SMALL, "--layer", "4").stderr
 
 
 # --- demo

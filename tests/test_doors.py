@@ -144,8 +144,7 @@ def test_a_file_without_a_text_is_refused_by_name(name: str, tmp_path: Path, mod
     ):
         with case(arguments=arguments):
             result = invoke(*arguments)
-            assert result.exit_code == 1
-            assert result.stderr.count(name) == 1
+            assert (result.exit_code, result.stderr.count(name)) == (1, 1)
             assert reason in result.stderr
 
 

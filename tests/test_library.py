@@ -270,7 +270,7 @@ def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pyt
 
     def on_day(i: int, *arguments: str | Path) -> str:
         monkeypatch.setattr(time, "time", lambda: now + i * 86400)
-        return succeeded(invoke(*arguments, "-n", "2", stdin="/list\n/switch 1\nWhat?\n")).stderr
+        return succeeded(invoke(*arguments, "-n", "2", stdin="/list\n/switch x\n/switch 1\nWhat?\n")).stderr
 
     monkeypatch.setattr(time, "time", lambda: now)
     assert f"read {n:,} tokens in" in succeeded(invoke("read", one, "--model", model)).stderr
@@ -278,7 +278,7 @@ def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pyt
     assert f"({n:,} from the library)" in on_day(2, "run", model, "--file", one, "-p", "Who?")
     told = on_day(3, "chat", model, "--file", one)
     assert told.count(f"{n:,} from the library") == 2
-    assert f"\n  1  one.txt, {n:,} tokens\n" in told
+    assert f"\n  1  one.txt, {n:,} tokens\n/switch needs a number of /list.\n" in told
     assert re.search(r"\[read 5,\d{3} tokens \(5,\d{3} before\) in ", told)
     with Answerer(model, BatchSettings(max_tokens=2), library=True) as batch:
         (answer,) = batch.answer_file("one.txt", one, [Question("q", "Where?")])
@@ -668,12 +668,9 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "file" / "library"))
-    result = succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"))
-    assert "Not a directory: texts are not kept" in result.stderr
-    assert (
-        "Not a directory"
-        not in succeeded(invoke("run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2", "--no-library")).stderr
-    )
+    command = ["run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"]
+    assert "Not a directory: texts are not kept" in succeeded(invoke(*command)).stderr
+    assert "Not a directory" not in succeeded(invoke(*command, "--no-library")).stderr
 
 
 def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

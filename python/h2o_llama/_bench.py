@@ -276,9 +276,10 @@ def verdict(rows: Sequence[Row]) -> str:
     last = [row for row in last if row["n_tokens"] == last[-1]["n_tokens"]]
     if last:
         first, best = last[0]["generation_over_dense"], max(last, key=lambda row: row["generation_over_dense"])
-        said += f" It generates {first:.1f} times as fast{': use it for long texts' if first < 1 else ''}."
-        if best["generation_over_dense"] > 1.1 * first:
-            options = " ".join(f"--h2o-set {word}" for word in best["mode"].split() if "=" in word)
+        is_for_reading = first < 1 and len(slower) < len(found)
+        said += f" It generates {first:.1f} times as fast{': use it for long texts' if is_for_reading else ''}."
+        options = " ".join(f"--h2o-set {word}" for word in best["mode"].split() if "=" in word)
+        if options and best["generation_over_dense"] > 1.1 * first:
             said += f" For long answers add {options}: {best['generation_over_dense']:.1f} times as fast."
     return said
 

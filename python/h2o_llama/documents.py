@@ -71,7 +71,10 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
         return _text_of_pdf(content, name)
     text = _decoded(content, name).replace("\r\n", "\n").replace("\r", "\n")
     if re.match(r"\s*<(!doctype html|html)\b", text, re.IGNORECASE):
-        text = _text_of_html(text)
+        parser = _Html()
+        parser.feed(text)
+        parser.close()
+        text = re.sub(r"[ \t]+\n", "\n", "".join(parser.parts)).strip()
     if not text.strip():
         raise ValueError(f"{name} is empty: there is nothing to read in it")
     return text
@@ -141,12 +144,8 @@ def _text_of_pdf(content: bytes, name: str) -> str:
 
 class _Html(HTMLParser):
     _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "title"))
-    _INLINE = frozenset(
-        [
-            *("a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "dfn", "em", "i", "kbd", "mark", "q", "s"),
-            *("samp", "small", "span", "strong", "sub", "sup", "time", "u", "var", "wbr"),
-        ]
-    )
+    _WORDS = "a abbr b bdi bdo cite code data dfn em i kbd mark q s samp small span strong sub sup time u var wbr"
+    _INLINE = frozenset(_WORDS.split())
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,10 +174,3 @@ class _Html(HTMLParser):
         """Between blocks there is one line end, and no line begins with white space: as page/app/html.js has it."""
         text = text.lstrip() if self.parts[-1].endswith("\n") else text
         self.parts += [text] if text else []
-
-
-def _text_of_html(source: str) -> str:
-    parser = _Html()
-    parser.feed(source)
-    parser.close()
-    return re.sub(r"[ \t]+\n", "\n", "".join(parser.parts)).strip()

@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._cli.options import FILE, Options
-from h2o_llama._cli.prompt import have_read, have_written, open_llama, open_model, read_text, read_tokens
-from h2o_llama._internal.terminal import echo, write, write_thoughts
+from h2o_llama._cli.prompt import open_llama, open_model, read_text, read_tokens, took
+from h2o_llama._internal.check import INT32_MAX
+from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
 from h2o_llama.batch._answering import Prompts, check_length, quotable
 from h2o_llama.documents import document_messages
 from h2o_llama.sequence._prompt import Tokens
@@ -81,8 +83,16 @@ def open_begun(
 def open_read(o: Options, weights: Model, name: str, begin: Callable[[str | None], Tokens]) -> Iterator[Llama]:
     """The same, when it has read the text."""
     with open_begun(o, weights, name, begin) as (llm, tokens):
-        if len(tokens) > 0:
-            read_tokens(llm, tokens, name)
+        try:
+            if len(tokens) > 0:
+                read_tokens(llm, tokens, name)
+        except (KeyboardInterrupt, SystemExit):
+            if llm.library is not None:
+                llm.library.flush()
+                found = llm.library.find(llm._state.engine.origin, np.asarray(tokens, dtype=np.int32), INT32_MAX)
+                kept = f"{found.n_tokens if found else 0:,} of {counted(len(tokens), 'token')} of {name} are kept"
+                echo(f"stopped: {kept}{'; the same command continues' * bool(found)}", err=True)
+            raise
         yield llm
 
 
@@ -102,10 +112,9 @@ def say_answer(
     write("\n")
     if usage is not None:
         end = time.perf_counter()
-        first = first or end
-        n_known = usage["prompt_tokens_details"]["cached_tokens"]
-        told = have_read(usage["prompt_tokens"], n_known, first - start, "before")
-        told += f"; {have_written(usage['completion_tokens'], end - first)}{CUT * (reason == 'length')}"
+        first, n_known = first or end, usage["prompt_tokens_details"]["cached_tokens"]
+        told = took("read", usage["prompt_tokens"], first - start, n_known, "before")
+        told += f"; {took('wrote', usage['completion_tokens'], end - first)}{CUT * (reason == 'length')}"
         echo(f"[{told}]{quotable(llm)}", err=True)
 
 

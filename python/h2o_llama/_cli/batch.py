@@ -10,7 +10,7 @@ import typer
 
 from h2o_llama._cli.errors import as_typed
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import has_library, have_read, progress_bars
+from h2o_llama._cli.prompt import has_library, progress_bars, took
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import AnswersFile, BatchSettings, find_documents, read_questions
 from h2o_llama.batch._answering import answer_locally
@@ -85,9 +85,9 @@ def batch(
                         echo(as_typed(error if error.startswith(name) else f"{name}: {error}"), err=True)
                     update("answers", n_known + n_added, n_total)
         finally:
-            keys = ("cached_tokens", "library_tokens", "document_seconds")
+            keys = ("cached_tokens", "document_seconds", "library_tokens")
             sums = [sum(answer[key] for answer in done.values()) for key in keys]
-            told = f"; {counted(len(done), 'document')}: {have_read(*sums)}" if done else ""
+            told = f"; {counted(len(done), 'document')}: {took('read', *sums)}" if done else ""
             told += f"; {counted(n_errors, 'error')}" if n_errors else ""
             echo(f"{counted(n_added, 'answer')} added to {out}, {n_known:,} there before{told}", err=True)
     if n_errors:

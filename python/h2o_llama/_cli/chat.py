@@ -92,14 +92,19 @@ class _Chat:
         self.chosen: tuple[str, list[dict[str, Any]]] | None = None  # what the next chat is about
 
     def say(self, line: str) -> None:
-        commands = {"/help": self._help, "/reset": self._reset, "/regen": self._regen, "/inspect": self._inspect}
-        if line in commands:
-            commands[line]()
+        if line == "/help":
+            echo(_HELP, err=True)
+        elif line == "/reset":
+            self._messages = list(self._begin)
+        elif line in ("/regen", "/inspect"):
+            self._regen() if line == "/regen" else self._inspect()
         elif line == "/list":
             for i, text in enumerate(self._texts(), 1):
                 echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
         elif re.fullmatch(r"/switch +\d+", line):
             self._switch(int(line.split()[1]))
+        elif line.split()[0] == "/switch":
+            echo("/switch needs a number of /list.", err=True)
         elif line.startswith("/image "):
             self._images.append(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
@@ -146,12 +151,6 @@ class _Chat:
         else:
             echo(f"{text.name} is not about a document: begin its chat again.", err=True)
 
-    def _help(self) -> None:
-        echo(_HELP, err=True)
-
-    def _reset(self) -> None:
-        self._messages = list(self._begin)
-
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":
             self._answer(self._messages[:-1])
@@ -164,18 +163,17 @@ class _Chat:
         if llm.h2o is None or not asked or asked[-1]["role"] != "user":
             echo("H2O is off." if llm.h2o is None else "There is no question yet.", err=True)
             return
-        if llm.h2o.evict:
-            report = memory_report(llm, llm.tokens, "the chat")
-        else:
-            other = [*asked[:-1], {"role": "user", "content": OTHER}]
-            try:
+        try:
+            if llm.h2o.evict:
+                report = memory_report(llm, llm.tokens, "the chat")
+            else:
+                other = [*asked[:-1], {"role": "user", "content": OTHER}]
                 read = partial(llm.model._chat_prompt, "chat", day=llm._state.day)
                 tokens, others, empty = (
                     read(said, None, True, False, None)[1] for said in (asked, other, document_messages(OTHER, OTHER))
                 )
-            except ValueError as error:  # images
-                echo(f"h2o-llama: {describe(error)}", err=True)
-                return
-            document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
-            report = read_report(llm, tokens, "the chat", document, others)
-        print_report(Console(), report, report.select())
+                document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
+                report = read_report(llm, tokens, "the chat", document, others)
+            print_report(Console(), report, report.select())
+        except ValueError as error:  # images, or too short a text
+            echo(f"h2o-llama: {describe(error)}", err=True)

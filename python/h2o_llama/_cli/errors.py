@@ -58,7 +58,6 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command named on the command line."""
-        warnings.simplefilter("once", H2OWarning)
         warnings.formatwarning = _show  # type: ignore[assignment]  # mypy wants the names of its parameters
         signal.signal(signal.SIGTERM, _end)  # ends like Ctrl-C: with the chunks read so far in the library
         try:

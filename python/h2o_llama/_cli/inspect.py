@@ -107,13 +107,12 @@ def _attention(llm: Llama, tokens: Tokens, end: int) -> list[NDArray[np.float32]
 
 
 def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory]) -> None:
-    """The passages that were read or kept most, their places and shares."""
+    """The passages that were read or kept most, their places and shares. Raises ValueError if nothing was before."""
     if report.memory_end == 0:
-        console.print(
-            f"The text has {report.n_tokens:,} tokens and fits into one chunk of {report.chunk_size:,}: every token "
-            "reads all before it, without a memory set. With smaller chunks it has some: --h2o-set chunk_size=N."
+        raise ValueError(
+            f"the text has {report.n_tokens:,} tokens, which fit into one chunk: take a longer one, or smaller chunks "
+            "with --h2o-set chunk_size=N"
         )
-        return
     found = passages(report, heads)
     if report.local:
         last = "last chunk" if report.marked == HEAVY else "question"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +16,7 @@ from rich.filesize import decimal
 
 from h2o_llama import Model
 from h2o_llama._cli.ask import open_begun
-from h2o_llama._cli.errors import Commands, as_command
+from h2o_llama._cli.errors import Commands, as_command, as_typed
 from h2o_llama._cli.options import MODEL, Options
 from h2o_llama._cli.prompt import open_model, read_text
 from h2o_llama._internal.check import INT32_MAX
@@ -84,9 +85,12 @@ def verify(
     """Read every file, and name the damaged ones; the exit code is 1 then."""
     problems = Library().verify(repair=repair)
     for problem in problems:
-        echo(problem, err=True)
-    removed = ": removed, except unreadable ones" if repair else ": --repair removes them"
-    echo(f"{counted(len(problems), 'damaged file')}{removed}" if problems else "nothing is damaged")
+        echo(as_typed(problem), err=True)
+    texts = [lacks[1] for problem in problems if (lacks := re.match(r"text \w+ \((.*)\) lacks", problem))]
+    found = counted(len(problems) - len(texts), "damaged file")
+    found += f", and {', '.join(texts)}, which needed missing blocks" * bool(texts)
+    told = f"removed, except unreadable ones: {found}" if repair else f"{found}: --repair removes them"
+    echo(told + "; read the texts again" * bool(texts and repair) if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)
 
@@ -132,13 +136,18 @@ def why(
             ids, origin, core = np.asarray(tokens, dtype=np.int32), llm._state.engine.origin, weights._handle
     found, near = shelf.find(origin, ids, INT32_MAX), shelf.nearest(ids, origin)
     n = 0 if found is None else found.n_tokens
+    others = sorted({text.contents.origin.model for text in named})
     echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
     if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:
         same = f"has the same first {counted(stop['token'], 'token')}"
         echo(f"{near.contents.name} ({near.id[:8]}) {same}, then {stop['kept']!r}, not {stop['asked']!r}")
+    elif n == 0 and not named:
+        echo("nothing in the library begins like it")
+    if n == 0 and others and origin.model not in others:
+        echo(f"{file.name} was read by {', '.join(others)} only")
     for text in named:
         other = text.contents.origin
-        if key_of(other) != key_of(origin):
+        if other.model == origin.model and key_of(other) != key_of(origin):
             echo(f"{file.name} ({text.id[:8]}) is not for it: {'; '.join(other.differences(origin))}")
 
 

@@ -26,9 +26,6 @@ from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
 
-_FEWEST_READ, _FEWEST_WRITTEN = 64, 8
-"""Tokens: the time of fewer does not tell a speed."""
-
 _PAUSE = 10.0
 """Seconds between two lines of progress without a terminal."""
 
@@ -71,22 +68,14 @@ def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
     with progress_bars() as update:
         llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
     short = ", too short to keep" if llm.library is not None and len(tokens) < LEAST_TOKENS else ""
-    echo(f"[{name}: {have_read(len(tokens), llm.n_cached, time.perf_counter() - start)}{short}]", err=True)
+    echo(f"[{name}: {took('read', len(tokens), time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
 
 
-def have_read(n: int, n_known: int, seconds: float, where: str = "from the library") -> str:
-    """A line about reading, the same in all commands. `n_known` tokens were not read again."""
-    known = f" ({n_known:,} {where})" if n_known else ""
-    return f"read {counted(n, 'token')}{known} in {_took(n - n_known, seconds, _FEWEST_READ)}"
-
-
-def have_written(n: int, seconds: float) -> str:
-    """The same for an answer."""
-    return f"wrote {counted(n, 'token')} in {_took(n, seconds, _FEWEST_WRITTEN)}"
-
-
-def _took(n: int, seconds: float, n_fewest: int) -> str:
-    return f"{seconds:,.1f} s" + (f" ({n / seconds:,.0f} tokens/s)" if n >= n_fewest else "")
+def took(verb: str, n: int, seconds: float, n_known: int = 0, where: str = "from the library") -> str:
+    """A line about reading or writing, the same in all commands. Few tokens do not tell a speed."""
+    known, n_new = f" ({n_known:,} {where})" if n_known else "", n - n_known
+    speed = f" ({n_new / seconds:,.0f} tokens/s)" if n_new >= (64 if verb == "read" else 8) else ""
+    return f"{verb} {counted(n, 'token')}{known} in {seconds:,.1f} s{speed}"
 
 
 def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-library") -> bool:

@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from h2o_llama import Llama, Model, Snapshot, _core, shared_prefix
 from h2o_llama._cli.ask import CUT, write_delta
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.prompt import have_read, have_written, open_llama, open_model, progress_bars, read_prompt, said
+from h2o_llama._cli.prompt import open_llama, open_model, progress_bars, read_prompt, said, took
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama._thoughts import check_think
 from h2o_llama.batch._answering import check_length, quotable
@@ -114,8 +114,8 @@ def run(
         loaded = f"loaded {n_before:,} tokens, " if before else ""
         drafts = f" ({stats.accepted_tokens:,} of {stats.drafted_tokens:,} drafted)" if stats.drafted_tokens else ""
         chunks = f"{counted(llm.kv.chunk_index, 'chunk')} of {llm.kv.chunk_size:,}" if llm.h2o else "H2O off"
-        told = f"{loaded}{have_read(len(tokens), llm.n_cached, prefilled - start)}; "
-        told += f"{have_written(n_generated, generated - saved)}{drafts}{cut}"
+        told = f"{loaded}{took('read', len(tokens), prefilled - start, llm.n_cached)}; "
+        told += f"{took('wrote', n_generated, generated - saved)}{drafts}{cut}"
         echo(f"[{told}; KV cache {decimal(stats.kv_bytes + stats.index_bytes)}, {chunks}]{quotable(llm)}", err=True)
 
 

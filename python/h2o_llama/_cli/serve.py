@@ -128,16 +128,11 @@ def serve(
     parallel: Annotated[int, typer.Option(min=1, help="Slots: requests computed at the same time.")] = 1,
     api_key: Annotated[
         str | None,
-        typer.Option(
-            envvar="LLAMA_API_KEY",
-            help="Key that requests must have. Other users can see the option, but not the variable.",
-        ),
+        typer.Option(envvar="LLAMA_API_KEY", help="Key that requests must have. Other users see it, not the variable."),
     ] = None,
     slot_save_path: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", exists=True, file_okay=False, help="Folder in which clients may save and restore slots."
-        ),
+        typer.Option(metavar="FOLDER", exists=True, file_okay=False, help="Where clients may save and restore slots."),
     ] = None,
     library_folder: Annotated[
         str | None,

@@ -133,13 +133,9 @@ def check_length(model: Model, h2o: Any, name: str, n_tokens: int, n_answer: int
         if n <= 4 * n_trained and not scaled and not model._handle.n_learned_positions:
             scale = 0.5 if n <= 2 * n_trained else 0.25
             helps += [f"or scale positions: rope_scaling_type=yarn rope_freq_scale={scale} yarn_orig_ctx={n_trained}"]
-        if evicts:
-            helps[-1] += (
-                "; cold_store and dense_layers keep tokens at their positions, beyond which a model reads nothing"
-            )
-        else:
-            helps[-1] += "; evict reads all of it, but an answer about dropped tokens is a guess"
-        raise ValueError(f"{has} this model reads {n_trained:,}: {', '.join(helps)}")
+        last = "evict reads all of it, but an answer about dropped tokens is a guess"
+        last = "cold_store and dense_layers do not help, as they keep the positions of all tokens" if evicts else last
+        raise ValueError(f"{has} this model reads {n_trained:,}: {', '.join(helps)}; {last}")
     if n_ctx and n > n_ctx:
         raise ValueError(f"{has} n_ctx={n_ctx} holds fewer: use a larger n_ctx, or a shorter text")
 
@@ -265,18 +261,15 @@ class Answerer:
         day = self._llm._state.day_of(shared, lambda day: self._prompts.shared(document.text, day))
         if day is not None:
             shared = self._prompts.shared(document.text, day)
-        self._check_length(document.name, len(shared) + 1)
+        limits = self.settings.max_tokens, self._n_most
+        check_length(self._weights, self.settings.h2o, document.name, len(shared) + 1, *limits)
         asked = []
         for question in questions:
             task = self._prompts.ask(document.text, question.text, day)
-            task.names = {
-                "document": document.name,
-                "sha256": document.sha256,
-                "question_id": question.id,
-                "question": question.text,
-            }
+            task.names = {"document": document.name, "sha256": document.sha256}
+            task.names |= {"question_id": question.id, "question": question.text}
             try:
-                self._check_length(document.name, len(task.ids))
+                check_length(self._weights, self.settings.h2o, document.name, len(task.ids), *limits)
                 asked.append(task)
             except ValueError as error:
                 yield self._tell(**task.names, error=str(error))
@@ -299,9 +292,6 @@ class Answerer:
             for answer in self._generate(group):
                 yield answer | known
 
-    def _check_length(self, name: str, n: int) -> None:
-        check_length(self._weights, self.settings.h2o, name, n, self.settings.max_tokens, self._n_most)
-
     def _make_room(self, n: int) -> None:
         n_now = self._llm.n_ctx
         if n > n_now:
@@ -313,20 +303,16 @@ class Answerer:
                 raise
 
     def _open(self, n_ctx: int) -> Llama:
-        return Llama(
-            self._weights,
-            n_ctx=n_ctx,
-            n_threads=self._n_threads,
-            h2o=self._h2o,
-            n_seq_max=1 + self._parallel,
-            library=self._library,
-        )
+        options: dict[str, Any] = {"n_threads": self._n_threads, "h2o": self._h2o, "library": self._library}
+        return Llama(self._weights, n_ctx=n_ctx, n_seq_max=1 + self._parallel, **options)
 
     # --- the questions
 
     def _generate(self, group: list[Asked]) -> Iterator[Answer]:
         """Answers to a few questions, which are generated together."""
-        start = time.perf_counter()
+        start, first = time.perf_counter(), group[0].names
+        names = f"{self.settings.seed} {first['sha256']} {first['question_id']}"
+        seed = zlib.crc32(names.encode()) % _core.RANDOM_SEED  # of these questions about this document
         with ExitStack() as forks:
             tasks: dict[Sequence, Asked] = {}
             prompts = {}
@@ -336,7 +322,7 @@ class Answerer:
                 prompts[fork] = task.ids[task.n_cached :]
                 tasks[fork] = task
             generation = self._llm.generate_many(
-                prompts, dense_tail=LONGEST_TAIL, temperature=self.settings.temperature, seed=self._seed(group[0])
+                prompts, dense_tail=LONGEST_TAIL, temperature=self.settings.temperature, seed=seed
             )
             for fork, task in tasks.items():
                 if task.thoughts is not None:
@@ -351,11 +337,6 @@ class Answerer:
                         yield self._finish(tasks.pop(sequence), start)
             for task in tasks.values():
                 yield self._finish(task, start)
-
-    def _seed(self, first: Asked) -> int:
-        """Of these questions about this document: others are drawn otherwise."""
-        names = f"{self.settings.seed} {first.names['sha256']} {first.names['question_id']}"
-        return zlib.crc32(names.encode()) % _core.RANDOM_SEED
 
     def _finish(self, task: Asked, start: float) -> Answer:
         is_cut_off = task.is_cut_off or len(task.ids) + task.n_generated >= self._llm.n_ctx
@@ -372,12 +353,8 @@ class Answerer:
         )
 
     def _tell(self, **known: Any) -> Answer:
-        origin = {
-            "model": Path(self._weights.model_path).name,
-            "fingerprint": self.fingerprint,
-            "settings": self.settings.to_json(),
-        }
-        return dict.fromkeys(ANSWER_TYPES) | origin | known
+        origin = {"fingerprint": self.fingerprint, "settings": self.settings.to_json()}
+        return dict.fromkeys(ANSWER_TYPES) | {"model": Path(self._weights.model_path).name} | origin | known
 
 
 _answerers: list[Answerer] = []

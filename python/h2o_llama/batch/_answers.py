@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,17 +63,17 @@ def find_documents(folder: str | os.PathLike[str], left_out: dict[str, Path] | N
     if not root.is_dir():
         raise ValueError(f"[batch] documents must be a folder, got {root}")
     found = [path for path in sorted(root.rglob("*")) if path.is_file()]
-    seen = {_name(path.relative_to(root)): path for path in found if not _is_hidden(path.relative_to(root))}
+    seen = {
+        _name(path.relative_to(root)): path
+        for path in found
+        if not re.search(r"(^|/)\.", path.relative_to(root).as_posix())
+    }
     files = {name: path for name, path in seen.items() if path.suffix.lower() in SUFFIXES}
     if not files:
         raise ValueError(f"[batch] {root} has no documents: their names end with .txt, .md, .html, .pdf or the like")
     if left_out is not None:
         left_out.update((name, path) for name, path in seen.items() if name not in files)
     return dict(sorted(files.items()))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def _name(path: Path) -> str:

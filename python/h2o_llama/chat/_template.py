@@ -61,7 +61,7 @@ class ChatTemplate:
     """
 
     def __init__(self, model: _core.Model, source: str | None) -> None:
-        self._core = _core.ChatTemplate(model, source or "")
+        self._core, self._has_warned = _core.ChatTemplate(model, source or ""), False
         self.tells_day = any(word in self._core.source for word in ("strftime_now", "date_string", "datetime"))
 
     def apply(
@@ -98,7 +98,8 @@ class ChatTemplate:
             kwargs={k: check.json_text(owner, "chat_template_kwargs", v) for k, v in (kwargs or {}).items()},
             **({"now": int(time.time() if day is None else noon(day))} if self.tells_day else {}),
         )
-        if (kwargs or {}).get("enable_thinking") and not core.thoughts[1]:
+        if (kwargs or {}).get("enable_thinking") and not core.thoughts[1] and not self._has_warned:
+            self._has_warned = True
             warn(f"[{owner}] this model has no thoughts: think is ignored")
         return ChatPrompt(core, marker)
 

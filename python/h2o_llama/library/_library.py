@@ -244,7 +244,7 @@ class Library:
         for text in texts:
             n_missing = len(set(text.contents.blocks) - there)
             if n_missing and text.id in left:
-                lines.append(f"text {text.id} ({text.contents.name}) lacks {n_missing} of its blocks")
+                lines.append(f"text {text.id} ({text.contents.name}) lacks {n_missing} of its blocks: read it again")
                 bad.append(text.id)
         if repair:
             with self._index.changing() as connection:

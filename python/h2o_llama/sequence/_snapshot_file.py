@@ -101,7 +101,7 @@ def read(path: str | os.PathLike[str], names: tuple[str, ...]) -> tuple[Any, lis
 def damaged(path: str | os.PathLike[str], what: str) -> DamagedFileError:
     """The error that says so."""
     return DamagedFileError(
-        f"[{_OWNER}.load] {os.fspath(path)} is damaged: {what}. Use another copy, or eval the tokens again"
+        f"[{_OWNER}.load] {os.fspath(path)} is damaged: {what}. Use another copy, or read the text again"
     )
 
 

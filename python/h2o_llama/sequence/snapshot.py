@@ -193,7 +193,7 @@ def restore_snapshot(
     if differences:
         raise ValueError(
             f"[{owner}] this snapshot does not fit: {'; '.join(differences)}. Open the model as it was opened for the "
-            "snapshot, or eval the tokens again"
+            "snapshot, or read the text again"
         )
     if snapshot.n_tokens > n_ctx:
         raise ValueError(

@@ -26,7 +26,8 @@ export async function show() {
 // Says before the reading that documents are too long, and what helps.
 export function tooLong(n) {
   if (n < limits.context) return "";
-  return `${tokens(n)} do not fit: the server reads ${number(limits.context)}. Add a part of the text` + (n < limits.trained
-    ? `, or start the server with --n-ctx ${Math.min(limits.trained, Math.ceil(n / 1024 + 2) * 1024)}.`
-    : `: the model was trained for ${number(limits.trained)}.`);
+  const least = Math.ceil(n / 1024 + 2) * 1024, most = limits.trained;
+  return `This text is too long: ${tokens(n)}, this server takes ${number(limits.context)}. Add a shorter part` + (n >= most
+    ? `: the model was trained for ${number(most)}.`
+    : `, or start the server with --n-ctx ${least < most ? least : `${most} (the model's most)`}.`);
 }

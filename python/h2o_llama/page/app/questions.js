@@ -13,7 +13,7 @@ async function answer(question, signal) {
   $("error").textContent = "";
   $("send").disabled = true;
   $("stop").disabled = false;
-  $("news").textContent = "The question was sent.";
+  $("news").textContent = "";
   const asked = show(question, "You");
   reading({});
   scroll();
@@ -25,7 +25,9 @@ async function answer(question, signal) {
     if (tooLong(length(own))) throw new Error(tooLong(length(own)));
     await keep(own);
     const body = { messages: messages(own, question), stream: true, return_progress: true, timings_per_token: true, max_tokens: 512 };
-    for await (const event of streamOf(await call("v1/chat/completions", { method: "POST", body, signal }))) {
+    const sent = await call("v1/chat/completions", { method: "POST", body, signal });
+    $("news").textContent = "The question was sent.";
+    for await (const event of streamOf(sent)) {
       if (event.error) throw new Error(event.error.message);
       if (event.prompt_progress) reading(event.prompt_progress);
       timings = event.timings ?? timings;
@@ -47,10 +49,10 @@ async function answer(question, signal) {
     }
     if (turn) delete turn.isStopped;
   } catch (error) {
-    if (error.name !== "AbortError") $("error").textContent = error.message;
+    if (error.name !== "AbortError") $("error").textContent = error.message + (error.cause instanceof TypeError && !turn ? " Your question is kept: press Ask again." : "");
   }
   cancelAnimationFrame(frame);
-  if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? " The answer was cut off." : "") +
+  if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? ` The answer was cut off after ${tokens(timings.predicted_n)}, the limit.` : "") +
     (turn.content ? "" : " There are only thoughts, no answer.");
   await keep(own);
   $("reading").hidden = true;

@@ -5,10 +5,15 @@ import { $ } from "./elements.js";
 let key = sessionStorage.getItem("key"); // the server's API key, if it needs one
 let isRefused = false; // the user has no key
 
+// In the place of a browser's own words for a connection that has failed.
+const fail = (cause) => {
+  throw cause instanceof TypeError ? new Error("The server does not answer. Is `h2o-llama serve` still running?", { cause }) : cause;
+};
+
 export async function call(path, { method = "GET", body, signal } = {}) {
   const headers = { "Content-Type": "application/json" };
   if (key) headers.Authorization = "Bearer " + key;
-  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal }).catch(fail);
   if (answer.ok) return answer;
   if (answer.status === 401 && !isRefused) {
     $("key-refused").hidden = !key;
@@ -41,7 +46,7 @@ export async function* streamOf(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(fail);
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();
