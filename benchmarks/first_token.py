@@ -1,9 +1,9 @@
 """Seconds to the first token of an answer about a document, by h2o-llama and by llama.cpp, and their chart.
 
-    python benchmarks/first_token.py qwen2.5-coder-0.5b document.txt --chart docs/first-token.svg
+    python benchmarks/first_token.py qwen2.5-coder-0.5b document.txt --chart docs/first-token.png
 
 Both are the same server with the same file and threads; llama.cpp is it without H2O, this project's products and the
-library. Each answers a first question, a second one, and one after a restart. The chart needs matplotlib.
+library. Each answers two questions, and a third after a restart. The chart needs matplotlib.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def draw(rows: dict[str, list[float]], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    axes.legend(frameon=False, loc="lower right", fontsize=8)
-    figure.savefig(path)
+    axes.legend(frameon=False, loc="center right", fontsize=8)
+    figure.savefig(path, dpi=160)
 
 
 def main(
     model: str,
     file: Path,
-    chart: Annotated[Path | None, typer.Option(help="Draw the medians to this SVG file.")] = None,
+    chart: Annotated[Path | None, typer.Option(help="Draw the medians to this PNG or SVG file.")] = None,
     rounds: Annotated[int, typer.Option("-r", min=1, help="Rounds, each server in turn.")] = 1,
 ) -> None:
     document = read_document(file)

@@ -241,7 +241,7 @@ class Bench:
 
     @property
     def doubt(self) -> str:
-        """That other processes ran beside the samples, or nothing."""
+        """A sentence if other processes took CPU time from the samples, else nothing."""
         least = min((s.cpu_share for samples in self.samples.values() for s in samples), default=1.0)
         if least >= 0.9 or self.n_gpu_layers:
             return ""

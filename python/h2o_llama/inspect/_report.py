@@ -118,7 +118,7 @@ def memory_report(
 
     With heavy hitters it is the memory sets. Without, it is what the tokens after `document` attended to, which the
     last `eval` has kept (keep_attention=True), but for the tokens before it, beyond twice the
-    `usual` weights, which are those of another question for each layer and head.
+    `usual` weights: another question's, for each layer and head.
     """
     kv, h2o = llm.kv, llm.h2o
     assert h2o is not None  # `kv` works with H2O only
