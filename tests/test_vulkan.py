@@ -122,18 +122,3 @@ def test_a_cancelled_call_is_undone(tiny_model: Path) -> None:
 
 def test_layers_that_choose_alike(tiny_model: Path) -> None:
     check_layers_that_choose_alike(tiny_model, n_chunks=20, n_gpu_layers=-1)
-
-
-def test_a_snapshot_goes_to_the_device_and_back(tiny_model: Path) -> None:
-    tokens = random_tokens(4 * S)
-    with open_llama(tiny_model, EVICT) as here, open_llama(tiny_model, EVICT, n_gpu_layers=-1, n_seq_max=2) as there:
-        here.eval(tokens[: 3 * S + 1])
-        there.restore(here.snapshot())
-        fork = there.fork()
-        for sequence in (here, there, fork):
-            sequence.eval(tokens[3 * S + 1 :])
-        assert_all_equal([fork.logits], [there.logits])
-        here.restore(there.snapshot())
-        for sequence in (here, there):
-            sequence.eval(tokens[:9])
-        assert_logits_close(there.logits, here.logits, BOUND)
