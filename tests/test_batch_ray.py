@@ -194,7 +194,7 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
     """After Ctrl-C, which ends all its processes; only missing answers are asked for."""
     whole, out = tmp_path / "whole", tmp_path / "out.jsonl"
     shutil.copytree(folder, whole)
-    (whole / "documents" / "long.txt").write_text("It takes long to read. " * 16000)  # so the job does not end early
+    (whole / "documents" / "long.txt").write_text("It takes long to read. " * 30000)  # so the job does not end early
     for kills_worker in (True, False):
         out.unlink(missing_ok=True)
         with running(*batch_command(whole, out)) as job:
@@ -208,7 +208,7 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
             else:
                 os.kill(job.pid, signal.SIGINT)
             _, errors = job.communicate(timeout=60)
-            assert job.returncode != 0, errors
+            assert job.returncode != 0, (kills_worker, errors)
             assert ("a worker has died" in errors) == kills_worker
             assert_all_ended(job.pid)
     before = out.read_bytes()
