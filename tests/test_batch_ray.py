@@ -190,6 +190,7 @@ def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], 
     assert "a row must have either a text or a path, got id" in wrong
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
     """After Ctrl-C, which ends all its processes; only missing answers are asked for."""
     whole, out = tmp_path / "whole", tmp_path / "out.jsonl"

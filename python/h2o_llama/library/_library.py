@@ -247,8 +247,12 @@ class Library:
                 lines.append(f"text {text.id} ({text.contents.name}) lacks {n_missing} of its blocks: read it again")
                 bad.append(text.id)
         if repair:
-            with self._index.changing() as connection:
-                self._index.remove(connection, bad)
+            try:
+                with self._index.changing() as connection:
+                    self._index.remove(connection, bad)
+            except DamagedFileError as error:  # in a page that was not read before
+                self._index.discard()
+                return [*lines, str(error)]
             self._sweep(every=True)
         return lines
 
