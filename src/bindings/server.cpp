@@ -23,11 +23,11 @@ using token_array = py::array_t<int32_t, py::array::c_style | py::array::forceca
 class python_texts : public server_h2o_texts {
 public:
     explicit python_texts(const py::object & texts) : texts(texts) {
-        n_least = texts.attr("n_least").cast<int32_t>();
-        n_new   = texts.attr("n_new").cast<int32_t>();
-        n_name  = texts.attr("n_name").cast<int32_t>();
+        n_least   = texts.attr("n_least").cast<int32_t>();
+        n_new     = texts.attr("n_new").cast<int32_t>();
+        n_name    = texts.attr("n_name").cast<int32_t>();
         tells_day = texts.attr("tells_day").cast<bool>();
-        marks   = texts.attr("marks").cast<std::vector<int32_t>>();
+        marks     = texts.attr("marks").cast<std::vector<int32_t>>();
     }
 
     std::optional<server_h2o_stored_text> take(const std::string & key, const std::vector<llama_token> & prompt,

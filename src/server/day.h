@@ -11,12 +11,12 @@
 // Chat templates may write today's date before a document. A text that was read on an earlier day is found where the
 // prompt has its date.
 
-// The headers of the request that this thread handles, for its time.
+// While it exists, the thread that handles a request knows the request's headers.
 struct server_h2o_headers {
     explicit server_h2o_headers(const std::map<std::string, std::string> & headers);
     ~server_h2o_headers();
 };
 
-// The time of a chat's date: of a text that its owner's library has, if the chat continues it, else now.
+// The time whose date a chat's template writes: the day of the owner's kept text that the chat continues, else now.
 std::chrono::system_clock::time_point server_h2o_time(const common_params & params, const llama_vocab * vocab,
         const common_chat_templates * templates, const common_chat_templates_inputs & inputs, const common_json & body);

@@ -187,7 +187,7 @@ bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, cons
 }
 
 bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached) {
-    static constexpr ptrdiff_t N_COMPARED = 16, N_PLACES = 32, N_ANSWER = 4;
+    static constexpr ptrdiff_t N_COMPARED = 16, N_PLACES = 32, N_ANSWER = 4, N_CONVERSATIONS = 16;
 
     const auto count = [](auto begin, auto end, auto first, ptrdiff_t n) { // how often these n tokens are there
         int res = 0;
@@ -225,7 +225,7 @@ bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & 
         return true;
     }
     conversations.push_back({ key, tokens, std::min(n_prompt, tokens.size()) });
-    if (conversations.size() > N_COMPARED) {
+    if (conversations.size() > N_CONVERSATIONS) {
         conversations.pop_front();
     }
     return false;

@@ -92,7 +92,7 @@ public:
         }
     }
 
-    // Copies a part of the given texts, between two steps of other slots; all of them before a slot may change.
+    // Copies the states of given texts: a part, between two steps of other slots, or all, before a slot may change.
     void copy(bool all);
 
     // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end, for other questions to rewind to.
@@ -131,8 +131,8 @@ private:
     bool is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
     void set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
-    // Whether most of a prompt is a conversation of the last ones, with its answer, inside other words: clients ask so
-    // once for a title or for tags. Asked again, half of it was in memory, and it is kept.
+    // Whether a prompt wraps one of the latest conversations, with its answer, in other words, as clients do once to ask
+    // for a title or for tags. A repeated prompt does not count: half of it was cached.
     bool is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached);
 
     void give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens);
@@ -155,7 +155,7 @@ private:
         size_t       n_prompt;
     };
 
-    std::list<conversation> conversations; // the last ones, as they were given
+    std::list<conversation> conversations; // the latest ones
 
     using copied_state = std::unique_ptr<llama_h2o_copy, decltype(&llama_h2o_copy_free)>;
 

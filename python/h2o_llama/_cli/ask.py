@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._cli.options import FILE, Options
 from h2o_llama._cli.prompt import open_llama, open_model, read_text, read_tokens, took
-from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
 from h2o_llama.batch._answering import Prompts, check_length, quotable
 from h2o_llama.documents import document_messages
@@ -89,9 +87,9 @@ def open_read(o: Options, weights: Model, name: str, begin: Callable[[str | None
         except (KeyboardInterrupt, SystemExit):
             if llm.library is not None:
                 llm.library.flush()
-                found = llm.library.find(llm._state.engine.origin, np.asarray(tokens, dtype=np.int32), INT32_MAX)
-                kept = f"{found.n_tokens if found else 0:,} of {counted(len(tokens), 'token')} of {name} are kept"
-                echo(f"stopped: {kept}{'; the same command continues' * bool(found)}", err=True)
+                n = llm.library.n_known(llm._state.engine.origin, tokens)
+                kept = f"{n:,} of {counted(len(tokens), 'token')} of {name} are kept"
+                echo(f"stopped: {kept}{'; the same command continues' * (n > 0)}", err=True)
             raise
         yield llm
 

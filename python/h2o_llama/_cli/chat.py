@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from h2o_llama import H2OError, Llama, shared_prefix
+from h2o_llama import H2OError, Llama
 from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.inspect import OTHER, print_report, read_report
+from h2o_llama._cli.inspect import OTHER, place_of_document, print_report, read_report
 from h2o_llama._cli.options import Options
 from h2o_llama._cli.prompt import open_model, read_text, said
 from h2o_llama._internal.terminal import counted, echo, write
@@ -172,8 +172,7 @@ class _Chat:
                 tokens, others, empty = (
                     read(said, None, True, False, None)[1] for said in (asked, other, document_messages(OTHER, OTHER))
                 )
-                document = range(shared_prefix(tokens, empty), shared_prefix(tokens[:-1], others))
-                report = read_report(llm, tokens, "the chat", document, others)
+                report = read_report(llm, tokens, "the chat", place_of_document(tokens, others, empty), others)
             print_report(Console(), report, report.select())
         except ValueError as error:  # images, or too short a text
             echo(f"h2o-llama: {describe(error)}", err=True)

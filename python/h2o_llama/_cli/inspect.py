@@ -72,8 +72,7 @@ def inspect(
                 asked, other, empty = (
                     prompts.ask(*said, llm._state.day).ids for said in ((text, o.prompt), (text, OTHER), (OTHER, OTHER))
                 )
-                document = range(shared_prefix(asked, empty), shared_prefix(asked[:-1], other))
-                report = read_report(llm, asked, title, document, other)
+                report = read_report(llm, asked, title, place_of_document(asked, other, empty), other)
             else:
                 report = read_report(llm, tokens, title, range(n))
             description = llm.desc
@@ -81,6 +80,11 @@ def inspect(
     if html is not None:
         write_html(html, report, [("Model", description)], (), layer, head)
         echo(f"Written: {html}")
+
+
+def place_of_document(asked: Tokens, other: Tokens, empty: Tokens) -> range:
+    """From the first token that an empty document's prompt lacks to the question, where `other` differs."""
+    return range(shared_prefix(asked, empty), shared_prefix(asked[:-1], other))
 
 
 def read_report(llm: Llama, tokens: Tokens, title: str, document: range, other: Tokens | None = None) -> MemoryReport:

@@ -19,7 +19,6 @@ from h2o_llama._cli.ask import open_begun
 from h2o_llama._cli.errors import Commands, as_command, as_typed
 from h2o_llama._cli.options import MODEL, Options
 from h2o_llama._cli.prompt import open_model, read_text
-from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import counted, echo, printable
 from h2o_llama.batch._answering import Prompts
 from h2o_llama.library import Library
@@ -134,8 +133,7 @@ def why(
         begin = partial(Prompts(weights, o.thinking).shared, read_text(file))
         with open_begun(o, weights, file.name, begin) as (llm, tokens):
             ids, origin, core = np.asarray(tokens, dtype=np.int32), llm._state.engine.origin, weights._handle
-    found, near = shelf.find(origin, ids, INT32_MAX), shelf.nearest(ids, origin)
-    n = 0 if found is None else found.n_tokens
+    n, near = shelf.n_known(origin, ids), shelf.nearest(ids, origin)
     others = sorted({text.contents.origin.model for text in named})
     echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
     if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:

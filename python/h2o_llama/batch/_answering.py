@@ -372,7 +372,7 @@ def answer_locally(
     progress: Progress,
     **options: Any,
 ) -> Generator[Answer, None, None]:
-    """Answers about files, each with questions of its own, by this process or by `workers` others.
+    """Answers about files, each with its own questions. With `workers`, other processes compute them.
 
     `options` are passed to `Answerer`. By default the workers share the machine's threads. They do not call `progress`,
     as they read several documents at once.

@@ -330,8 +330,13 @@ class Library:
             texts, _ = self._index.texts(connection, self._owner, key_of(origin), ids)
         fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx)
         found = (Found(text, text.contents.n_usable(ids)) for text in fitting)
-        worth = (one for one in found if one.n_tokens > len(one.text.contents.tokens) * _LEAST_SHARE)
-        return max(worth, key=lambda one: (one.n_tokens, -len(one.text.contents.tokens)), default=None)
+        worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
+        return max(worth, key=lambda each: (each.n_tokens, -len(each.text.contents.tokens)), default=None)
+
+    def n_known(self, origin: SnapshotOrigin, ids: Tokens) -> int:
+        """The number of a prompt's tokens that `find` finds, in a context of any size."""
+        found = self.find(origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
+        return found.n_tokens if found else 0
 
     def days(self, origin: SnapshotOrigin, ids: NDArray[np.int32]) -> set[str]:
         """The days of texts that differ from a prompt, int32 [n], in a few tokens, as in a date."""

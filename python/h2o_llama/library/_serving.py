@@ -21,7 +21,6 @@ from h2o_llama.chat._template import noon
 from h2o_llama.errors import BusyError, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library, day_of
 from h2o_llama.library._texts import name_of
-from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
@@ -60,14 +59,9 @@ class ServerTexts:
     def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:
         """Noon of the day on which a prompt continues a text; `now` if there is none. `ids_at` is the prompt then."""
         library = self._library(key)
-
-        def n_known(ids: Tokens) -> int:
-            found = library.find(self._origin, np.asarray(ids, dtype=np.int32), INT32_MAX)
-            return found.n_tokens if found else 0
-
         ids = ids_at(now)
         with suppress(H2OError, OSError, ValueError, MemoryError):
-            days = partial(library.days, self._origin, ids)
+            n_known, days = partial(library.n_known, self._origin), partial(library.days, self._origin, ids)
             day = day_of(ids, lambda day: ids_at(int(noon(day))), n_known, days)
             return now if day is None else int(noon(day))
         return now

@@ -248,8 +248,7 @@ class State:
             now = context.tokens
 
         def n_known(ids: Tokens) -> int:
-            found = library and library.find(self.engine.origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
-            return max(shared_prefix(now, ids), found.n_tokens if found else 0)
+            return max(shared_prefix(now, ids), library.n_known(self.engine.origin, ids) if library else 0)
 
         def days() -> Iterator[str]:
             if self.day is not None:
