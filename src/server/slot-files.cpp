@@ -1,6 +1,6 @@
 #include "server/slots.h"
 
-#include "h2o/llama/adapter.h"
+#include "h2o/llama/interface/adapter.h"
 
 #include <algorithm>
 #include <cstdint>

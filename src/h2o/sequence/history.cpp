@@ -80,7 +80,7 @@ void h2o_sequence::keep_scores(bool keep) {
 }
 
 void h2o_sequence::mark() {
-    if (st.n_tokens % config.chunk_size == 0 || st.rewind_step() > 0) {
+    if (st.n_tokens % config.chunk_size == 0 || past().rewind_step() > 0) {
         return;
     }
     set_generated_start(st.n_tokens);
@@ -128,7 +128,7 @@ void h2o_sequence::forget_checkpoints() {
 
     for (auto it = st.checkpoints.begin(); it != st.checkpoints.end();) {
         const bool is_boundary = it->first % config.chunk_size == 0;
-        const bool is_kept     = (is_boundary || st.rewind_step() == 0) &&
+        const bool is_kept     = (is_boundary || past().rewind_step() == 0) &&
                 (it->first >= n_closed || (is_boundary ? keep_history : !config.evict));
 
         it = is_kept ? std::next(it) : st.checkpoints.erase(it);

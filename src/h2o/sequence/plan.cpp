@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call) {
+std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call_params & call) {
     const uint32_t S = config.chunk_size;
 
     std::vector<h2o_step> res;

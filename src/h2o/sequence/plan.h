@@ -28,7 +28,7 @@ struct h2o_step {
 };
 
 // A call: n_tokens after the first pos of a sequence.
-struct h2o_call {
+struct h2o_call_params {
     uint32_t pos;
     uint32_t n_tokens;
     uint32_t n_tail;    // the last of them attend to everything that is kept
@@ -43,4 +43,4 @@ std::vector<h2o_step> h2o_largest_steps(const h2o_config & config, uint32_t kv_s
         uint32_t n_ubatch, bool fused_attention);
 
 // The steps of a call, in order.
-std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call);
+std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call_params & call);

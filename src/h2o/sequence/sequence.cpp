@@ -107,13 +107,13 @@ void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
     }
     auto it = st.checkpoints.begin();
     while (it != st.checkpoints.end() && it->first + h2o_config::MAX_GENERATED < end) {
-        it = st.is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
+        it = past().is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
     }
 }
 
 void h2o_sequence::set_generated_start(uint32_t pos) {
     for (auto it = st.checkpoints.begin(); it != st.checkpoints.lower_bound(pos);) {
-        it = st.is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
+        it = past().is_generated(it->first) ? st.checkpoints.erase(it) : std::next(it);
     }
     st.generated_start = pos;
 }

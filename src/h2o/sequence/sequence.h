@@ -1,5 +1,6 @@
 #pragma once
 
+#include "h2o/sequence/past.h"
 #include "h2o/sequence/plan.h"
 #include "h2o/sequence/selection.h"
 #include "h2o/sequence/state.h"
@@ -30,6 +31,8 @@ public:
     h2o_sequence(const h2o_config & config, std::vector<h2o_layer> layers);
 
     const h2o_sequence_state & state() const { return st; }
+
+    h2o_past past() const { return h2o_past(st); }
 
     void clear();
 

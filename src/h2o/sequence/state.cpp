@@ -1,7 +1,5 @@
 #include "h2o/sequence/state.h"
 
-#include "h2o/select/select.h"
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -100,75 +98,4 @@ h2o_checkpoint::layer h2o_sequence_state::record(const h2o_layer & layer, uint32
     res.scores.assign(score(first), score(end));
     res.scores.resize((size_t) (end - first)*layer.n_head_kv);
     return res;
-}
-
-h2o_checkpoint h2o_sequence_state::record_at(uint32_t pos) const {
-    const auto near = h2o_select_near(*config, config->chunk_start(pos));
-
-    h2o_checkpoint res = { pos, pos, pos, false, false, {}, nullptr };
-    for (const auto & layer : layers) {
-        h2o_checkpoint::layer r;
-        r.n_built = pos/config->chunk_size;
-        for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
-            r.memory.insert(r.memory.end(), near.begin(), near.end());
-        }
-        res.layers.push_back(std::move(r));
-    }
-    return res;
-}
-
-// With an index of keys the queries of a tile choose together: a part of a tile cannot be removed.
-uint32_t h2o_sequence_state::rewind_step() const {
-    return is_scored || is_by_hand ? 0 : config->has_key_index() ? config->tile : 1;
-}
-
-bool h2o_sequence_state::is_on_grid(uint32_t pos) const {
-    const uint32_t step = rewind_step();
-
-    return step > 0 && pos % config->chunk_size % step == 0 &&
-            (!config->evict || pos >= n_memory_sets()*config->chunk_size);
-}
-
-// Tokens from pos on have changed only what can be undone without a checkpoint.
-bool h2o_sequence_state::is_open(uint32_t pos) const {
-    return pos >= n_memory_sets()*config->chunk_size && (pos >= n_scored || is_on_grid(pos));
-}
-
-bool h2o_sequence_state::can_rewind(uint32_t pos) const {
-    // K and V that have moved since come back from a cold store only
-    const bool has_rows = !config->evict || config->has_cold_store() || pos >= n_memory_sets()*config->chunk_size;
-
-    return is_open(pos) || is_on_grid(pos) || (has_rows && checkpoints.count(pos) > 0);
-}
-
-std::vector<uint32_t> h2o_sequence_state::state_points() const {
-    std::vector<uint32_t> res;
-    const auto            add = [&](uint32_t pos) {
-        if (can_rewind(pos) && (pos == n_tokens || !is_generated(pos))) {
-            res.push_back(pos);
-        }
-    };
-
-    const uint32_t n_closed = n_memory_sets()*config->chunk_size;
-
-    for (auto it = checkpoints.begin(); it != checkpoints.lower_bound(n_closed); ++it) {
-        add(it->first);
-    }
-    for (uint32_t pos = std::max(n_closed, 1u); pos <= n_tokens; ++pos) {
-        add(pos);
-    }
-    return res;
-}
-
-h2o_checkpoint h2o_sequence_state::checkpoint_of(uint32_t pos) const {
-    if (const auto it = checkpoints.find(pos); it != checkpoints.end()) {
-        return it->second;
-    }
-    return pos < n_memory_sets()*config->chunk_size ? record_at(pos) : record(pos, open_start());
-}
-
-const std::vector<uint8_t> * h2o_sequence_state::side_of(uint32_t pos) const {
-    const auto it = checkpoints.find(pos);
-
-    return it == checkpoints.end() ? nullptr : it->second.side.get();
 }

@@ -122,34 +122,6 @@ struct h2o_sequence_state {
     h2o_checkpoint        record(uint32_t end, uint32_t first) const;
     h2o_checkpoint::layer record(const h2o_layer & layer, uint32_t end, uint32_t first) const;
 
-    // Nothing of the past changes later, neither scores nor memory sets: the sequence can be cut at every
-    // `rewind_step` positions of a chunk, with eviction of the open one. 0: it cannot.
-    uint32_t rewind_step() const;
-
-    // pos is on the grid of rewind_step(), or the tokens after it have left no trace, or it has a checkpoint
-    bool can_rewind(uint32_t pos) const;
-
-    // what to restore for that
-    h2o_checkpoint checkpoint_of(uint32_t pos) const;
-
-    // Positions at which a sequence that is restored from this one's state can be cut, ascending.
-    std::vector<uint32_t> state_points() const;
-
-    // The checkpoint here lets a generated token be undone. A state has none of these.
-    bool is_generated(uint32_t pos) const {
-        return scores_generated() && pos > generated_start && pos % config->chunk_size != 0;
-    }
-
     // generated tokens change scores
     bool scores_generated() const { return is_scored && config->decode == LLAMA_H2O_DECODE_MEMORY; }
-
-    // a boundary's bytes of other layers, NULL if they were dropped
-    const std::vector<uint8_t> * side_of(uint32_t pos) const;
-
-private:
-    // the checkpoint at a position of the grid of rewind_step()
-    h2o_checkpoint record_at(uint32_t pos) const;
-
-    bool is_on_grid(uint32_t pos) const;
-    bool is_open   (uint32_t pos) const;
 };

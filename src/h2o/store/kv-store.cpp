@@ -65,9 +65,6 @@ ggml_tensor * h2o_kv_store::view(ggml_context * ctx, const h2o_kv_layer & layer,
 }
 
 void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) const {
-    if (!layout.moves_keys) {
-        return;
-    }
     if (ropes.empty()) {
         throw h2o_refusal(h2o_reason::POSITIONS,
                 "[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. "

@@ -44,10 +44,10 @@ public:
     ggml_tensor * view(ggml_context * ctx, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t seq,
             uint32_t first = 0, uint32_t n = 0) const;
 
-    // how a layer's keys are rotated; to be set before any key is moved to another position
-    void set_rope(int32_t il, const h2o_rope & rope) { ropes[il] = rope; }
+    // how the layers' keys are rotated; to be set before any key is moved to another position
+    void set_ropes(const std::map<int32_t, h2o_rope> & of_layers) { ropes = of_layers; }
 
-    // throws std::runtime_error if keys are to be moved to other positions, and this model or a device cannot
+    // throws std::runtime_error if this model or a device cannot move keys to other positions
     void check_ropes(const std::vector<ggml_backend_t> & backends) const;
 
     // Compact layout, after a chunk was closed: writes its rows to the cold store, and moves the memory sets' rows.

@@ -1,6 +1,5 @@
-#include "h2o/llama/step-context.h"
+#include "h2o/llama/memory/step-context.h"
 
-#include "h2o/config/env.h"
 #include "h2o/store/cold/store.h"
 
 #include "llama-graph.h"
@@ -9,14 +8,9 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 
-// one line for each step of the algorithm, on stderr
-#define H2O_DEBUG(name, ...) \
-    do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
-
-h2o_step_context::h2o_step_context(h2o_context & memory) : llama_kv_cache_context(memory.caches.cache.get()),
+h2o_step_context::h2o_step_context(h2o_memory & memory) : llama_kv_cache_context(memory.caches.cache.get()),
         memory(memory) {
     if (memory.caches.dense_cache) {
         dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get());
@@ -24,7 +18,7 @@ h2o_step_context::h2o_step_context(h2o_context & memory) : llama_kv_cache_contex
 }
 
 h2o_step_context::h2o_step_context(
-        h2o_context & memory,
+        h2o_memory & memory,
         slot_info_vec_t sinfos,
         slot_info_vec_t dense_sinfos,
         std::vector<llama_ubatch> ubatches,
@@ -49,7 +43,7 @@ bool h2o_step_context::next() {
     }
 
     for (auto & call : calls) {
-        call.transaction->commit();
+        call.begun->commit();
     }
 
     return false;
@@ -57,20 +51,14 @@ bool h2o_step_context::next() {
 
 bool h2o_step_context::apply() {
     try {
-        t_start_us = ggml_time_us();
         is_applied = false;
 
         std::vector<llama_seq_id> seq_ids;
         for (const auto & s : steps[i_step]) {
             seq_ids.push_back(s.kv->id);
 
-            auto & call = calls[s.i_call];
-            if (!call.transaction) {
-                // said for this call only
-                call.kv->next_call  = LLAMA_H2O_CALL_AUTO;
-                call.kv->dense_tail = 0;
-
-                call.transaction = std::make_unique<h2o_transaction>(*call.kv, call.steps, call.n_tokens);
+            if (auto & call = calls[s.i_call]; !call.begun) {
+                call.begun = std::make_unique<h2o_call>(*call.kv, call.steps, call.n_tokens);
             }
         }
 
@@ -85,7 +73,7 @@ bool h2o_step_context::apply() {
         }
 
         for (const auto & s : steps[i_step]) {
-            begin_step(s);
+            calls[s.i_call].begun->begin_step(s.step);
         }
         return is_applied = true;
     } catch (const std::exception & e) {
@@ -94,57 +82,13 @@ bool h2o_step_context::apply() {
     }
 }
 
-static void log_step(const h2o_step & step, uint32_t S, bool has_memory) {
-    switch (step.phase) {
-        case h2o_step::SINGLE_PASS:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n",
-                    step.pos/S, step.n_tokens, step.pos, step.n_memory);
-            break;
-        case h2o_step::TAIL:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S,
-                    step.n_tokens, step.pos);
-            break;
-        case h2o_step::INTRA:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
-            break;
-        case h2o_step::INTER:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=2 chunk_idx=%u ubatch.n_tokens=%u has_prev=%d mem_init=%d\n",
-                    step.pos/S, step.n_tokens, step.pos/S > 0, has_memory);
-            break;
-        case h2o_step::DECODE:
-            break;
-    }
-}
-
-void h2o_step_context::begin_step(const h2o_call_step & s) {
-    const auto & step = s.step;
-
-    const int64_t t_select_us = ggml_time_us();
-    if (const auto selection = s.kv->sequence.begin_step(step)) {
-        memory.store.apply(s.kv->id, *selection, s.kv->state(), memory.backends);
-        if (!memory.caches.side.empty()) {
-            s.kv->sequence.set_side(memory.caches.side.save(s.kv->id), calls[s.i_call].transaction->start);
-        }
-
-        t_start_us = ggml_time_us();
-        s.kv->stats.t_select_us += t_start_us - t_select_us;
-        s.kv->stats.n_select    += selection->from.size();
-    }
-
-    if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
-        memory.store.release(s.kv->id, memory.store.layout.row_of(step.pos) + step.n_tokens);
-    }
-
-    log_step(step, memory.config.chunk_size, s.kv->state().n_memory_sets() > 0);
-}
-
 bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t sched) {
     try {
         // a chunk's extra keys would be forgotten when the next one's come
         const auto & [kv, step, i_call] = steps[i_step].front();
         const auto & call        = calls[i_call];
         const bool keeps_choices = kv->sequence.keep_extra_keys || (call.has_logits &&
-                step.pos >= memory.config.chunk_start(call.transaction->start + call.n_tokens - 1));
+                step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1));
         for (const auto & input : res.inputs) {
             if (auto * graph = dynamic_cast<h2o_computed_graph *>(input.get())) {
                 graph->read_results(sched, keeps_choices);
@@ -162,47 +106,13 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
 
         bool ok = true;
         for (const auto & s : steps[i_step]) {
-            ok = finish_step(s, (ggml_time_us() - t_start_us)/steps[i_step].size()) && ok;
+            ok = calls[s.i_call].begun->end_step(s.step, steps[i_step].size()) && ok;
         }
         return ok;
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
         return false;
     }
-}
-
-// by phase
-static constexpr struct {
-    uint64_t llama_h2o_stats::* n;
-    int64_t  llama_h2o_stats::* t_us;
-} COUNTERS[] = {
-    { &llama_h2o_stats::n_single_pass, &llama_h2o_stats::t_single_pass_us },
-    { &llama_h2o_stats::n_phase1,      &llama_h2o_stats::t_phase1_us },
-    { &llama_h2o_stats::n_phase2,      &llama_h2o_stats::t_phase2_us },
-    { &llama_h2o_stats::n_decode,      &llama_h2o_stats::t_decode_us },
-    { &llama_h2o_stats::n_tail,        &llama_h2o_stats::t_tail_us },
-};
-
-// t_us: the sequence's share of the time
-bool h2o_step_context::finish_step(const h2o_call_step & s, int64_t t_us) {
-    const auto & step  = s.step;
-    auto       & stats = s.kv->stats;
-
-    stats.*COUNTERS[step.phase].n    += 1;
-    stats.*COUNTERS[step.phase].t_us += t_us;
-    if (step.phase == h2o_step::DECODE) {
-        return true;
-    }
-    if (step.phase != h2o_step::INTER) {
-        stats.n_tokens_prefill += step.n_tokens;
-    }
-    if (step.has_phase2) {
-        H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos,
-                s.kv->state().layers.size());
-    }
-    const uint32_t n_done = step.has_phase2 ? 0 : step.offset + step.n_tokens;
-
-    return !s.kv->progress || s.kv->progress(step.phase, n_done, calls[s.i_call].n_tokens, s.kv->progress_data);
 }
 
 std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubatch) const {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "h2o/config/config.h"
-#include "h2o/llama/side/caches.h"
+#include "h2o/llama/memory/side/caches.h"
 #include "h2o/store/kv-layer.h"
 
 #include "llama-kv-cache.h"

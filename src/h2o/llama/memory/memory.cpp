@@ -1,4 +1,4 @@
-#include "h2o/llama/context.h"
+#include "h2o/llama/memory/memory.h"
 
 #include "h2o/config/env.h"
 #include "h2o/config/refusal.h"
@@ -91,11 +91,11 @@ static void check_lookup(const h2o_graph_env & env) {
     }
 }
 
-llama_h2o_kv::llama_h2o_kv(h2o_context & context, llama_seq_id id)
-    : context(context), id(id), sequence(context.config, sequence_layers(context.store)) {
+llama_h2o_kv::llama_h2o_kv(h2o_memory & memory, llama_seq_id id)
+    : memory(memory), id(id), sequence(memory.config, sequence_layers(memory.store)) {
 }
 
-h2o_context::h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+h2o_memory::h2o_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
         const h2o_model_layers & layers)
     : config(cparams.h2o), model(model), n_batch(cparams.n_batch), n_ubatch(cparams.n_ubatch),
       caches(model, params, cparams, layers),
@@ -140,23 +140,23 @@ h2o_context::h2o_context(const llama_model & model, const llama_memory_params & 
             stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
 }
 
-llama_h2o_kv * h2o_context::sequence(llama_seq_id seq_id) const {
+llama_h2o_kv * h2o_memory::sequence(llama_seq_id seq_id) const {
     return seq_id >= 0 && (size_t) seq_id < seqs.size() ? seqs[seq_id].get() : nullptr;
 }
 
-llama_memory_context_ptr h2o_context::init_update(llama_context * lctx, bool optimize) {
+llama_memory_context_ptr h2o_memory::init_update(llama_context * lctx, bool optimize) {
     return caches.cache->init_update(lctx, optimize); // nothing to do
 }
 
 // Rows are written before they are read, so they are not cleared.
-void h2o_context::clear(bool data) {
+void h2o_memory::clear(bool data) {
     GGML_UNUSED(data);
     for (auto & kv : seqs) {
         clear(*kv);
     }
 }
 
-void h2o_context::clear(llama_h2o_kv & kv) {
+void h2o_memory::clear(llama_h2o_kv & kv) {
     caches.remove_cells(kv.id, 0);
     caches.side.clear(kv.id);
     kv.sequence.clear();
@@ -166,21 +166,21 @@ void h2o_context::clear(llama_h2o_kv & kv) {
     kv.profile = {};
 }
 
-void h2o_context::release_rows(llama_seq_id id) const {
+void h2o_memory::release_rows(llama_seq_id id) const {
     store.release(id, 0);
     if (index) {
         index->release(id);
     }
 }
 
-void h2o_context::go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint,
+void h2o_memory::go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint,
         const std::optional<h2o_row_copies> & rows, bool moves_keys) {
     kv.sequence.restore(checkpoint);
     store.go_back(kv.id, kv.state(), rows, moves_keys ? backends : std::vector<ggml_backend_t>());
     caches.remove_cells(kv.id, checkpoint.n_tokens);
 }
 
-std::map<ggml_backend_buffer_type_t, size_t> h2o_context::memory_breakdown() const {
+std::map<ggml_backend_buffer_type_t, size_t> h2o_memory::memory_breakdown() const {
     auto res = caches.cache->memory_breakdown();
 
     const auto add = [&](const std::map<ggml_backend_buffer_type_t, size_t> & sizes) {
@@ -200,7 +200,7 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_context::memory_breakdown() con
     return res;
 }
 
-bool h2o_context::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
+bool h2o_memory::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
     bool res = true;
     for (auto & kv : seqs) {
         if (seq_id < 0 || seq_id == kv->id) {
@@ -210,15 +210,15 @@ bool h2o_context::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
     return res;
 }
 
-bool h2o_context::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
-    return kv.state().can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.state().side_of(pos));
+bool h2o_memory::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
+    return kv.past().can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.past().side_of(pos));
 }
 
-uint32_t h2o_context::rewind_step(const llama_h2o_kv & kv) const {
-    return config.evict || !caches.side.empty() ? 0 : kv.state().rewind_step();
+uint32_t h2o_memory::rewind_step(const llama_h2o_kv & kv) const {
+    return config.evict || !caches.side.empty() ? 0 : kv.past().rewind_step();
 }
 
-uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
+uint32_t h2o_memory::rewind_limit(const llama_h2o_kv & kv) const {
     if (rewind_step(kv) == 1) {
         return 0;
     }
@@ -229,7 +229,7 @@ uint32_t h2o_context::rewind_limit(const llama_h2o_kv & kv) const {
     return pos;
 }
 
-bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
+bool h2o_memory::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
     try {
         const llama_pos n_tokens = kv.state().n_tokens;
 
@@ -249,14 +249,14 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
             LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, rewind_limit(kv), p0);
             return false;
         }
-        const auto checkpoint = kv.state().checkpoint_of(p0);
+        const auto checkpoint = kv.past().checkpoint_of(p0);
         const auto rows       = store.read_moved(kv.id, checkpoint);
 
         try {
             if (caches.side.can_rewind(kv.id, p0)) {
                 caches.side.rewind(kv.id, p0);
             } else {
-                caches.side.load(kv.id, *kv.state().side_of(p0));
+                caches.side.load(kv.id, *kv.past().side_of(p0));
             }
             go_back(kv, checkpoint, rows, /*moves_keys =*/ true);
         } catch (...) { // part of it has gone back
@@ -271,7 +271,7 @@ bool h2o_context::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
     }
 }
 
-void h2o_context::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
+void h2o_memory::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
     const auto * src = sequence(seq_id_src);
     auto       * dst = sequence(seq_id_dst);
 
@@ -307,7 +307,7 @@ void h2o_context::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama
     }
 }
 
-void h2o_context::seq_keep(llama_seq_id seq_id) {
+void h2o_memory::seq_keep(llama_seq_id seq_id) {
     for (auto & kv : seqs) {
         if (kv->id != seq_id) {
             clear(*kv);
@@ -315,25 +315,25 @@ void h2o_context::seq_keep(llama_seq_id seq_id) {
     }
 }
 
-void h2o_context::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
+void h2o_memory::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
     if (shift != 0 && p0 != p1) {
         LLAMA_LOG_ERROR("%s: H2O cannot move positions (sequence %d)\n", __func__, seq_id);
     }
 }
 
-void h2o_context::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
+void h2o_memory::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
     if (d != 1 && p0 != p1) {
         LLAMA_LOG_ERROR("%s: H2O cannot move positions (sequence %d)\n", __func__, seq_id);
     }
 }
 
-llama_pos h2o_context::seq_pos_min(llama_seq_id seq_id) const {
+llama_pos h2o_memory::seq_pos_min(llama_seq_id seq_id) const {
     const auto * kv = sequence(seq_id);
 
     return !kv || kv->state().n_tokens == 0 ? -1 : std::max(0, (llama_pos) rewind_limit(*kv) - 1);
 }
 
-llama_pos h2o_context::seq_pos_max(llama_seq_id seq_id) const {
+llama_pos h2o_memory::seq_pos_max(llama_seq_id seq_id) const {
     const auto * kv = sequence(seq_id);
 
     return kv ? (llama_pos) kv->state().n_tokens - 1 : -1;

@@ -1,4 +1,4 @@
-#include "h2o/llama/side/contexts.h"
+#include "h2o/llama/memory/side/contexts.h"
 
 llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention,
         const std::vector<llama_ubatch> & ubatches) {

@@ -1,11 +1,12 @@
 #pragma once
 
 #include "h2o/graph/build.h"
-#include "h2o/llama/step-context.h"
+#include "h2o/llama/memory/step-context.h"
 
 #include "llama-graph.h"
 
 #include <deque>
+#include <map>
 #include <memory>
 
 // Attention input of an H2O context: stores K and V of an ubatch, and builds the attention of each of its steps.
@@ -36,6 +37,8 @@ public:
 
     void read_results(ggml_backend_sched_t sched, bool keeps_choices) override;
 
+    const std::map<int32_t, h2o_rope> & get_ropes() const override { return ropes; }
+
 private:
     struct step_t {
         llama_h2o_kv * kv;
@@ -48,9 +51,11 @@ private:
     // if keys are to be moved to other positions: how this layer's are rotated
     void find_rope(const ggml_tensor * k, int il);
 
-    h2o_context & memory;
+    h2o_memory & memory;
 
     std::deque<step_t> steps; // of the ubatch, in the order of its tokens
+
+    std::map<int32_t, h2o_rope> ropes; // by layer
 
     const llama_kv_cache_context * dense; // of the dense layers' cache; nullptr if there is none
 

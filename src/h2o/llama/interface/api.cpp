@@ -1,4 +1,4 @@
-#include "h2o/llama/context.h"
+#include "h2o/llama/memory/memory.h"
 #include "h2o/store/cold/store.h"
 
 #include "llama-context.h"
@@ -24,7 +24,7 @@ llama_h2o_kv * llama_get_h2o_kv(const llama_context * ctx) {
 }
 
 llama_h2o_kv * llama_get_h2o_kv_seq(const llama_context * ctx, llama_seq_id seq_id) {
-    const auto * memory = dynamic_cast<const h2o_context *>(llama_get_memory(ctx));
+    const auto * memory = dynamic_cast<const h2o_memory *>(llama_get_memory(ctx));
     return memory ? memory->sequence(seq_id) : nullptr;
 }
 
@@ -43,15 +43,15 @@ void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callb
 }
 
 uint32_t llama_h2o_kv_n_memory(const llama_h2o_kv * kv, uint32_t chunk_end) {
-    return kv->context.config.n_memory(chunk_end);
+    return kv->memory.config.n_memory(chunk_end);
 }
 
 bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
-    return pos == 0 || kv->context.can_rewind(*kv, pos);
+    return pos == 0 || kv->memory.can_rewind(*kv, pos);
 }
 
 bool llama_h2o_kv_moves_rows(const llama_h2o_kv * kv, uint32_t n_tokens) {
-    return kv->context.config.evict && n_tokens > (kv->state().n_memory_sets() + 1)*kv->context.config.chunk_size;
+    return kv->memory.config.evict && n_tokens > (kv->state().n_memory_sets() + 1)*kv->memory.config.chunk_size;
 }
 
 void llama_h2o_kv_set_state_end(llama_h2o_kv * kv, uint32_t n_tokens) {
@@ -65,13 +65,13 @@ void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
 }
 
 void llama_h2o_kv_keep_boundaries(llama_h2o_kv * kv) {
-    if (kv->context.rewind_step(*kv) == 0) {
+    if (kv->memory.rewind_step(*kv) == 0) {
         kv->sequence.keep_history = true;
     }
 }
 
 llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
-    const auto & config = kv->context.config;
+    const auto & config = kv->memory.config;
     const auto & state  = kv->state();
 
     return {
@@ -82,13 +82,13 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.memory_size   =*/ (uint32_t) config.memory_size(),
         /*.lookup_budget =*/ config.lookup_budget,
         /*.tile          =*/ config.tile,
-        /*.kv_size       =*/ kv->context.store.layout.n_rows(),
-        /*.n_positions   =*/ kv->context.store.layout.n_positions(),
+        /*.kv_size       =*/ kv->memory.store.layout.n_rows(),
+        /*.n_positions   =*/ kv->memory.store.layout.n_positions(),
         /*.n_tokens      =*/ state.n_tokens,
         /*.chunk_index   =*/ (state.n_tokens + config.chunk_size - 1)/config.chunk_size,
         /*.n_memory_sets =*/ state.n_memory_sets(),
         /*.max_draft     =*/ (config.decode == LLAMA_H2O_DECODE_MEMORY ? config.MAX_GENERATED : config.chunk_size) - 1,
-        /*.rewind_step   =*/ kv->context.rewind_step(*kv),
+        /*.rewind_step   =*/ kv->memory.rewind_step(*kv),
         /*.has_scores    =*/ state.is_scored,
     };
 }
@@ -96,7 +96,7 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
 llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
     llama_h2o_stats res = kv->stats;
 
-    const auto &   context = kv->context;
+    const auto &   context = kv->memory;
     const auto &   config  = context.config;
     const auto &   store   = context.store;
     const auto &   state   = kv->state();
@@ -136,7 +136,7 @@ llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
 }
 
 bool llama_h2o_kv_lossless_stats(const llama_h2o_kv * kv, llama_h2o_lossless_stats * stats) {
-    const auto * cold = kv->context.store.cold(kv->id);
+    const auto * cold = kv->memory.store.cold(kv->id);
     if (!cold || !cold->codec) {
         return false;
     }
@@ -155,7 +155,7 @@ int32_t llama_h2o_kv_layer_id(const llama_h2o_kv * kv, uint32_t i) {
 
 // NULL if it is not a layer that has memory sets
 static const h2o_kv_layer * memory_layer(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = kv->context.store.layer(il);
+    const auto * layer = kv->memory.store.layer(il);
     return layer && !layer->is_dense() ? layer : nullptr;
 }
 
@@ -218,7 +218,7 @@ bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * 
 }
 
 bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
-    const auto & config   = kv->context.config;
+    const auto & config   = kv->memory.config;
     const auto * layer    = kv->state().layer(il);
     const auto   n_tokens = kv->state().n_tokens;
     if (!layer || config.evict || n_tokens == 0 || n_tokens % config.chunk_size != 0) {
@@ -246,8 +246,8 @@ bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_
 
     const auto before = kv->state().record(n_tokens, kv->state().open_start());
     try {
-        if (kv->sequence.set_memory(layer->index, std::move(memory)) && !kv->context.caches.side.empty()) {
-            kv->sequence.set_side(kv->context.caches.side.save(kv->id), n_tokens);
+        if (kv->sequence.set_memory(layer->index, std::move(memory)) && !kv->memory.caches.side.empty()) {
+            kv->sequence.set_side(kv->memory.caches.side.save(kv->id), n_tokens);
         }
         return true;
     } catch (const std::exception & e) { // no memory, or a device that cannot be read
@@ -282,7 +282,7 @@ static bool read_positions(const llama_h2o_kv * kv, int32_t il, h2o_kv_part part
         return false;
     }
     try {
-        kv->context.store.read(kv->id, kv->state(), *layer, part, p0, p1, dst);
+        kv->memory.store.read(kv->id, kv->state(), *layer, part, p0, p1, dst);
         return true;
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
@@ -300,12 +300,12 @@ bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32
 
 // Positions to which a sequence that is restored from its state can be cut.
 static std::vector<llama_h2o_points> points_of(const llama_h2o_kv & kv) {
-    if (const uint32_t step = kv.context.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
+    if (const uint32_t step = kv.memory.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
         return { { step, kv.state().n_tokens } };
     }
     std::vector<llama_h2o_points> res;
-    for (const uint32_t pos : kv.state().state_points()) {
-        if (pos < kv.state().n_tokens && !kv.context.caches.side.empty() && !kv.state().side_of(pos)) {
+    for (const uint32_t pos : kv.past().state_points()) {
+        if (pos < kv.state().n_tokens && !kv.memory.caches.side.empty() && !kv.past().side_of(pos)) {
             continue;
         }
         if (res.empty() || res.back().last + 1 != pos) {

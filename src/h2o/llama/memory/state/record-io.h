@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama/context.h"
+#include "h2o/llama/memory/memory.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
-#include "h2o/llama/side/caches.h"
+#include "h2o/llama/memory/side/caches.h"
 
-#include "h2o/llama/side/bytes.h"
+#include "h2o/llama/memory/side/bytes.h"
 #include "h2o/store/buffers.h"
 
 #include "llama-cparams.h"

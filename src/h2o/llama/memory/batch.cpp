@@ -1,7 +1,7 @@
 // From a batch to steps, each with its ubatch.
 
-#include "h2o/llama/side/contexts.h"
-#include "h2o/llama/step-context.h"
+#include "h2o/llama/memory/side/contexts.h"
+#include "h2o/llama/memory/step-context.h"
 
 #include "llama-batch.h"
 #include "llama-impl.h"
@@ -11,7 +11,7 @@
 #include <utility>
 
 // Calls without steps, in the order of their first tokens. Empty, with the reason logged, if the batch is refused.
-static std::vector<h2o_sequence_call> split_calls(const h2o_context & memory, const llama_batch & batch) {
+static std::vector<h2o_sequence_call> split_calls(const h2o_memory & memory, const llama_batch & batch) {
     std::vector<h2o_sequence_call> res;
     std::map<llama_seq_id, size_t> i_call;
 
@@ -86,7 +86,7 @@ static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, s
     return n;
 }
 
-llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
+llama_memory_context_ptr h2o_memory::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
     GGML_UNUSED(embd_all);
 
     std::vector<h2o_sequence_call> calls = split_calls(*this, balloc.get_batch());
@@ -151,6 +151,6 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
     return res;
 }
 
-llama_memory_context_ptr h2o_context::init_full() {
+llama_memory_context_ptr h2o_memory::init_full() {
     return h2o_compose(std::make_unique<h2o_step_context>(*this), {});
 }

@@ -1,7 +1,7 @@
-#include "h2o/llama/state/record-io.h"
+#include "h2o/llama/memory/state/record-io.h"
 
-#include "h2o/llama/side/bytes.h"
-#include "h2o/llama/state/row-notes.h"
+#include "h2o/llama/memory/side/bytes.h"
+#include "h2o/llama/memory/state/row-notes.h"
 
 #include <algorithm>
 #include <memory>
@@ -43,7 +43,7 @@ static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
 }
 
 void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_checkpoint & record) {
-    write_array(io, header(kv.context.config, record.layers.size()));
+    write_array(io, header(kv.memory.config, record.layers.size()));
     write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored,
             record.is_by_hand });
 
@@ -74,8 +74,8 @@ static bool is_memory(const int32_t * first, const int32_t * end, uint32_t n_clo
 }
 
 h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv) {
-    const auto & config = kv.context.config;
-    const auto & store  = kv.context.store;
+    const auto & config = kv.memory.config;
+    const auto & store  = kv.memory.store;
 
     const auto expected = header(config, kv.state().layers.size());
     const auto found    = read_array<uint32_t>(io, expected.size());
@@ -134,7 +134,7 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
 
     const auto side = read_array<uint64_t>(io, 2); // size, hash
     if (side[0] > 0) {
-        check(!kv.context.caches.side.empty());
+        check(!kv.memory.caches.side.empty());
         record.side = std::make_shared<const std::vector<uint8_t>>(read_array<uint8_t>(io, side[0]));
         check(h2o_hash(record.side->data(), side[0]) == side[1]);
     }
@@ -145,7 +145,7 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
 void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
     std::vector<const h2o_checkpoint *> kept;
     for (const auto & [pos, checkpoint] : kv.state().checkpoints) {
-        if (!kv.state().is_generated(pos)) {
+        if (!kv.past().is_generated(pos)) {
             kept.push_back(&checkpoint);
         }
     }
@@ -163,7 +163,7 @@ void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
 
 std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, const llama_h2o_kv & kv,
         const h2o_checkpoint & end) {
-    const auto &   config = kv.context.config;
+    const auto &   config = kv.memory.config;
     const uint32_t S      = config.chunk_size;
 
     uint32_t n, n_marks = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama/side/caches.h"
+#include "h2o/llama/memory/side/caches.h"
 
 #include "llama-batch.h"
 #include "llama-memory.h"

@@ -1,8 +1,8 @@
 // llama.cpp's functions to save and restore.
 
-#include "h2o/llama/context.h"
-#include "h2o/llama/state/record-io.h"
-#include "h2o/llama/state/row-notes.h"
+#include "h2o/llama/memory/memory.h"
+#include "h2o/llama/memory/state/record-io.h"
+#include "h2o/llama/memory/state/row-notes.h"
 #include "h2o/store/cold/store.h"
 
 #include "ggml-backend.h"
@@ -31,7 +31,7 @@ static std::vector<uint64_t> kv_header(const h2o_kv_store & store) {
 
 // Rows of every position: all in the full layout, the dense layers' in the compact one. f(tensor, offset, size)
 template <typename F>
-static void for_full_rows(const h2o_context & context, llama_seq_id id, uint32_t n_tokens, F f) {
+static void for_full_rows(const h2o_memory & context, llama_seq_id id, uint32_t n_tokens, F f) {
     const auto & store = context.store;
     for (const auto & [layer, part] : store.parts()) {
         if (layer->is_dense() || !store.layout.is_compact) {
@@ -73,7 +73,7 @@ static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_
 }
 
 static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama_state_seq_flags flags) {
-    const auto & context = kv.context;
+    const auto & context = kv.memory;
     const auto & state   = kv.state();
 
     const bool compact = context.store.layout.is_compact;
@@ -89,7 +89,7 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
     }
     auto record = kv.state().record(n_tokens, partial || compact ? start : 0);
     if (n_tokens < state.n_tokens && n_tokens >= state.generated_start) { // without what later tokens gave
-        record = kv.state().checkpoint_of(n_tokens);
+        record = kv.past().checkpoint_of(n_tokens);
     }
     if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
         record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id, io.is_counting()));
@@ -121,7 +121,7 @@ static bool has_rows_of(const h2o_sequence_state & state, const h2o_checkpoint &
 }
 
 static void check_partial(const llama_h2o_kv & kv, const h2o_checkpoint & record, bool no_rows) {
-    const auto & store = kv.context.store;
+    const auto & store = kv.memory.store;
     if (record.n_tokens > kv.state().n_tokens) {
         throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u",
                 record.n_tokens, kv.state().n_tokens));
@@ -138,7 +138,7 @@ static void check_partial(const llama_h2o_kv & kv, const h2o_checkpoint & record
 }
 
 static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_seq_flags flags) {
-    auto & context = kv.context;
+    auto & context = kv.memory;
     auto & store   = context.store;
 
     const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
@@ -262,7 +262,7 @@ void llama_h2o_copy_free(llama_h2o_copy * copy) {
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are
-std::vector<llama_h2o_kv *> h2o_context::sequences_of(llama_seq_id seq_id) const {
+std::vector<llama_h2o_kv *> h2o_memory::sequences_of(llama_seq_id seq_id) const {
     std::vector<llama_h2o_kv *> res;
     for (const auto & kv : seqs) {
         if (seq_id < 0 || kv->id == seq_id) {
@@ -275,7 +275,7 @@ std::vector<llama_h2o_kv *> h2o_context::sequences_of(llama_seq_id seq_id) const
     return res;
 }
 
-void h2o_context::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+void h2o_memory::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
     const auto kvs = sequences_of(seq_id);
     if (seq_id < 0) {
         const uint32_t n = kvs.size();
@@ -286,7 +286,7 @@ void h2o_context::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_
     }
 }
 
-void h2o_context::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
+void h2o_memory::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
     const auto kvs = sequences_of(seq_id);
     if (seq_id < 0) {
         uint32_t n;

@@ -1,6 +1,6 @@
 // The stand-alone cache of the C interface.
 
-#include "h2o/llama/context.h"
+#include "h2o/llama/memory/memory.h"
 
 #include "llama-cparams.h"
 #include "llama-hparams.h"
@@ -42,7 +42,7 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
 
         const auto has_attention = [model](int32_t il) { return !model->hparams.is_recr(il); };
 
-        auto * context = new h2o_context(*model, memory, cparams, { has_attention, nullptr, nullptr });
+        auto * context = new h2o_memory(*model, memory, cparams, { has_attention, nullptr, nullptr });
         auto * kv = context->sequence(0);
         kv->sequence.keep_scores(true); // they are given by hand
         return kv;
@@ -54,12 +54,12 @@ llama_h2o_kv * llama_h2o_kv_init(const llama_model * model, llama_h2o_kv_params 
 
 void llama_h2o_kv_free(llama_h2o_kv * kv) {
     if (kv) {
-        delete &kv->context; // and the sequence with it
+        delete &kv->memory; // and the sequence with it
     }
 }
 
 void llama_h2o_kv_clear(llama_h2o_kv * kv) {
-    kv->context.clear(*kv);
+    kv->memory.clear(*kv);
 }
 
 // colsum [n_rows, n]: a row for each KV head, or for each query head; false if it is neither
@@ -82,7 +82,7 @@ static bool add_scores(llama_h2o_kv * kv, const h2o_layer & layer, const h2o_col
 bool llama_h2o_kv_init_chunk_scores(llama_h2o_kv * kv, int32_t il, uint32_t start, uint32_t n, const float * colsum,
         uint32_t n_rows) {
     const auto * layer   = kv->state().layer(il);
-    const auto   kv_size = kv->context.store.layout.kv_size;
+    const auto   kv_size = kv->memory.store.layout.kv_size;
 
     return layer && n >= 1 && start <= kv_size && n <= kv_size - start &&
         add_scores(kv, *layer, { 0, start, n }, colsum, n_rows, n);
@@ -92,13 +92,13 @@ bool llama_h2o_kv_accumulate_memory_scores(llama_h2o_kv * kv, int32_t il, const 
     const auto * layer = kv->state().layer(il);
 
     return layer && add_scores(kv, *layer, { (uint32_t) layer->n_memory(), 0, 0 }, colsum, n_rows,
-            kv->context.config.memory_size());
+            kv->memory.config.memory_size());
 }
 
 bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk_end) {
     const auto * layer = kv->state().layer(il);
-    if (!layer || chunk_end < 1 || chunk_end > kv->context.store.layout.kv_size ||
-            !layer->can_build_memory_set(kv->context.config, chunk_end)) {
+    if (!layer || chunk_end < 1 || chunk_end > kv->memory.store.layout.kv_size ||
+            !layer->can_build_memory_set(kv->memory.config, chunk_end)) {
         return false;
     }
 
@@ -107,7 +107,7 @@ bool llama_h2o_kv_build_memory_set(llama_h2o_kv * kv, int32_t il, uint32_t chunk
 }
 
 bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
-    if (n > kv->context.store.layout.kv_size - kv->state().n_tokens) {
+    if (n > kv->memory.store.layout.kv_size - kv->state().n_tokens) {
         return false;
     }
 
@@ -116,7 +116,7 @@ bool llama_h2o_kv_next_chunk(llama_h2o_kv * kv, uint32_t n) {
 }
 
 bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, const float * k, const float * v) {
-    const auto & store = kv->context.store;
+    const auto & store = kv->memory.store;
     const auto * layer = store.layer(il);
     if (!layer || layer->is_dense() || p0 > p1 || p1 > store.layout.kv_size) {
         return false;
@@ -128,7 +128,7 @@ bool llama_h2o_kv_set_kv(llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1
 
 // K or V of the memory set [n_head_kv, M, n_embd_head]; padding is zero
 static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_part part, float * dst) {
-    const auto & store = kv.context.store;
+    const auto & store = kv.memory.store;
     const auto * layer = kv.state().layer(il);
     if (!layer) {
         return false;
@@ -142,7 +142,7 @@ static bool gather(const llama_h2o_kv & kv, int32_t il, h2o_kv_part part, float 
 
     const auto memory = kv.state().memory(*layer);
     for (size_t i = 0; i < memory.size(); ++i, dst += n_embd) {
-        const size_t h = i/kv.context.config.memory_size();
+        const size_t h = i/kv.memory.config.memory_size();
         if (memory[i] < 0) {
             std::fill_n(dst, n_embd, 0.0f);
         } else {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama/step-context.h"
+#include "h2o/llama/memory/step-context.h"
 
 #include "llama-graph.h"
 #include "llama-kv-cache-iswa.h"
@@ -79,5 +79,12 @@ struct h2o_hybrid_input : input, h2o_computed_graph {
         if (auto * graph = dynamic_cast<h2o_computed_graph *>(this->inp_attn.get())) {
             graph->read_results(sched, keeps_choices);
         }
+    }
+
+    const std::map<int32_t, h2o_rope> & get_ropes() const override {
+        static const std::map<int32_t, h2o_rope> none;
+        const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get());
+
+        return graph ? graph->get_ropes() : none;
     }
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama/transaction.h"
+#include "h2o/llama/memory/call.h"
 
 #include "llama-kv-cache.h"
 
@@ -17,7 +17,7 @@ struct h2o_sequence_call {
 
     std::vector<h2o_step> steps;
 
-    std::unique_ptr<h2o_transaction> transaction; // once it has begun
+    std::unique_ptr<h2o_call> begun; // NULL before its first step
 
     // it can be computed together with others
     bool is_decoded_token() const { return n_tokens == 1 && steps.front().phase == h2o_step::DECODE; }
@@ -34,10 +34,10 @@ struct h2o_call_step {
 class h2o_step_context : public llama_kv_cache_context {
 public:
     // simulates a full cache, to reserve the compute buffers
-    explicit h2o_step_context(h2o_context & memory);
+    explicit h2o_step_context(h2o_memory & memory);
 
     h2o_step_context(
-            h2o_context & memory,
+            h2o_memory & memory,
             slot_info_vec_t sinfos,
             slot_info_vec_t dense_sinfos, // for the dense layers' cache, if there is one
             std::vector<llama_ubatch> ubatches,
@@ -55,7 +55,7 @@ public:
     // the steps that a graph for the ubatch computes
     std::vector<h2o_call_step> get_steps(const llama_ubatch & ubatch) const;
 
-    h2o_context & memory;
+    h2o_memory & memory;
 
     bool is_applied = false; // the current step will be computed
 
@@ -65,15 +65,10 @@ public:
     uint32_t n_kv_text() const { return (dense ? dense.get() : this)->get_n_kv(); }
 
 private:
-    void begin_step(const h2o_call_step & s);
-
-    bool finish_step(const h2o_call_step & s, int64_t t_us);
-
     std::vector<h2o_sequence_call> calls;
     std::vector<std::vector<h2o_call_step>> steps; // of every ubatch; empty: reserve
 
-    size_t  i_step     = 0;
-    int64_t t_start_us = 0;
+    size_t i_step = 0;
 
     h2o_step reserve_step = {};
 };

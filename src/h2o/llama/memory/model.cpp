@@ -1,4 +1,4 @@
-#include "h2o/llama/model.h"
+#include "h2o/llama/memory/model.h"
 
 #include "h2o/config/refusal.h"
 #include "h2o/store/layout.h"

@@ -1,9 +1,9 @@
-#include "h2o/llama/hooks.h"
+#include "h2o/llama/interface/hooks.h"
 
 #include "h2o/config/options.h"
 #include "h2o/config/refusal.h"
 #include "h2o/graph/build.h"
-#include "h2o/llama/side/contexts.h"
+#include "h2o/llama/memory/side/contexts.h"
 
 #include "llama-context.h"
 #include "llama-cparams.h"
@@ -39,11 +39,11 @@ void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
 llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory_params & params,
         const llama_cparams & cparams,
         const h2o_model_layers & layers) {
-    return new h2o_context(model, params, cparams, layers);
+    return new h2o_memory(model, params, cparams, layers);
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
-    if (cparams.h2o.enabled() && !dynamic_cast<const h2o_context *>(memory)) {
+    if (cparams.h2o.enabled() && !dynamic_cast<const h2o_memory *>(memory)) {
         throw h2o_refusal(h2o_reason::MODEL,
                 format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it",
                 model.arch_name().c_str(),
@@ -56,6 +56,23 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
         throw h2o_refusal(h2o_reason::MODEL,
                 "[h2o] H2O computes a text chunk by chunk, but this pooling type needs all of its embeddings at "
                         "once: use none or last");
+    }
+}
+
+[[noreturn]] static void refuse_buffers() {
+    throw h2o_refusal(h2o_reason::MEMORY,
+            "[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
+}
+
+// In the graph of a short prompt.
+static void find_ropes(llama_context & ctx, llama_memory_context_i * mctx, uint32_t n_seqs, h2o_kv_store & store) {
+    if (!ctx.graph_reserve(2*n_seqs, n_seqs, 1, mctx)) {
+        refuse_buffers();
+    }
+    for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
+        if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(input.get())) {
+            store.set_ropes(graph->get_ropes());
+        }
     }
 }
 
@@ -84,13 +101,15 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
         step.n_tokens = std::max(step.n_tokens/n_seqs, 1u)*n_seqs;
         h2o->set_reserve_step(step);
         if (!ctx.graph_reserve(step.n_tokens, n_seqs, 1, mctx)) {
-            throw h2o_refusal(h2o_reason::MEMORY,
-                    "[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
+            refuse_buffers();
         }
     }
     h2o->set_reserve_step({});
 
-    h2o->memory.store.check_ropes(backends);
+    if (memory.store.layout.moves_keys) {
+        find_ropes(ctx, mctx, n_seqs, h2o->memory.store);
+        memory.store.check_ropes(backends);
+    }
 }
 
 h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, const llama_ubatch & ubatch) :
@@ -106,7 +125,7 @@ h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, cons
 }
 
 // of one layer's attention
-static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, const h2o_kv_layer & layer) {
+static uint32_t count_nodes(const h2o_memory & memory, const h2o_step & step, const h2o_kv_layer & layer) {
     constexpr size_t N_MAX = 1 << 14;
 
     ggml_init_params params = { N_MAX*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_MAX, false), nullptr,
@@ -129,7 +148,7 @@ static uint32_t count_nodes(const h2o_context & memory, const h2o_step & step, c
 }
 
 uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
-    const auto * h2o = dynamic_cast<const h2o_context *>(memory);
+    const auto * h2o = dynamic_cast<const h2o_memory *>(memory);
     if (!h2o) {
         return 0;
     }

@@ -3,7 +3,7 @@
 #include "h2o/graph/intra.h"
 #include "h2o/graph/profile.h"
 #include "h2o/graph/step-graph.h"
-#include "h2o/llama/model.h"
+#include "h2o/llama/memory/model.h"
 #include "h2o/sequence/sequence.h"
 #include "h2o/store/key-index.h"
 #include "h2o/store/kv-store.h"
@@ -15,18 +15,19 @@
 #include <optional>
 #include <vector>
 
-class h2o_context;
+class h2o_memory;
 
 // A sequence of a context, as the C interface names it.
 struct llama_h2o_kv {
-    llama_h2o_kv(h2o_context & context, llama_seq_id id);
+    llama_h2o_kv(h2o_memory & memory, llama_seq_id id);
 
-    h2o_context &      context;
+    h2o_memory &       memory;
     const llama_seq_id id; // of the sequence, and of its stream in the caches
 
     h2o_sequence sequence;
 
     const h2o_sequence_state & state() const { return sequence.state(); }
+    h2o_past                   past () const { return sequence.past(); }
 
     // what the next llama_decode is
     llama_h2o_call next_call  = LLAMA_H2O_CALL_AUTO;
@@ -42,10 +43,10 @@ struct llama_h2o_kv {
 };
 
 // The memory module of an H2O context. Its sequences share K and V, the index of keys and phase 1's attention state.
-class h2o_context : public llama_memory_i {
+class h2o_memory : public llama_memory_i {
 public:
     // stand-alone without a batch size: nothing is computed with it
-    h2o_context(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
+    h2o_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
             const h2o_model_layers & layers);
 
     //

@@ -1,9 +1,9 @@
-#include "h2o/llama/attention-input.h"
+#include "h2o/llama/graph/attention-input.h"
 
 #include "h2o/config/refusal.h"
 #include "h2o/graph/profile.h"
 #include "h2o/graph/rope.h"
-#include "h2o/llama/side/contexts.h"
+#include "h2o/llama/memory/side/contexts.h"
 
 #include "ggml-backend.h"
 
@@ -126,13 +126,12 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     }
 }
 
-// It is the same in every graph.
 void h2o_attention_input::find_rope(const ggml_tensor * k, int il) {
     if (!memory.store.layout.moves_keys || memory.store.layer(il)->is_dense()) {
         return;
     }
     if (const auto rope = h2o_find_rope(k, self_k_rot, il)) {
-        memory.store.set_rope(il, *rope);
+        ropes[il] = *rope;
     }
 }
 

@@ -1,0 +1,140 @@
+#include "h2o/llama/memory/call.h"
+
+#include "h2o/config/env.h"
+
+#include "llama-impl.h"
+
+#include <cstdio>
+#include <exception>
+
+// one line for each step of the algorithm, on stderr
+#define H2O_DEBUG(name, ...) \
+    do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
+
+h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens)
+    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE) {
+    const auto & memory = kv.memory;
+    const auto & config = memory.config;
+    const auto & first  = steps.front();
+
+    // said for this call only
+    kv.next_call  = LLAMA_H2O_CALL_AUTO;
+    kv.dense_tail = 0;
+
+    // a generated token that begins no chunk changes nothing, or has a checkpoint of the sequence
+    if (first.phase != h2o_step::DECODE || steps.size() > 1 || first.pos % config.chunk_size == 0) {
+        const uint32_t open_start = kv.state().open_start();
+
+        // rows move when a chunk is closed
+        if (memory.store.layout.is_compact && config.chunk_start(start + n_tokens - 1) > open_start) {
+            rows = memory.store.kept_rows(kv.id, open_start, start, /*with_moved =*/ true);
+            rows->save();
+        }
+        if (first.phase != h2o_step::DECODE) {
+            kv.sequence.mark();
+        }
+        // a dense tail changes the scores of any position
+        checkpoint = kv.state().record(start, steps.back().phase == h2o_step::TAIL && !config.evict ? 0 : open_start);
+    }
+    windows = kv.memory.caches.side.keep(kv.id, steps.size() > 1);
+}
+
+h2o_call::~h2o_call() {
+    if (is_committed) {
+        return;
+    }
+    try {
+        for (auto * backend : kv.memory.backends) {
+            ggml_backend_synchronize(backend);
+        }
+        kv.memory.go_back(kv, checkpoint ? *checkpoint : kv.past().checkpoint_of(start), rows,
+                /*moves_keys =*/ false);
+        kv.memory.caches.side.go_back(kv.id, start, windows.get());
+    } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
+        LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone, sequence %d is empty now: %s\n", __func__,
+                kv.id, e.what());
+        kv.memory.clear(kv);
+    }
+}
+
+static void log_step(const h2o_step & step, uint32_t S, bool has_memory) {
+    switch (step.phase) {
+        case h2o_step::SINGLE_PASS:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n",
+                    step.pos/S, step.n_tokens, step.pos, step.n_memory);
+            break;
+        case h2o_step::TAIL:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S,
+                    step.n_tokens, step.pos);
+            break;
+        case h2o_step::INTRA:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
+            break;
+        case h2o_step::INTER:
+            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=2 chunk_idx=%u ubatch.n_tokens=%u has_prev=%d mem_init=%d\n",
+                    step.pos/S, step.n_tokens, step.pos/S > 0, has_memory);
+            break;
+        case h2o_step::DECODE:
+            break;
+    }
+}
+
+void h2o_call::begin_step(const h2o_step & step) {
+    auto & memory = kv.memory;
+
+    const int64_t t_start_us = t_step_us = ggml_time_us();
+    if (const auto selection = kv.sequence.begin_step(step)) {
+        memory.store.apply(kv.id, *selection, kv.state(), memory.backends);
+        if (!memory.caches.side.empty()) {
+            kv.sequence.set_side(memory.caches.side.save(kv.id), start);
+        }
+
+        t_step_us = ggml_time_us();
+        kv.stats.t_select_us += t_step_us - t_start_us;
+        kv.stats.n_select    += selection->from.size();
+    }
+
+    if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
+        memory.store.release(kv.id, memory.store.layout.row_of(step.pos) + step.n_tokens);
+    }
+
+    log_step(step, memory.config.chunk_size, kv.state().n_memory_sets() > 0);
+}
+
+// by phase
+static constexpr struct {
+    uint64_t llama_h2o_stats::* n;
+    int64_t  llama_h2o_stats::* t_us;
+} COUNTERS[] = {
+    { &llama_h2o_stats::n_single_pass, &llama_h2o_stats::t_single_pass_us },
+    { &llama_h2o_stats::n_phase1,      &llama_h2o_stats::t_phase1_us },
+    { &llama_h2o_stats::n_phase2,      &llama_h2o_stats::t_phase2_us },
+    { &llama_h2o_stats::n_decode,      &llama_h2o_stats::t_decode_us },
+    { &llama_h2o_stats::n_tail,        &llama_h2o_stats::t_tail_us },
+};
+
+bool h2o_call::end_step(const h2o_step & step, uint32_t n_sequences) {
+    auto & stats = kv.stats;
+
+    stats.*COUNTERS[step.phase].n    += 1;
+    stats.*COUNTERS[step.phase].t_us += (ggml_time_us() - t_step_us)/n_sequences;
+    if (step.phase == h2o_step::DECODE) {
+        return true;
+    }
+    if (step.phase != h2o_step::INTER) {
+        stats.n_tokens_prefill += step.n_tokens;
+    }
+    if (step.has_phase2) {
+        H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos,
+                kv.state().layers.size());
+    }
+    const uint32_t n_done = step.has_phase2 ? 0 : step.offset + step.n_tokens;
+
+    return !kv.progress || kv.progress(step.phase, n_done, n_tokens, kv.progress_data);
+}
+
+void h2o_call::commit() {
+    kv.sequence.add_tokens(n_tokens, is_generated);
+    kv.memory.caches.side.drop_spare(kv.id);
+    is_committed = true;
+}

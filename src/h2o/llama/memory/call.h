@@ -1,0 +1,42 @@
+#pragma once
+
+#include "h2o/llama/memory/memory.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+// A call on a sequence: what its steps change of host state, rows and side caches. Without commit() the destructor undoes
+// all of it.
+class h2o_call {
+public:
+    // Throws std::runtime_error if a device cannot be read or memory for copies is missing; the sequence is unchanged.
+    h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens);
+    ~h2o_call();
+
+    // The step is computed next. If it begins a chunk, the one before is closed: its memory sets are chosen, their rows
+    // moved, and the side caches saved at the boundary. Throws std::runtime_error.
+    void begin_step(const h2o_step & step);
+
+    // n_sequences have shared its time. Returns whether to go on: the progress callback may end a call.
+    bool end_step(const h2o_step & step, uint32_t n_sequences);
+
+    void commit();
+
+    const uint32_t start; // position of its first token
+
+private:
+    llama_h2o_kv & kv;
+
+    const uint32_t n_tokens;
+    const bool     is_generated;
+
+    bool    is_committed = false;
+    int64_t t_step_us    = 0; // when the graph of the step has begun
+
+    std::optional<h2o_checkpoint> checkpoint; // before the call; none if the sequence has one, or needs none
+    std::optional<h2o_row_copies> rows;       // before the call; none if it moves no rows
+
+    std::shared_ptr<const std::vector<uint8_t>> windows; // of side caches
+};

@@ -1,0 +1,46 @@
+#pragma once
+
+#include "h2o/sequence/state.h"
+
+#include <cstdint>
+#include <vector>
+
+// Where a text can be cut, and what is restored there.
+class h2o_past {
+public:
+    explicit h2o_past(const h2o_sequence_state & state) : st(state), config(*state.config) {}
+
+    // Nothing of the past changes later, neither scores nor memory sets: the sequence can be cut at every
+    // `rewind_step` positions of a chunk, with eviction of the open one. 0: it cannot.
+    uint32_t rewind_step() const;
+
+    // pos is on the grid of rewind_step(), or the tokens after it have left no trace, or it has a checkpoint
+    bool can_rewind(uint32_t pos) const;
+
+    // what to restore for that
+    h2o_checkpoint checkpoint_of(uint32_t pos) const;
+
+    // Positions at which a sequence that is restored from this one's state can be cut, ascending.
+    std::vector<uint32_t> state_points() const;
+
+    // The checkpoint here lets a generated token be undone. A state has none of these.
+    bool is_generated(uint32_t pos) const {
+        return st.scores_generated() && pos > st.generated_start && pos % config.chunk_size != 0;
+    }
+
+    // a boundary's bytes of other layers, NULL if they were dropped
+    const std::vector<uint8_t> * side_of(uint32_t pos) const;
+
+private:
+    // the checkpoint at a position of the grid of rewind_step()
+    h2o_checkpoint record_at(uint32_t pos) const;
+
+    bool is_on_grid(uint32_t pos) const;
+    bool is_open   (uint32_t pos) const;
+
+    // first position of no closed chunk
+    uint32_t closed_end() const { return st.n_memory_sets()*config.chunk_size; }
+
+    const h2o_sequence_state & st;
+    const h2o_config         & config;
+};
