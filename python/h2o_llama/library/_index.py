@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.atomic import alone_with
 from h2o_llama.errors import BusyError, DamagedFileError, H2OError
-from h2o_llama.library._texts import FORMAT, Contents, key_of
+from h2o_llama.library._texts import FORMAT, Contents, key_of, make_private
 
 _SECONDS = 60.0
 """How long a change waits for another program's, which takes milliseconds."""
@@ -127,9 +127,7 @@ class Index:
     def changing(self, seconds: float = _SECONDS) -> Iterator[sqlite3.Connection]:
         """A transaction that no other one overlaps. It is undone if the block raises."""
         with self._errors():
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.path.parent.stat().st_mode & 0o077:  # it was there, open to others
-                self.path.parent.chmod(0o700)
+            make_private(self.path.parent)
             with closing(self._connect("mode=rwc", seconds)) as connection:
                 if self._is_new(connection):
                     with alone_with(self.path):  # SQLite does not wait for another program that does this
