@@ -211,11 +211,13 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
+            lines = [str(problem) for problem in problems.values()]
         except DamagedFileError as error:
-            if repair:
-                self._index.discard()
-            return [str(error)]
-        lines, bad = [str(problem) for problem in problems.values()], list(problems)
+            lines, texts, problems = [str(error)], [], {}
+            if not repair:
+                return lines
+            self._index.discard()
+        bad = list(problems)
         there = self._blocks.names()
         for name in sorted(there):
             try:
@@ -239,8 +241,8 @@ class Library:
                 with self._index.changing() as connection:
                     self._index.remove(connection, bad)
             except DamagedFileError as error:  # in a page that was not read before
+                lines.append(str(error))
                 self._index.discard()
-                return [*lines, str(error)]
             self._sweep(every=True)
         return lines
 
