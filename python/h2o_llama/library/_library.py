@@ -80,21 +80,6 @@ class Found:
     n_tokens: int
 
 
-def day_of(
-    ids: Tokens, ids_on: Callable[[str], Tokens], n_known: Callable[[Tokens], int], days: Callable[[], Iterable[str]]
-) -> str | None:
-    """The day on which most tokens of a prompt are known; None if that is today, as `ids` has it."""
-    best, today = None, date.today().isoformat()
-    n = n_known(ids) + LEAST_NEW
-    if n < len(ids) // 2:
-        for day in days():
-            if day != today and (n_other := n_known(ids_on(day))) > n:
-                n, best = n_other, day
-            if n > len(ids) // 2:
-                break
-    return best
-
-
 class Library:
     """A folder of texts that were read, for any number of programs at the same time.
 
@@ -226,11 +211,13 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
+            lines = [str(problem) for problem in problems.values()]
         except DamagedFileError as error:
-            if repair:
-                self._index.discard()
-            return [str(error)]
-        lines, bad = [str(problem) for problem in problems.values()], list(problems)
+            lines, texts, problems = [str(error)], [], {}
+            if not repair:
+                return lines
+            self._index.discard()
+        bad = list(problems)
         there = self._blocks.names()
         for name in sorted(there):
             try:
@@ -254,8 +241,8 @@ class Library:
                 with self._index.changing() as connection:
                     self._index.remove(connection, bad)
             except DamagedFileError as error:  # in a page that was not read before
+                lines.append(str(error))
                 self._index.discard()
-                return [*lines, str(error)]
             self._sweep(every=True)
         return lines
 
@@ -320,7 +307,10 @@ class Library:
                 f"({model.fingerprint[:12]}), which is loaded"
             )
         self._write_blocks(contents, lambda: blocks)
-        return next(text for text in self.texts() if text.id == contents.id(self._owner))
+        for text in self.texts():
+            if text.id == contents.id(self._owner):
+                return text
+        raise H2OError(f"[{_OWNER}.import_text] another program has removed the text of {os.fspath(path)} already")
 
     # --- for Llama
 
@@ -340,16 +330,6 @@ class Library:
         """The number of a prompt's tokens that `find` finds, in a context of any size."""
         found = self.find(origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
         return found.n_tokens if found else 0
-
-    def days(self, origin: SnapshotOrigin, ids: NDArray[np.int32]) -> set[str]:
-        """The days of texts that differ from a prompt, int32 [n], in a few tokens, as in a date."""
-
-        def is_alike(tokens: NDArray[np.int32]) -> bool:
-            n = shared_prefix(tokens, ids)
-            after = ids[n + _DATE_TOKENS :][:_DATE_TOKENS]
-            return len(after) > 0 and after.tobytes() in tokens[n:][: 3 * _DATE_TOKENS].tobytes()
-
-        return {text.contents.day for text in self.stored(origin) if is_alike(text.contents.tokens)}
 
     def nearest(self, ids: NDArray[np.int32], origin: SnapshotOrigin) -> Stored | None:
         """The text of this origin that has most of a prompt's first tokens, int32 [n]; None in an empty library."""
@@ -607,6 +587,44 @@ def _replaced(text: Stored, others: list[Stored]) -> list[str]:
         else:
             stay = n
     return ids
+
+
+def day_of(
+    library: Library | None,
+    origin: SnapshotOrigin,
+    ids: Tokens,
+    ids_on: Callable[[str], Tokens],
+    now: Tokens = (),
+    day: str | None = None,
+) -> str | None:
+    """The day on which most tokens of a prompt are known; None if that is today, as `ids` has it.
+
+    They are known from the library, or from the text `now` that has this `day` in it.
+    """
+
+    def n_known(ids: Tokens) -> int:
+        return max(shared_prefix(now, ids), library.n_known(origin, ids) if library else 0)
+
+    def days() -> Iterator[str]:
+        """Of texts that differ from the prompt in a few tokens, as in a date."""
+        if day is not None:
+            yield day
+        for text in library.stored(origin) if library else ():
+            tokens = text.contents.tokens
+            n = shared_prefix(tokens, ids)
+            after = np.asarray(ids[n + _DATE_TOKENS :][:_DATE_TOKENS], dtype=np.int32)
+            if len(after) > 0 and after.tobytes() in tokens[n:][: 3 * _DATE_TOKENS].tobytes():
+                yield text.contents.day
+
+    best, today = None, date.today().isoformat()
+    with suppress(OSError, ValueError, H2OError, MemoryError):  # whoever reads the prompt then warns of it
+        n = n_known(ids) + LEAST_NEW
+        for other in dict.fromkeys(days()) if n < len(ids) // 2 else ():
+            if other != today and (n_other := n_known(ids_on(other))) > n:
+                n, best = n_other, other
+            if n > len(ids) // 2:
+                break
+    return best
 
 
 LEAST_TOKENS = 256
