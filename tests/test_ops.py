@@ -120,14 +120,6 @@ class TestGetRows:
                 want = np.take_along_axis(a, indices[..., None], axis=-2)
                 np.testing.assert_array_equal(get_rows(a, indices), want)
 
-    def test_batch_of_indices_in_its_own_axis(self, rng: np.random.Generator) -> None:
-        """[n_batch, 1, n_head, k] for a of [n_batch, n_head, n_rows, n], contiguous and not."""
-        a = random(rng, (2, 3, 11, 8))
-        for indices in (rng.integers(0, 11, (2, 3, 7)), rng.integers(0, 11, (2, 6, 7))[:, ::2]):
-            np.testing.assert_array_equal(
-                get_rows(a, indices[:, None]), np.take_along_axis(a, indices[..., None], axis=-2)
-            )
-
     def test_types_without_a_dtype(self, rng: np.random.Generator) -> None:
         """A permuted K cache: [n_cells, n_head, ...] becomes [n_head, n_cells, ...]."""
         for type in ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]:

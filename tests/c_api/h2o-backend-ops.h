@@ -9,20 +9,19 @@ struct test_get_rows_per_head : public test_case {
     const int r;         // rows to get
     const int n_head;
     const int n_stream;
-    const bool ne3;      // streams of the indices in dimension 3
 
     std::string vars() override {
-        return VARS_TO_STR7(type, n, m, r, n_head, n_stream, ne3);
+        return VARS_TO_STR6(type, n, m, r, n_head, n_stream);
     }
 
-    test_get_rows_per_head(ggml_type type, int n, int m, int r, int n_head, int n_stream, bool ne3)
-        : type(type), n(n), m(m), r(r), n_head(n_head), n_stream(n_stream), ne3(ne3) {}
+    test_get_rows_per_head(ggml_type type, int n, int m, int r, int n_head, int n_stream)
+        : type(type), n(n), m(m), r(r), n_head(n_head), n_stream(n_stream) {}
 
     ggml_tensor * build_graph(ggml_context * ctx) override {
         ggml_tensor * k = ggml_new_tensor_4d(ctx, type, n, n_head, m, n_stream);
         ggml_set_name(k, "k");
 
-        ggml_tensor * rows = ggml_new_tensor_4d(ctx, GGML_TYPE_I32, r, n_head, ne3 ? 1 : n_stream, ne3 ? n_stream : 1);
+        ggml_tensor * rows = ggml_new_tensor_3d(ctx, GGML_TYPE_I32, r, n_head, n_stream);
         ggml_set_name(rows, "rows");
 
         ggml_tensor * out = ggml_get_rows(ctx, ggml_permute(ctx, k, 0, 2, 1, 3), rows);
@@ -96,9 +95,8 @@ struct test_max_rows : public test_case {
 static std::vector<std::unique_ptr<test_case>> h2o_make_test_cases() {
     std::vector<std::unique_ptr<test_case>> test_cases;
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0}) {
-        test_cases.emplace_back(new test_get_rows_per_head(type,  64,  77,   5, 3, 1, false));
-        test_cases.emplace_back(new test_get_rows_per_head(type, 128, 300, 129, 8, 2, false));
-        test_cases.emplace_back(new test_get_rows_per_head(type, 128, 300, 129, 8, 2, true));
+        test_cases.emplace_back(new test_get_rows_per_head(type,  64,  77,   5, 3, 1));
+        test_cases.emplace_back(new test_get_rows_per_head(type, 128, 300, 129, 8, 2));
     }
     for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16}) {
         test_cases.emplace_back(new test_max_rows(type));
