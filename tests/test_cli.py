@@ -45,15 +45,6 @@ def evals(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 # --- help and usage
 
 
-def test_the_shell_completes_commands() -> None:
-    asked = {"_H2O_LLAMA_COMPLETE": "complete_bash", "COMP_WORDS": "h2o-llama ch", "COMP_CWORD": "1"}
-    program = "import sys; sys.argv[0] = 'h2o-llama'; from h2o_llama._cli import app; app(prog_name='h2o-llama')"
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | asked, text=True, capture_output=True, check=True
-    )
-    assert result.stdout.split() == ["chat"]
-
-
 COMMANDS = [
     *("demo", "chat", "ask", "read", "run", "batch", "serve", "rpc-server", "options"),
     *("inspect", "info", "bench", "eval", "pull", "quantize"),

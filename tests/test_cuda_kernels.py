@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compare import assert_logits_close
 from cuda_in_software import BACKEND, IS_SOFTWARE, registered
 from h2o_llama import H2OConfig, Llama, _core, demo_model_path
-from test_row_moves import check_layers_that_choose_alike
+from llamas import check_layers_that_choose_alike
 
 Array = NDArray[Any]
 

@@ -196,30 +196,17 @@ def stands_out(report: MemoryReport, found: Sequence[Passage]) -> bool:
     return report.marked == HEAVY or first > 0.5 or first >= max(0.1, 2 * second)
 
 
-def _runs(report: MemoryReport, notes: Sequence[range]) -> list[dict[str, Any]]:
-    """The document in order, as runs of one region and chunk, all noted or none.
-
-    The region says why a position may be read, apart from being marked: open (of the last chunk), local, sinks; old is
-    read by no head. Parts of a run are text that no head has marked, or a piece that some have.
-    """
+def _parts(report: MemoryReport, notes: Sequence[range]) -> list[dict[str, Any]]:
+    """The document in order: text that no head has marked, or a piece that some have; all of it noted or none."""
     of_some_head = {int(p) for head in report.heads for p in head.positions}
-    runs: list[dict[str, Any]] = []
-    chunk = -1
+    parts: list[dict[str, Any]] = []
     for piece in report.pieces:
-        p = piece.start
-        others = "local" if p in report.local else "sinks" if p in report.sinks else "old"
-        region = "open" if p >= report.memory_end else others
-        is_noted, begins_chunk = any(p in note for note in notes), p // report.chunk_size != chunk
-        if begins_chunk or (runs[-1]["region"], runs[-1]["is_noted"]) != (region, is_noted):
-            chunk = p // report.chunk_size
-            new = {"region": region, "is_noted": is_noted, "begins_chunk": begins_chunk, "chunk": chunk, "parts": []}
-            runs.append(new)
-        parts = runs[-1]["parts"]
-        marked = [position for position in range(p, piece.end) if position in of_some_head]
-        if marked or not parts or parts[-1]["positions"]:
-            parts.append({"positions": marked, "text": ""})
+        marked = [position for position in range(piece.start, piece.end) if position in of_some_head]
+        is_noted = any(piece.start in note for note in notes)
+        if marked or not parts or parts[-1]["positions"] or parts[-1]["is_noted"] != is_noted:
+            parts.append({"positions": marked, "is_noted": is_noted, "text": ""})
         parts[-1]["text"] += piece.text
-    return runs
+    return parts
 
 
 def render_html(
@@ -250,7 +237,7 @@ def render_html(
     return environment.get_template("report.html.j2").render(
         report=report,
         facts=facts,
-        runs=_runs(report, notes),
+        parts=_parts(report, notes),
         passages=found,
         anchors={passage.strongest for passage in found},
         stands_out=stands_out(report, found),

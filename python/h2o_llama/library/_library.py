@@ -169,11 +169,14 @@ class Library:
 
     # --- its texts
 
-    def texts(self) -> list[Text]:
-        """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them."""
+    def texts(self, origin: SnapshotOrigin | None = None) -> list[Text]:
+        """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them.
+
+        `origin`, such as a snapshot's, leaves only texts that fit a model and its settings.
+        """
         self.flush()
         with self._index.reading() as connection:
-            stored, _ = self._index.texts(connection, self._shown)
+            stored, _ = self._index.texts(connection, self._shown, None if origin is None else key_of(origin))
             sizes, n_users = self._index.blocks(connection), self._index.n_users(connection)
         stored.sort(key=lambda text: text.used, reverse=True)
         return [_described(text, sizes, n_users) for text in stored]

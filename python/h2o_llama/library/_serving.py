@@ -20,7 +20,7 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama.chat._template import noon
 from h2o_llama.errors import BusyError, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library, day_of
-from h2o_llama.library._texts import name_of
+from h2o_llama.library._texts import Text, name_of
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
@@ -93,7 +93,9 @@ class ServerTexts:
         try:
             library = self._library(key)
             if id is None:
-                return 200, json.dumps(_listing(library, self._origin))
+                found = {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes}
+                listed = [_listed(text) for text in library.texts(self._origin)]  # another model's would be read again
+                return 200, json.dumps({**found, "texts": listed})
             with suppress(ValueError):  # by its whole id
                 if _ID.fullmatch(id) and library.remove(id) > 0:
                     return 200, json.dumps({"success": True})
@@ -106,14 +108,6 @@ class ServerTexts:
         return status, json.dumps({"error": {"code": status, "message": message, "type": kind}})
 
 
-def _listing(library: Library, origin: SnapshotOrigin) -> dict[str, Any]:
-    own = {text.id for text in library.stored(origin)}  # another model's texts would be read again
-    texts = [
-        {
-            **{name: getattr(text, name) for name in ("id", "name", "n_tokens", "n_bytes")},
-            "used": text.used.astimezone().isoformat(timespec="seconds"),
-        }
-        for text in library.texts()
-        if text.id in own
-    ]
-    return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
+def _listed(text: Text) -> dict[str, Any]:
+    used = text.used.astimezone().isoformat(timespec="seconds")
+    return {"id": text.id, "name": text.name, "n_tokens": text.n_tokens, "n_bytes": text.n_bytes, "used": used}
