@@ -5,12 +5,11 @@
 #define HAN_LOWER    R"((?[[\p{Ll}\p{Lm}\p{Lo}\p{M}]-\p{sc:Han}]))"
 
 std::string h2o_pre_tokenizer(std::string pattern) {
-    // upstream's part of a pattern, what stands for it, and whether it must be all of the pattern
-    static const struct {
-        const char * part;
-        const char * ours;
-        bool         is_all;
-    } rules[] = {
+    struct rule {
+        std::string part, ours;
+        bool        is_all; // the pattern
+    };
+    static const rule rules[] = {
         // GPT-4o, Tekken and those like them, as in their tokenizer.json: upstream's letters have case in ASCII only
         { R"(((?=[\p{L}])([^a-z])))", R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])", false },
         { R"(((?=[\p{L}])([^A-Z])))", R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])", false },
@@ -29,13 +28,10 @@ std::string h2o_pre_tokenizer(std::string pattern) {
         { R"(\s+$)", R"((?<!\s)\s+$)", true },
         { R"(\s*[\r\n]+|\s{512})", R"((?:[^\S\r\n]*+[\r\n]++)++|\s{512})", false },
     };
-    for (const auto & rule : rules) {
-        const std::string part = rule.part;
-        if (rule.is_all && pattern != part) {
-            continue;
-        }
-        for (size_t at = 0; (at = pattern.find(part, at)) != std::string::npos; at += std::string(rule.ours).size()) {
-            pattern.replace(at, part.size(), rule.ours);
+    for (const auto & [part, ours, is_all] : rules) {
+        for (size_t at = 0; (!is_all || pattern == part) && (at = pattern.find(part, at)) != std::string::npos;) {
+            pattern.replace(at, part.size(), ours);
+            at += ours.size();
         }
     }
     return pattern;
