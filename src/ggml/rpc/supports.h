@@ -2,7 +2,7 @@
 
 // A part of upstream's ggml-rpc.cpp, which includes it behind the messages that it sends.
 
-// Whether the device has this operator of H2O: asked once for each operator, and types and sizes of what it is given.
+// Whether the device has this operator of H2O: asked once for each operator, and types and sizes of its operands.
 static bool ggml_rpc_h2o_supports(ggml_backend_rpc_device_context * ctx, const ggml_tensor * op) {
     static std::mutex mutex;
     static std::unordered_map<std::string, bool> answers;
