@@ -451,6 +451,17 @@ def test_a_damaged_index(tiny_model: Path, library: Library, damage: str) -> Non
     assert read(tiny_model, Library(library.folder), DOCUMENT) == N
 
 
+def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    block, *_ = files_of(library)
+    flip(block)
+    block.with_name("a.new").write_bytes(b"of a process that was killed")
+    library._index.path.write_bytes(b"another file" * 1000)
+    assert len(library.verify(repair=True)) == 2
+    assert files_of(library) == library.verify() == []
+
+
 def test_an_index_of_a_later_version_is_refused(tiny_model: Path, library: Library) -> None:
     read(tiny_model, library, DOCUMENT)
     library.flush()
@@ -515,32 +526,64 @@ def add_and_remove(folder: Path, file: Path, n: int) -> None:
     library.remove(library.import_text(file).id)
 
 
-@pytest.mark.slow
-def test_a_process_that_is_killed_at_any_call(
-    tiny_model: Path, library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is damaged, the next program goes on, and `verify` leaves no file that nobody needs."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where the processes look for this module
+def add(folder: Path, file: Path, barrier: Any) -> None:
+    barrier.wait()
+    Library(folder).import_text(file)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes processes that need not import everything again."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where they look for this module
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
+    return context
+
+
+@pytest.fixture
+def exported(tiny_model: Path, library: Library, tmp_path: Path) -> Path:
+    """A text of few blocks that was given away."""
     read(tiny_model, library, DOCUMENT, CONFIG.but(chunk_size=8 * S))
-    file = tmp_path / "one.text"
-    library.export_text(library.texts()[0].id, file)
+    library.export_text(library.texts()[0].id, tmp_path / "one.text")
+    return tmp_path / "one.text"
+
+
+def assert_only_needed_files(library: Library, n_texts: int) -> None:
+    there = {path.name for path in library.folder.rglob("*") if path.is_file()}
+    blocks = {block for text in stored_in(library) for block in text.contents.blocks}
+    assert (len(library.texts()), there) == (n_texts, {"index.sqlite", *blocks})
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_at_any_call(processes: Any, exported: Path, tmp_path: Path) -> None:
+    """Nothing is damaged, the next program goes on, and `verify` leaves no file that nobody needs."""
     for n in itertools.count(1):
         other = Library(tmp_path / str(n))
-        process = context.Process(target=add_and_remove, args=(other.folder, file, n))
+        process = processes.Process(target=add_and_remove, args=(other.folder, exported, n))
         process.start()
         process.join()
         assert other.verify() == []
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
-        other.import_text(file)
+        other.import_text(exported)
         assert other.verify(repair=True) == []
-        assert len(other.texts()) == 1
-        there = {path.name for path in other.folder.rglob("*") if path.is_file()}
-        assert there == {"index.sqlite", *stored_in(other)[0].contents.blocks}
+        assert_only_needed_files(other, 1)
     assert n > 50
+
+
+@pytest.mark.slow
+def test_a_library_that_several_processes_begin_at_once(processes: Any, exported: Path, tmp_path: Path) -> None:
+    for i in range(5):
+        other, barrier = Library(tmp_path / str(i)), processes.Barrier(8)
+        started = [processes.Process(target=add, args=(other.folder, exported, barrier)) for _ in range(8)]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+            assert process.exitcode == 0
+        assert other.verify() == []
+        assert_only_needed_files(other, 1)
 
 
 @pytest.mark.parametrize("limit", [3000, 30_000])

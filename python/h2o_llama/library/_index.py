@@ -87,8 +87,10 @@ class Index:
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Whether it has no tables yet: no file, or that of a process that was killed before it made them."""
+        # in this order: another program may make both, in one transaction, meanwhile
+        has_tables = connection.execute("SELECT * FROM sqlite_master").fetchone() is not None
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0 and connection.execute("SELECT * FROM sqlite_master").fetchone() is None:
+        if version == 0 and not has_tables:
             return True
         if version > FORMAT:
             raise H2OError(
@@ -112,7 +114,7 @@ class Index:
                 try:
                     connection = opened.enter_context(closing(self._connect(mode, _SECONDS)))
                     connection.execute("BEGIN")
-                    if self._is_new(connection):  # a transaction begins with its first read
+                    if self._is_new(connection):  # the transaction begins with the first read
                         break
                     opened.pop_all()
                     return connection

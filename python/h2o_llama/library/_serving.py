@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +58,8 @@ class ServerTexts:
     def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:
         """Noon of the day on which a prompt continues a text; `now` if there is none. `ids_at` is the prompt then."""
         library = self._library(key)
-        ids = ids_at(now)
-        with suppress(H2OError, OSError, ValueError, MemoryError):
-            n_known, days = partial(library.n_known, self._origin), partial(library.days, self._origin, ids)
-            day = day_of(ids, lambda day: ids_at(int(noon(day))), n_known, days)
-            return now if day is None else int(noon(day))
-        return now
+        day = day_of(library, self._origin, ids_at(now), lambda day: ids_at(int(noon(day))))
+        return now if day is None else int(noon(day))
 
     def give(
         self,
