@@ -43,7 +43,7 @@ def inspect(
     o: Options,
     layer: Annotated[int | None, option("Only this layer.", min=0)] = None,
     head: Annotated[int | None, option("Only this KV head.", min=0)] = None,
-    html: Annotated[Path | None, option("Write an HTML page here too, with all layers and heads.")] = None,
+    html: Annotated[Path | None, option("Write the coloured text here too, as an HTML page.")] = None,
 ) -> None:
     """Show which passages of a text a question reads most.
 
@@ -51,7 +51,7 @@ def inspect(
     twice what a question without content reads.
 
     The question is --prompt after a --file; without one it is the last tokens of the text. A setting with heavy hitters
-    shows the memory sets instead. --html writes a page with all layers and heads.
+    shows the memory sets instead. --html writes the text as a page, in which these tokens are coloured.
     """
     config = o.attention
     if config is None or (isinstance(config, H2OConfig) and config.evict):
