@@ -125,7 +125,7 @@ class Library:
         self._index = Index(self.folder)
         self._owner = ""
         self._shown: str | None = None  # all owners' texts
-        self._is_swept = False
+        self._looked = 0.0  # when it was looked for what other processes have left
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -522,8 +522,8 @@ class Library:
         with self._index.changing() as connection:
             sizes, users = self._index.blocks(connection), self._index.n_users(connection)
             unused = sizes.keys() - users.keys()
-            if every or not self._is_swept:
-                self._is_swept = True
+            if every or time.time() > self._looked + _WRITE_SECONDS:
+                self._looked = time.time()
                 unused |= self._blocks.left(0 if every else _WRITE_SECONDS) - users.keys()
             for name in unused:
                 self._blocks.remove(name)
