@@ -16,7 +16,7 @@ from rich.table import Table
 
 from h2o_llama import H2OConfig, Llama, shared_prefix
 from h2o_llama._cli.ask import open_read
-from h2o_llama._cli.options import Options, default_config
+from h2o_llama._cli.options import Options, default_config, option
 from h2o_llama._cli.prompt import open_model, read_prompt, read_text
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import counted, echo, plain
@@ -41,9 +41,9 @@ OTHER = "…"
 
 def inspect(
     o: Options,
-    layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
-    head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the coloured text here too, as an HTML page.")] = None,
+    layer: Annotated[int | None, option("Only this layer.", min=0)] = None,
+    head: Annotated[int | None, option("Only this KV head.", min=0)] = None,
+    html: Annotated[Path | None, option("Write the coloured text here too, as an HTML page.")] = None,
 ) -> None:
     """Show which passages of a text a question reads most.
 
