@@ -67,7 +67,7 @@ assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
 END = """
 killed = 0
 for answer in answers.iter_rows():
-    print(answer["json"], flush=True)
+    print(json.dumps(answer), flush=True)
     if not killed:
         killed = min(actors())
         os.kill(killed, signal.SIGKILL)
@@ -89,7 +89,7 @@ def job(folder: Path) -> str:
         'read_parquet("s3://reports")': f"from_items({rows}, override_num_blocks={N_DOCUMENTS})",
         "size=8": "size=2",
         "num_cpus=4": "num_cpus=1",
-        'answers.write_csv("s3://answers")\n': END,
+        'answers.write_json("s3://answers")\n': END,
     }.items():
         assert code.count(old) == 1, old
         code = code.replace(old, new)
@@ -180,7 +180,7 @@ def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str]) 
         assert_all_ended(process.pid)
     answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert answers_of(answers) == expected
-    assert answers[0]["settings"] == SETTINGS.to_json()
+    assert json.loads(answers[0]["settings"]) == SETTINGS.to_json()
 
 
 @pytest.mark.usefixtures("ctrl_c")

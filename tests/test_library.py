@@ -462,6 +462,23 @@ def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: L
     assert files_of(library) == library.verify() == []
 
 
+def test_what_was_left_an_hour_ago_is_removed(
+    tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever writes a text, once an hour. A younger file may belong to a text that is being written."""
+    left = [library.folder / "blocks" / "ab" / name for name in ("ab" * 32, "a.new")]
+    left[0].parent.mkdir(parents=True)
+    now = time.time()
+    for hours, stay in ((0.5, True), (2, False), (2.5, True), (4, False)):
+        for path in left:
+            if not path.exists():
+                path.write_bytes(b"of a process that was killed")
+        monkeypatch.setattr(time, "time", lambda hours=hours: now + hours * 3600)
+        read(tiny_model, library, random_tokens(N, seed=int(10 * hours)))
+        library.flush()
+        assert [path.exists() for path in left] == [stay, stay]
+
+
 def test_an_index_of_a_later_version_is_refused(tiny_model: Path, library: Library) -> None:
     read(tiny_model, library, DOCUMENT)
     library.flush()

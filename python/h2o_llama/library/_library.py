@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +72,7 @@ def default_folder() -> Path:
     return Path(named) if named else cache_folder() / "library"
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A text that begins as another one does, and the number of its tokens to return to."""
 
     text: Stored
@@ -126,7 +125,7 @@ class Library:
         self._index = Index(self.folder)
         self._owner = ""
         self._shown: str | None = None  # all owners' texts
-        self._is_swept = False
+        self._looked = 0.0  # when it was looked for what other processes have left
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -436,30 +435,27 @@ class Library:
 
     def _write(self, contents: Contents, snapshot: Snapshot) -> str | None:
         """Returns why it could not be written."""
-        try:
-            limit = self.limit_bytes
-            if contents.layout.size > limit:
-                return f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}"
-            try:
-                self._write_text(contents, snapshot)
-            except DamagedFileError:  # the index
-                self._index.discard()
-                self._write_text(contents, snapshot)
-            if self._taken(None) > limit:
-                self._make_room(limit * 9 // 10)
-            self._sweep()
-        except (OSError, ValueError, H2OError, MemoryError) as error:
-            return str(error) or "there is not enough memory"
-        return None
-
-    def _write_text(self, contents: Contents, snapshot: Snapshot) -> None:
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
 
         def blocks() -> Iterator[bytes]:
             for i, content in enumerate(contents.layout.split(snapshot.state)):
                 yield logits + content if i == len(contents.layout.cuts) else content
 
-        self._write_blocks(contents, blocks)
+        try:
+            limit = self.limit_bytes
+            if contents.layout.size > limit:
+                return f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}"
+            try:
+                self._write_blocks(contents, blocks)
+            except DamagedFileError:  # the index
+                self._index.discard()
+                self._write_blocks(contents, blocks)
+            if self._taken(None) > limit:
+                self._make_room(limit * 9 // 10)
+            self._sweep()
+        except (OSError, ValueError, H2OError, MemoryError) as error:
+            return str(error) or "there is not enough memory"
+        return None
 
     def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
         """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
@@ -526,8 +522,8 @@ class Library:
         with self._index.changing() as connection:
             sizes, users = self._index.blocks(connection), self._index.n_users(connection)
             unused = sizes.keys() - users.keys()
-            if every or not self._is_swept:
-                self._is_swept = True
+            if every or time.time() > self._looked + _WRITE_SECONDS:
+                self._looked = time.time()
                 unused |= self._blocks.left(0 if every else _WRITE_SECONDS) - users.keys()
             for name in unused:
                 self._blocks.remove(name)

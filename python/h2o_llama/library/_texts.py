@@ -95,20 +95,16 @@ class Layout:
 
     def join(self, blocks: Iterable[bytes]) -> bytes:
         """The state of the blocks and the rest. Raises ValueError if one has not the size it must have."""
-        found: list[tuple[int, memoryview]] = []
+        pieces: list[tuple[int, memoryview]] = []
         for parts, block in zip(self._parts(), blocks, strict=True):
             view, begin = memoryview(block), 0
             for part in parts:
-                n = part.stop - part.start
-                found.append((part.start, view[begin : begin + n]))
-                begin += n
+                end = begin + part.stop - part.start
+                pieces.append((part.start, view[begin:end]))
+                begin = end
             if begin != len(view):
                 raise ValueError(f"a block has {len(view)} bytes, expected {begin}")
-        found.sort(key=lambda piece: piece[0])
-        state = b"".join([piece for _, piece in found])
-        if len(state) != self.size:
-            raise ValueError(f"the state has {len(state)} bytes, expected {self.size}")
-        return state
+        return b"".join([piece for _, piece in sorted(pieces, key=lambda piece: piece[0])])
 
 
 def layout_of(
