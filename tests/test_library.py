@@ -32,7 +32,6 @@ from h2o_llama import (
     Llama,
     Model,
     Snapshot,
-    demo_model_path,
     document_messages,
     shared_prefix,
 )
@@ -663,22 +662,6 @@ def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: L
     with pytest.raises(ValueError, match="is of format 99"):
         Library(tmp_path / "third").import_text(file)
     assert Library(tmp_path / "third").texts() == []
-
-
-def test_a_text_of_an_earlier_version(library: Library) -> None:
-    """A file that was written once: each version reads it, or refuses it by the number of its format."""
-    try:
-        library.import_text(Path(__file__).with_name("golden.text"))
-    except ValueError as error:
-        assert re.search(r"is of format \d+ and another llama.cpp, expected format", str(error))  # noqa: PT017
-        return
-    (text,) = stored_in(library)
-    with open_llama(demo_model_path(), CONFIG) as llm:
-        llm.eval(list(range(1, 17)))
-        expected = llm.logits
-        llm.restore(library.load(Found(text, 16)))
-        assert llm.tokens.tolist() == list(range(1, 17))
-        np.testing.assert_allclose(llm.logits, expected, atol=1e-2)
 
 
 def add_texts(model: Path, library: Library, *names: str) -> list[str]:
