@@ -314,10 +314,9 @@ def test_a_memory_set_is_a_part_of_the_text(tiny_model: Path) -> None:
                 assert (stats.floor_tokens, stats.target_tokens) == (8, pytest.approx(closed / 3.2))
             before = stats.evicted_tokens
         assert stats.select_ms > 0
-        # 10 chunks of K and V over the rows of the cache. The total ratio counts scores and sets as well.
+        # 10 chunks of K and V over the rows of the cache
         rows = stats.n_tokens * stats.token_bytes / stats.kv_bytes
         assert rows == pytest.approx(n_ctx / (llm.kv.memory_size + S))
-        assert 0 < stats.total_lossy_ratio < rows
         llm.reset()
         assert (llm.kv.stats.lossy_ratio, llm.kv.stats.evicted_tokens) == (1, 0)
 

@@ -1,7 +1,7 @@
 """Whole models on a Vulkan device, which has none of H2O's operators but max_rows: attention is composed of ggml's.
 
-Only in a build with Vulkan, where there is a device. `python tools/check_vulkan.py` runs them on Mesa's lavapipe, a
-device in software. Products are in float32, see conftest.py: rounded to float16, near ties would be chosen otherwise.
+Only in a build with Vulkan, where there is a device. `.ci/run` runs them on Mesa's lavapipe, a device in
+software. Products are in float32, see conftest.py: rounded to float16, near ties would be chosen otherwise.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def has_device() -> bool:
     return True
 
 
-pytestmark = pytest.mark.skipif(
-    not has_device(), reason="this build has no Vulkan, or there is no device: python tools/check_vulkan.py"
-)
+pytestmark = pytest.mark.skipif(not has_device(), reason="this build has no Vulkan, or there is no device")
 
 CONFIG = SMALL.but(chunk_size=S, heavy_budget=10, sink_tokens=2, scorer="distant")
 EVICT = CONFIG.but(evict=True, decode="memory")
