@@ -123,6 +123,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     | values,
     "n_predict": st.sampled_from((-1, 0, 1, 3, 2**31)),
     "cache_prompt": st.booleans(),
+    "top_attention": st.integers(0, 50),
 }
 
 
@@ -174,7 +175,6 @@ BAD_REQUESTS: list[Request] = [
         for body in bodies
     ),
     *(Request("GET", f"/slots/{slot}/h2o") for slot in ("9", "-1", "x")),
-    *(Request("GET", f"/slots/0/h2o?layer={layer}") for layer in ("99", "-1", "99999999999999999999")),
     *(
         Request("POST", path, body)
         for path in (
@@ -275,13 +275,12 @@ FILES = (
 @st.composite
 def paths(draw: Callable[..., Any]) -> Request:
     slot = quote(draw(st.sampled_from(SLOTS)), safe="%")
-    layer = draw(st.sampled_from((*map(str, NUMBERS), "x", "", "1.5", "0&layer=9", "%ff")))
     action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
     name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
     method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")))
     path = draw(st.sampled_from(FILES))
     requests = (
-        Request("GET", f"/slots/{slot}/h2o?layer={layer}"),
+        Request("GET", f"/slots/{slot}/h2o"),
         Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name})),
         Request(method, path, draw(st.sampled_from((b"", packed(POSTS.get(path, {})))))),
     )
