@@ -70,31 +70,14 @@ for _ in range(300):
     DEEP = [DEEP]
 GRAMMARS = (
     *(grammar for grammar, *_ in BAD_GRAMMARS if len(str(grammar)) < 10_000),
-    'root ::= (""*)*',
-    'root ::= "a"{1000000000}',
-    'root ::= "a"{99999999999999999999}',
+    *('root ::= (""*)*', 'root ::= "a"{99999999999999999999}', "root ::= [z-a]", 'root ::= "\\xZZ"'),
     'root ::= ((("a"{1000}){1000}){1000})',
-    "root ::= [z-a]",
-    "root ::= [^\\x00-\\U0010FFFF]",
-    'root ::= "\\xZZ"',
-    "root ::= " + "(" * 5000 + '"a"' + ")" * 5000,
-    "root ::= <[99999999999]>",
 )
 SCHEMAS: tuple[Any, ...] = (
     *(schema for schema, _ in BAD_SCHEMAS),
-    {"$ref": "#"},
-    {"$ref": "http://127.0.0.1:1/x"},
-    {"type": "object", "properties": {"a": {"$ref": "#"}}},
-    {"type": ["object", 3]},
-    {"enum": []},
-    {"const": DEEP},
-    {"oneOf": {}},
+    *({"$ref": "http://127.0.0.1:1/x"}, {"properties": {"a": {"$ref": "#"}}}, {"const": DEEP}, {"oneOf": {}}),
     {"type": "array", "minItems": 2**31, "items": {}},
-    {"type": "string", "minLength": 10**9},
-    {"type": "string", "maxLength": -1},
     {"type": "string", "pattern": "^(a{1000}){1000}$"},
-    {"type": "string", "pattern": "^" + "(" * 3000 + ")" * 3000 + "$"},
-    {"type": "integer", "minimum": -(2**63), "maximum": 2**64},
     {"type": "object", "properties": 3, "required": "a"},
 )
 
@@ -113,14 +96,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(sorted(OPTIONS), values),
     "grammar": st.sampled_from(GRAMMARS) | values,
     "json_schema": st.sampled_from(SCHEMAS) | values,
-    "response_format": st.sampled_from(SCHEMAS).map(
-        lambda schema: {"type": "json_schema", "json_schema": {"schema": schema}}
-    )
-    | values,
-    "tools": st.sampled_from(SCHEMAS).map(
-        lambda schema: [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    )
-    | values,
     "n_predict": st.sampled_from((-1, 0, 1, 3, 2**31)),
     "cache_prompt": st.booleans(),
     "top_attention": st.integers(0, 50),

@@ -143,21 +143,6 @@ def test_bad_templates_are_refused(tiny_model: Path) -> None:
 # --- answers
 
 
-def test_an_answer(llm: Llama) -> None:
-    answer = llm.create_chat_completion([user("Hi")], logits_processor=dictate("Hällo\n\n you. "))
-    n_prompt = len(llm.tokenize(rendered(CHATML, [user("Hi")], add_generation_prompt=True), parse_special=True))
-    n_generated = len("Hällo\n\n you. ".encode())
-    assert answer["object"] == "chat.completion"
-    message = {"role": "assistant", "content": "Hällo\n\n you. "}
-    assert answer["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
-    assert answer["usage"] == {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_generated,
-        "total_tokens": n_prompt + n_generated,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
-
-
 # --- tools
 
 

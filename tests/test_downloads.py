@@ -172,10 +172,10 @@ def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path)
         (source / name).write_text(text + "int changed;\n" * (name == "src/unicode.cpp"))
     for folder, message in ((source, "is not an unchanged llama.cpp 000000000"), (tmp_path, "llama.cpp source folder")):
         with pytest.raises(fetch.VendorError, match=message):
-            fetch.fill(layout, folder)
+            fetch.fill(layout, local=folder)
         assert tree_of(layout) == {}
     (source / "src/unicode.cpp").write_text(SOURCES["src/unicode.cpp"])
-    fetch.fill(layout, source)
+    fetch.fill(layout, local=source)
     assert tree_of(layout) == {name: SOURCES[name] for name in KEPT}
 
 
