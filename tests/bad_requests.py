@@ -136,7 +136,7 @@ BAD_REQUESTS: list[Request] = [
         for path, bodies in {
             "/completion": (
                 *({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]}),
-                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}),
+                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}, {"prompt": "a", "top_attention": -1}),
                 {"prompt": "a", "json_schema": {"type": "string", "pattern": "^(?!a)"}},
             ),
             "/v1/messages": ({"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1},),

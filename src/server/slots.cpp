@@ -5,6 +5,7 @@
 #include "server-common.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -306,10 +307,10 @@ common_json server_h2o_counts::prompt_details(int32_t n_cached) const {
     return res;
 }
 
-common_json server_h2o_attention(
-        const llama_context * ctx, llama_seq_id id, const llama_tokens & tokens, int32_t end, int32_t n_top) {
+common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
+        const std::function<llama_token(size_t)> & token, int32_t n_prompt, int32_t end, int32_t n_top) {
     auto * kv = llama_get_h2o_kv_seq(ctx, id);
-    if (kv && n_tokens(kv) < (int32_t) tokens.size()) {
+    if (kv && n_tokens(kv) < n_prompt) {
         return nullptr;
     }
     auto heads = common_json::array();
@@ -321,17 +322,14 @@ common_json server_h2o_attention(
         for (size_t head = 0; llama_h2o_kv_attention(kv, il, weights.data()) && head*n < weights.size(); ++head) {
             const float * w = weights.data() + head*n;
 
-            std::vector<int32_t> positions(end);
-            std::iota(positions.begin(), positions.end(), 0);
-            const auto last = positions.begin() + std::min(end, n_top);
-            std::partial_sort(positions.begin(), last, positions.end(),
+            std::vector<int32_t> order(end);
+            std::iota(order.begin(), order.end(), 0);
+            std::vector<int32_t> positions(std::min(end, n_top));
+            std::partial_sort_copy(order.begin(), order.end(), positions.begin(), positions.end(),
                 [&](int32_t a, int32_t b) { return w[a] != w[b] ? w[a] > w[b] : a < b; });
-            positions.erase(last, positions.end());
+            std::vector<float> read;
+            std::transform(positions.begin(), positions.end(), std::back_inserter(read), [&](int32_t i) { return w[i]; });
 
-            auto read = common_json::array();
-            for (const int32_t pos : positions) {
-                read.push_back(w[pos]);
-            }
             heads.push_back(common_json { { "layer", il }, { "head", head }, { "sum", std::accumulate(w, w + end, 0.0f) },
                 { "positions", positions }, { "weights", read } });
         }
@@ -342,8 +340,8 @@ common_json server_h2o_attention(
     }
     auto        pieces = common_json::array();
     std::string text;
-    for (const llama_token token : tokens) { // the last token of a character has all of it
-        text += token == LLAMA_TOKEN_NULL ? "" : common_token_to_piece(ctx, token);
+    for (int32_t i = 0; i < n_prompt; ++i) { // the last token of a character has all of it
+        text += token(i) == LLAMA_TOKEN_NULL ? "" : common_token_to_piece(ctx, token(i));
         const size_t n = validate_utf8(text);
         pieces.push_back(text.substr(0, n));
         text.erase(0, n);
@@ -352,8 +350,7 @@ common_json server_h2o_attention(
 }
 
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request) {
-    const auto id = request.slot;
-
+    const auto   id = request.slot;
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!server_h2o_enabled(ctx)) {
         throw std::invalid_argument("H2O is off");
@@ -366,31 +363,11 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
     const auto info   = llama_h2o_kv_info(kv);
     const auto counts = server_h2o_count(ctx, id);
 
-    auto boundaries = common_json::array();
-    for (uint32_t begin = 0; begin < info.n_tokens; begin += info.chunk_size) {
-        boundaries.push_back(common_json::array({ begin, std::min(begin + info.chunk_size, info.n_tokens) }));
-    }
-    std::vector<int32_t> layers;
-    for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
-        layers.push_back(llama_h2o_kv_layer_id(kv, i));
-    }
-
     return {
-        { "id_slot",          id },
-        { "n_tokens",         info.n_tokens },
-        { "has_limit",        info.n_positions < INT32_MAX },
-        { "chunk_index",      info.chunk_index },
-        { "chunk_boundaries", boundaries },
-        { "layers",           layers },
-        { "settings", {
-            { "chunk_size",    info.chunk_size },
-            { "local_window",  info.local_window },
-            { "heavy_budget",  info.heavy_budget },
-            { "sink_tokens",   info.sink_tokens },
-            { "memory_size",   info.memory_size },
-            { "lookup_budget", info.lookup_budget },
-            { "tile",          info.tile },
-        } },
+        { "id_slot",     id },
+        { "n_tokens",    info.n_tokens },
+        { "has_limit",   info.n_positions < INT32_MAX },
+        { "chunk_index", info.chunk_index },
         { "kv_bytes", {
             { "kept",    counts.kv_kept },
             { "cold",    counts.kv_cold },

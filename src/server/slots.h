@@ -48,7 +48,7 @@ bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * proj
 // whether a text that ends after n tokens ends inside an image
 using server_h2o_is_inside = std::function<bool(int32_t)>;
 
-// Where the tokens begin that attend to everything: the last user's message and what follows it, up to a limit.
+// Where the tokens begin that attend to everything: the last user's message and all after it, up to a limit.
 // last_user_pos < 0: the prompt of n_prompt tokens has no messages.
 int32_t server_h2o_tail_begin(int32_t last_user_pos, int32_t n_prompt);
 
@@ -63,14 +63,6 @@ int32_t server_h2o_tail_begin(const Task & task) {
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
         const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
 
-template <typename Slot>
-server_h2o_is_inside server_h2o_is_inside_of(const Slot & slot) {
-    return [&tokens = slot.prompt.tokens](int32_t n) {
-        return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL &&
-            tokens[n] == LLAMA_TOKEN_NULL;
-    };
-}
-
 // The same for a slot. A prompt whose attention is asked for reads its tail again.
 template <typename Slot>
 int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
@@ -78,8 +70,11 @@ int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
     if (task.h2o.n_attention > 0) {
         n_past = std::min(n_past, server_h2o_tail_begin(task));
     }
-    return server_h2o_rewind(
-        ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, task.n_tokens());
+    const auto is_inside = [&tokens = slot.prompt.tokens](int32_t n) {
+        return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL &&
+            tokens[n] == LLAMA_TOKEN_NULL;
+    };
+    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, is_inside, n_past, task.n_tokens());
 }
 
 // Whether the cache of prompts in RAM has so much more of a prompt than a slot with its first n tokens that the slot
@@ -147,7 +142,7 @@ bool server_h2o_wants_checkpoint(
 // everything.
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail);
 
-// Whether the next call keeps what its tail attends to. `begins`: what was kept before is of another prompt.
+// Whether the next call keeps what its tail attends to. `begins`: weights kept before are another prompt's.
 void server_h2o_keep_attention(llama_context * ctx, llama_seq_id id, bool keeps, bool begins);
 
 
@@ -155,7 +150,7 @@ void server_h2o_keep_attention(llama_context * ctx, llama_seq_id id, bool keeps,
 // ends with its chunk or with a tile, so an answer does not depend on the other slots. n_past: it waits for more room.
 int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room);
 
-// Prepares a slot for the prompt's tokens [pos, end) in the next call, of which at most n_dense attend to everything.
+// Prepares a slot for the prompt's tokens [pos, end) in the next call. At most n_dense attend to everything.
 template <typename Slot>
 void server_h2o_begin_prompt(llama_context * ctx, Slot & slot, int32_t pos, int32_t end, int32_t n_dense) {
     const int32_t tail_begin = server_h2o_tail_begin(*slot.task);
@@ -209,9 +204,8 @@ struct server_h2o_counts {
     uint64_t kv_cold    = 0; // bytes in the cold store
     uint64_t kv_dropped = 0; // bytes that are gone
 
-    // of a slot's request
-    server_h2o_stop stop      = {};
-    common_json     attention = nullptr; // what the prompt's tail has read, if it is asked for
+    server_h2o_stop stop      = {};      // a slot's request alone
+    common_json     attention = nullptr; // the same: which positions the prompt's tail has read, if that is asked
 
     void add(const server_h2o_counts & other);
 
@@ -242,8 +236,8 @@ server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id);
 // What the tokens from `end` on, a prompt's tail, attended to among those before: the positions that each KV head read
 // most, at most n_top, with the weights, and the sum of all weights; and the tokens' texts. Null while the prompt is
 // being read. Afterwards the sequence keeps it no longer.
-common_json server_h2o_attention(
-        const llama_context * ctx, llama_seq_id id, const llama_tokens & tokens, int32_t end, int32_t n_top);
+common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
+        const std::function<llama_token(size_t)> & token, int32_t n_prompt, int32_t end, int32_t n_top);
 
 // of every slot, and of all of them
 template <typename Slot>
@@ -255,12 +249,9 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
         counts.attention = std::move(slot.stats.h2o.attention);
         if (slot.is_processing() && slot.task->h2o.n_attention > 0 && counts.attention.is_null()) {
             const auto & task = *slot.task;
-            llama_tokens tokens(task.n_tokens());
-            for (size_t i = 0; i < tokens.size(); ++i) {
-                tokens[i] = task.tokens[i];
-            }
-            counts.attention =
-                server_h2o_attention(ctx, slot.id, tokens, server_h2o_tail_begin(task), task.h2o.n_attention);
+            const auto token = [&](size_t i) { return task.tokens[i]; };
+            counts.attention = server_h2o_attention(
+                ctx, slot.id, token, task.n_tokens(), server_h2o_tail_begin(task), task.h2o.n_attention);
         }
         slot.stats.h2o = std::move(counts);
         all.add(slot.stats.h2o);
@@ -318,7 +309,7 @@ struct server_h2o_request {
         this->slot_of_owner = slot_of_owner;
     }
 
-    // throws std::invalid_argument if the slot is no number from 0 on
+    // throws std::invalid_argument unless the slot is a number from 0 on
     template <typename Request>
     void read(const common_params & params, const Request & request) {
         const std::string value = request.get_param("h2o_slot");
@@ -326,7 +317,7 @@ struct server_h2o_request {
         read_owner(params, request, slot);
     }
 
-    // of a completion, whose owner is returned; throws std::invalid_argument
+    // Reads a completion's request and returns its owner. Throws std::invalid_argument.
     template <typename Request>
     std::string read_completion(const common_params & params, const Request & request, const common_json & body) {
         n_attention = body.contains("top_attention") ? server_h2o_number<int32_t>(body.at("top_attention")) : 0;

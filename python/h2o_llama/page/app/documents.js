@@ -26,7 +26,10 @@ export async function addPasted() {
 const addFiles = (files) => add([...files].map((file) => async (own) => documentOf(file.name, await textOf(file, own))));
 
 async function add(sources) {
-  if (isFixed()) await begin();
+  if (isFixed()) {
+    await begin();
+    $("begun").hidden = false;
+  }
   const own = current;
   $("error").textContent = "";
   adding = adding.then(() => addTo(own, sources)); // in the order of choice
@@ -96,7 +99,10 @@ function show() {
   $("adding").open = !fixed;
 }
 
-events.addEventListener("opened", show);
+events.addEventListener("opened", () => {
+  $("begun").hidden = true;
+  show();
+});
 events.addEventListener("changed", show);
 $("add").addEventListener("click", addPasted);
 $("file").addEventListener("change", () => {

@@ -97,7 +97,7 @@ function finish(place, turn) {
   write(place, turn, false);
   const facts = (turn.facts ?? "") + (turn.isStopped ? " The answer was stopped." : "");
   place.after(element("div", { className: "faint" }, facts), copyButton("Copy the answer", () => turn.content),
-    current.documents.length ? button("What was read", () => isRunning() || run((signal) => view(turn, signal)), { className: "quiet copy" }) : "");
+    current.documents.length ? button("Passages read", () => isRunning() || run((signal) => view(turn, signal)), { className: "quiet copy look" }) : "");
 }
 
 async function view(turn, signal) {
