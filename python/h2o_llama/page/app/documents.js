@@ -26,10 +26,7 @@ export async function addPasted() {
 const addFiles = (files) => add([...files].map((file) => async (own) => documentOf(file.name, await textOf(file, own))));
 
 async function add(sources) {
-  if (isFixed()) {
-    await begin();
-    $("begun").hidden = false;
-  }
+  if (isFixed()) await begin().then(() => { $("begun").hidden = false; });
   const own = current;
   $("error").textContent = "";
   adding = adding.then(() => addTo(own, sources)); // in the order of choice
@@ -99,10 +96,7 @@ function show() {
   $("adding").open = !fixed;
 }
 
-events.addEventListener("opened", () => {
-  $("begun").hidden = true;
-  show();
-});
+events.addEventListener("opened", show);
 events.addEventListener("changed", show);
 $("add").addEventListener("click", addPasted);
 $("file").addEventListener("change", () => {

@@ -40,8 +40,7 @@ async function list() {
 
 // The texts of one document share their beginning, so the largest counts.
 function item({ document, name, texts, conversations }) {
-  const facts = texts.map((text) => tokens(text.n_tokens)).slice(0, 1);
-  if (document) facts[0] = tokens(document.n_tokens);
+  const facts = [document, ...texts].filter(Boolean).slice(0, 1).map(({ n_tokens }) => tokens(n_tokens));
   if (texts.length) {
     const last = new Date(Math.max(...texts.map(({ used }) => new Date(used))));
     facts.push(bytes(Math.max(...texts.map(({ n_bytes }) => n_bytes))));

@@ -1,7 +1,6 @@
 // Questions and answers.
 
-import * as attention from "./attention.js";
-import { $, button, copyButton, element, number, seconds, tokens } from "./elements.js";
+import { $, copyButton, element, number, seconds, tokens } from "./elements.js";
 import { current, events, isRunning, keep, messages, run, stop } from "./conversation.js";
 import { added, addPasted, length } from "./documents.js";
 import * as markdown from "./markdown.js";
@@ -12,6 +11,8 @@ import { call, streamOf } from "./server.js";
 async function answer(question, signal) {
   const own = current;
   $("error").textContent = "";
+  $("send").disabled = true;
+  $("stop").disabled = false;
   $("news").textContent = "";
   const asked = show(question, "You");
   reading({});
@@ -48,13 +49,15 @@ async function answer(question, signal) {
     }
     if (turn) delete turn.isStopped;
   } catch (error) {
-    failed(error, error.cause instanceof TypeError && !turn ? " Your question is kept: press Ask again." : "");
+    if (error.name !== "AbortError") $("error").textContent = error.message + (error.cause instanceof TypeError && !turn ? " Your question is kept: press Ask again." : "");
   }
   cancelAnimationFrame(frame);
   if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? ` The answer was cut off after ${tokens(timings.predicted_n)}, the limit.` : "") +
     (turn.content ? "" : " There are only thoughts, no answer.");
   await keep(own);
   $("reading").hidden = true;
+  $("send").disabled = false;
+  $("stop").disabled = true;
   if (turn) {
     follow(() => finish(place, turn));
     $("news").textContent = `Answer: ${turn.content}`; // all at once: a screen reader would stumble over it growing
@@ -64,9 +67,6 @@ async function answer(question, signal) {
   if (turn) events.dispatchEvent(new Event("answered"));
 }
 
-const failed = ({ name, message }, help = "") => {
-  if (name !== "AbortError") $("error").textContent = message + help;
-};
 const aborted = (signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 
 function show(text, speaker) {
@@ -96,15 +96,7 @@ function follow(change) {
 function finish(place, turn) {
   write(place, turn, false);
   const facts = (turn.facts ?? "") + (turn.isStopped ? " The answer was stopped." : "");
-  place.after(element("div", { className: "faint" }, facts), copyButton("Copy the answer", () => turn.content),
-    current.documents.length ? button("Passages read", () => isRunning() || run((signal) => view(turn, signal)), { className: "quiet copy look" }) : "");
-}
-
-async function view(turn, signal) {
-  $("error").textContent = "";
-  reading({});
-  await attention.show(turn, signal).catch((error) => failed(error));
-  $("reading").hidden = true;
+  place.after(element("div", { className: "faint" }, facts), copyButton("Copy the answer", () => turn.content));
 }
 
 function reading({ processed, total, cache, time_ms }) {
@@ -139,10 +131,6 @@ $("form").addEventListener("submit", async (event) => {
   $("question").value = "";
   await addPasted();
   run((signal) => answer(question, signal));
-});
-events.addEventListener("changed", () => {
-  $("send").disabled = isRunning();
-  $("stop").disabled = !isRunning();
 });
 $("stop").addEventListener("click", stop);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
