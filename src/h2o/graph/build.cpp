@@ -82,7 +82,6 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
     ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
     params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile, params.extra.offset);
-
     // read when the graph is computed: memory that no other node can have
     ggml_tensor * kept = params.extra.rows;
     if (!g.shape.keeps_choices && kept->ne[1] > 1) {
