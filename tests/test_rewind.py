@@ -19,6 +19,7 @@ from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
 from llamas import arrays, decode_calls, min_position, open_llama, restore, rewind_points, state_of
+from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 STORED = EVICT.but(lookup_budget=8, cold_store="memory")
@@ -199,6 +200,22 @@ def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> N
                     assert llm.kv.stats.side_bytes == n_side
             restore(llm, state)
         llm.eval(random_tokens(S))
+
+
+@with_other_layers
+def test_a_long_call_that_is_cancelled_leaves_them_as_they_were(model: str, model_by_name: ModelByName) -> None:
+    """It has more tokens than there are cells for a window."""
+    logits = []
+    with open_llama(model_by_name(model), SMALL, n_ubatch=S) as llm:
+        for is_cancelled in (False, True):
+            llm.reset()
+            llm.eval(random_tokens(100))
+            if is_cancelled:
+                with pytest.raises(Stop):
+                    llm.eval(random_tokens(700, seed=1), progress=stop_at(600))
+            llm.eval(random_tokens(60, seed=2), logits="all")
+            logits.append(llm.logits)
+    np.testing.assert_array_equal(*logits)
 
 
 # --- reuse
