@@ -76,7 +76,7 @@ ray.shutdown()
 
 
 def job(folder: Path) -> str:
-    """The program of the documentation, on two workers of this machine, of which it kills one."""
+    """The program of the documentation, on two workers of this machine. It kills one of them."""
     (code,) = re.findall(r"```python\n(import json\n.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     documents = f"Path({str(folder / 'documents')!r}).iterdir()"
     rows = f"[{{'name': path.name, 'text': path.read_text()}} for path in {documents}]"

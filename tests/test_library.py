@@ -32,7 +32,6 @@ from h2o_llama import (
     Llama,
     Model,
     Snapshot,
-    demo_model_path,
     document_messages,
     shared_prefix,
 )
@@ -465,7 +464,7 @@ def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: L
 def test_what_was_left_an_hour_ago_is_removed(
     tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever writes a text, once an hour. A younger file may belong to a text that is being written."""
+    """By a program that writes a text, once an hour. A younger file may belong to a text that is being written."""
     left = [library.folder / "blocks" / "ab" / name for name in ("ab" * 32, "a.new")]
     left[0].parent.mkdir(parents=True)
     now = time.time()
@@ -573,7 +572,7 @@ def assert_only_needed_files(library: Library, n_texts: int) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_at_any_call(processes: Any, exported: Path, tmp_path: Path) -> None:
-    """Nothing is damaged, the next program goes on, and `verify` leaves no file that nobody needs."""
+    """Nothing is damaged, the next program adds its text, and `verify` leaves no file that nobody needs."""
     for n in itertools.count(1):
         other = Library(tmp_path / str(n))
         process = processes.Process(target=add_and_remove, args=(other.folder, exported, n))
@@ -663,22 +662,6 @@ def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: L
     with pytest.raises(ValueError, match="is of format 99"):
         Library(tmp_path / "third").import_text(file)
     assert Library(tmp_path / "third").texts() == []
-
-
-def test_a_text_of_an_earlier_version(library: Library) -> None:
-    """A file that was written once: each version reads it, or refuses it by the number of its format."""
-    try:
-        library.import_text(Path(__file__).with_name("golden.text"))
-    except ValueError as error:
-        assert re.search(r"is of format \d+ and another llama.cpp, expected format", str(error))  # noqa: PT017
-        return
-    (text,) = stored_in(library)
-    with open_llama(demo_model_path(), CONFIG) as llm:
-        llm.eval(list(range(1, 17)))
-        expected = llm.logits
-        llm.restore(library.load(Found(text, 16)))
-        assert llm.tokens.tolist() == list(range(1, 17))
-        np.testing.assert_allclose(llm.logits, expected, atol=1e-2)
 
 
 def add_texts(model: Path, library: Library, *names: str) -> list[str]:

@@ -16,7 +16,7 @@ from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import PRESETS, named_config, option_names, uses_gpu
 from h2o_llama.models._files import check_adapters
-from h2o_llama.models.rope import SCALING_TYPES, check_rope
+from h2o_llama.models.rope import SCALING_TYPES, RopeOptions, check_rope
 from h2o_llama.sequence._engine import MATMUL_KERNELS
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -132,10 +132,7 @@ class Options:
         return rope | ({"lora": [_adapter(text) for text in self.lora]} if self.lora else {})
 
 
-_ROPE = (
-    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"),
-    *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
-)
+_ROPE = tuple(RopeOptions.__annotations__)
 ATTENTION = ("h2o", "evict", "cold_store", "h2o_set")
 CHANGES = ("lora", "rope_scale", *_ROPE)
 """Names of options that go together."""

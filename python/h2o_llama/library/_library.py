@@ -613,7 +613,7 @@ def day_of(
                 yield text.contents.day
 
     best, today = None, date.today().isoformat()
-    with suppress(OSError, ValueError, H2OError, MemoryError):  # whoever reads the prompt then warns of it
+    with suppress(OSError, ValueError, H2OError, MemoryError):  # reading the prompt warns of it
         n = n_known(ids) + LEAST_NEW
         for other in dict.fromkeys(days()) if n < len(ids) // 2 else ():
             if other != today and (n_other := n_known(ids_on(other))) > n:
