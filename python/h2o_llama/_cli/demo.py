@@ -57,8 +57,8 @@ def ask(
 
 
 NOTE = (
-    "H2O: the question reads its own chunk, the memory sets, and tokens that it looks up by their keys. Digits after the "
-    "first are generated, which reads the whole cache.\n"
+    "H2O: the question reads its own chunk, the memory sets, and tokens that it looks up by their keys. The digits "
+    "after the first are generated, which reads the whole cache.\n"
     f"{TAIL}: the last {DENSE_TAIL} tokens of the prompt read everything, as llm(prompt) and h2o-llama run have it."
 )
 
