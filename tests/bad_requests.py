@@ -98,6 +98,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "json_schema": st.sampled_from(SCHEMAS) | values,
     "n_predict": st.sampled_from((-1, 0, 1, 3, 2**31)),
     "cache_prompt": st.booleans(),
+    "top_attention": st.integers(0, 50),
 }
 
 
@@ -135,7 +136,7 @@ BAD_REQUESTS: list[Request] = [
         for path, bodies in {
             "/completion": (
                 *({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]}),
-                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}),
+                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}, {"prompt": "a", "top_attention": -1}),
                 {"prompt": "a", "json_schema": {"type": "string", "pattern": "^(?!a)"}},
             ),
             "/v1/messages": ({"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1},),
@@ -149,7 +150,6 @@ BAD_REQUESTS: list[Request] = [
         for body in bodies
     ),
     *(Request("GET", f"/slots/{slot}/h2o") for slot in ("9", "-1", "x")),
-    *(Request("GET", f"/slots/0/h2o?layer={layer}") for layer in ("99", "-1", "99999999999999999999")),
     *(
         Request("POST", path, body)
         for path in (
@@ -250,13 +250,12 @@ FILES = (
 @st.composite
 def paths(draw: Callable[..., Any]) -> Request:
     slot = quote(draw(st.sampled_from(SLOTS)), safe="%")
-    layer = draw(st.sampled_from((*map(str, NUMBERS), "x", "", "1.5", "0&layer=9", "%ff")))
     action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
     name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
     method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")))
     path = draw(st.sampled_from(FILES))
     requests = (
-        Request("GET", f"/slots/{slot}/h2o?layer={layer}"),
+        Request("GET", f"/slots/{slot}/h2o"),
         Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name})),
         Request(method, path, draw(st.sampled_from((b"", packed(POSTS.get(path, {})))))),
     )

@@ -19,7 +19,7 @@ import models
 from cases import CACHE_POSITIONS, COLD, EVICT, INDEX, INDEXED, SMALL, Case, S
 from compare import assert_all_equal, assert_logits_close, case, relative_error
 from full_disk import file_size_limit
-from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, UnsupportedModelError, demo_model_path
+from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, Model, UnsupportedModelError, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import ModelByName, random_tokens, split
 from llamas import arrays, check_layers_that_choose_alike, eval_calls, open_llama, restore, state_of
@@ -229,6 +229,32 @@ def test_errors_do_not_add_up(one_layer_model: Path, kv_type: str, bound: float)
         assert relative_error(keys[head, positions], expected[:, 0]) < bound
 
 
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 4.0},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 16, "attn_factor": 1.3},  # multiplies keys, once
+    ],
+)
+def test_with_scaled_positions(one_layer_model: Path, scaling: dict[str, Any]) -> None:
+    """Moved keys are equal to the keys of a text that has the tokens at these places."""
+    tokens = random_tokens(10 * S)
+    overrides = {f"qwen3.rope.scaling.{name}": value for name, value in scaling.items()}
+    options: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": "f32"}
+    with Model(one_layer_model, kv_overrides=overrides | {"qwen3.context_length": TRAINED}) as model:
+        with Llama(model, h2o=CACHE_POSITIONS.h2o, **options) as llm:
+            llm.eval(tokens)
+            memory, keys = llm.kv.memory_indices(0), llm.kv.keys(0)
+        with Llama(
+            model, h2o=CACHE_POSITIONS.but(evict=False, positions="text", decode="memory").h2o, **options
+        ) as alone:
+            for head, position in ((head, int(p)) for head, kept in enumerate(memory) for p in kept):
+                place = max(position - (9 * S - REACH), 0)
+                alone.reset()
+                alone.eval([tokens[position]] * (place + 1))
+                assert relative_error(keys[head, position], alone.kv.keys(0)[head, place]) < SELF_LOGITS_F32
+
+
 def test_it_is_the_default_where_it_can_be(model_by_name: ModelByName) -> None:
     options: dict[str, Any] = {"h2o": H2OConfig(chunk_size=S, evict=True), "n_threads": 1, "n_batch": 64, "n_ctx": 64}
     for model, want in (("qwen3-gqa4-f32", "cache"), ("deepseek2-mla-f32", "text")):
@@ -317,14 +343,6 @@ def test_bytes_held(model_by_name: ModelByName) -> None:
             assert 0 <= stats.index_bytes - index_bytes < 256
             with llm._state.used() as context:
                 assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
-
-
-def test_says_once_that_the_text_is_longer_than_what_the_model_was_trained_for(tiny_model: Path) -> None:
-    with open_llama(tiny_model, EVICT, n_ctx=0, n_batch=256) as llm:
-        llm.eval(random_tokens(llm.model._handle.n_ctx_train))
-        with pytest.warns(UserWarning, match=f"trained for texts of {llm.model._handle.n_ctx_train} tokens"):
-            llm.eval([1])
-        llm.eval([1])  # warnings are errors
 
 
 def test_without_an_index_there_is_the_memory_set_alone(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from compare import assert_all_equal
 from h2o_llama import H2OError, Snapshot
 from inputs import ModelByName
 from llamas import (
+    arrays,
     decode_each,
     min_position,
     open_llama,
@@ -213,12 +214,15 @@ class Past(RuleBasedStateMachine):
     @rule(i=PLACES, n=st.integers(1, 70), limit=st.integers(1, 70), tail=st.sampled_from([0, 25]))
     def cancel(self, i: int, n: int, limit: int, tail: int) -> None:
         text = self.at(i)
-        n_before = text.sequence.n_tokens
+        n_before, is_scored = text.sequence.n_tokens, self.case is not None and self.case.h2o.heavy_budget > 0
+        before = arrays(text.sequence) if is_scored else []
         with pytest.raises(Stop):
             text.sequence.eval(some_text(4, n), dense_tail=tail, progress=stop_at(min(limit, n)))
         with pytest.raises(H2OError, match="no logits"):
             text.sequence.logits  # noqa: B018
         kept = text.sequence.n_tokens - n_before
+        if kept == 0 and is_scored:
+            assert_all_equal(arrays(text.sequence), before)
         if (self.case is None or self.has_library) and kept > 0:  # steps that were finished stay
             text.calls.append(Call(some_text(4, n)[:kept], max(0, tail - (n - kept))))
             text.is_exact &= not self.has_library

@@ -1,6 +1,6 @@
 """Operators on the CPU backend, against NumPy: maxima of rows, and rows that each batch gets by its own indices.
 
-The softmax of blocks of keys, its fusion and column sums are in composed attention: test_h2o_oracle.py.
+And pieces of composed attention, where blocks of keys are empty. All else of it: test_h2o_oracle.py.
 """
 
 from __future__ import annotations
@@ -75,3 +75,19 @@ def test_rows_of_types_without_a_dtype(rng: np.random.Generator, type: str) -> N
     indices = rng.integers(0, 20, (3, 9))
     got = get_rows(a.view(np.uint8), indices, type=type)
     np.testing.assert_array_equal(got, np.take_along_axis(want, indices[..., None], axis=-2))
+
+
+def test_fused_blocks_are_one_softmax(rng: np.random.Generator) -> None:
+    """Of composed attention. For a query whose keys are all masked: m = -inf, l = 0, o = 0."""
+    logits = rng.uniform(-100, 100, (2, 5, 24)).astype(np.float32)
+    logits[0, :2, :12] = logits[0, 2, 12:] = logits[1, 1] = -np.inf
+    v = rng.standard_normal((2, 24, 16), dtype=np.float32)
+    blocks = [
+        _core.ops_softmax_state(logits[..., keys], v[:, keys], 0.5, "cpu", 1) for keys in (slice(12), slice(12, None))
+    ]
+    x = 0.5 * logits.astype(np.float64)
+    m = x.max(axis=-1, keepdims=True)
+    e = np.exp(x - np.maximum(m, -1e9))
+    l = e.sum(axis=-1, keepdims=True)  # noqa: E741
+    for got, want in zip(_core.ops_fuse(*blocks, "cpu", 1), (m, l, e @ v / np.where(l > 0, l, 1)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

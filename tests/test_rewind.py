@@ -19,6 +19,7 @@ from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
 from llamas import arrays, decode_calls, min_position, open_llama, restore, rewind_points, state_of
+from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 STORED = EVICT.but(lookup_budget=8, cold_store="memory")
@@ -201,6 +202,22 @@ def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> N
         llm.eval(random_tokens(S))
 
 
+@with_other_layers
+def test_a_long_call_that_is_cancelled_leaves_them_as_they_were(model: str, model_by_name: ModelByName) -> None:
+    """It has more tokens than there are cells for a window."""
+    logits = []
+    with open_llama(model_by_name(model), SMALL, n_ubatch=S) as llm:
+        for is_cancelled in (False, True):
+            llm.reset()
+            llm.eval(random_tokens(100))
+            if is_cancelled:
+                with pytest.raises(Stop):
+                    llm.eval(random_tokens(700, seed=1), progress=stop_at(600))
+            llm.eval(random_tokens(60, seed=2), logits="all")
+            logits.append(llm.logits)
+    assert_logits_close(*logits, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)  # cells of a window may lie otherwise
+
+
 # --- reuse
 
 
@@ -265,7 +282,7 @@ def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys is not None} == {0, 1, 2, 3}
 
 
-def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: Path) -> None:
+def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Path) -> None:
     with (
         open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm,
         open_llama(tiny_model, INDEX) as none,
@@ -274,7 +291,7 @@ def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: P
             llm.eval(call)
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
         llm.eval(random_tokens(12))
-        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24, 25, 26, 27}
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {27}
         with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 23)
         for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 28), (0, 0, -1), (0, 0, 1.5)):
