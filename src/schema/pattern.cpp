@@ -192,6 +192,16 @@ private:
 
     ranges escape() {
         const uint32_t c = next();
+        if (c == 'x' || c == 'u') {
+            const size_t      n_digits = c == 'x' ? 2 : 4;
+            const std::string hex      = text.substr(pos, n_digits);
+            if (hex.size() < n_digits || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
+                throw std::invalid_argument("an escape has too few hexadecimal digits");
+            }
+            pos += hex.size();
+            const uint32_t code = (uint32_t) std::stoul(hex, nullptr, 16);
+            return { { code, code } };
+        }
         if (c < 0x80 && std::isalnum((int) c)) {
             const auto found = CLASSES.find((char) c);
             return found != CLASSES.end() ? found->second :

@@ -4,7 +4,8 @@
 #include <vector>
 
 // GBNF of the JSON strings in which a regular expression is found. The expression is as ECMA-262 has it; \d and \w
-// are ASCII. A character that JSON escapes has its own letter: \n, but not \u000a. Uses upstream's rule "char". Throws std::invalid_argument if it is not a regular expression, or says what a grammar cannot.
+// are ASCII. Where JSON escapes a character, a class admits its letter: \n, but not \u000a. Uses upstream's rule
+// "char". Throws std::invalid_argument if it is not a regular expression, or says what a grammar cannot.
 std::string h2o_pattern_to_gbnf(const std::string & pattern);
 
 // GBNF of the JSON strings that are none of these. Uses upstream's rule "char".

@@ -15,7 +15,7 @@
 using json    = common_json;
 using strings = std::vector<std::string>;
 
-static constexpr int    MAX_PARTS    = 20000; // each as often as a $ref next to other keywords repeats it
+static constexpr size_t MAX_PARTS    = 20000; // each as often as a $ref next to other keywords repeats it
 static constexpr int    MAX_DEPTH    = 100;
 static constexpr size_t MAX_NAME     = 190; // bytes of a property's name, each of which may open a parenthesis
 static constexpr size_t MAX_OPTIONAL = 128; // properties of an object: upstream takes the cube of their number
@@ -28,6 +28,8 @@ static const std::map<std::string, strings> KEYWORDS = {
     { "number", { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" } },
     { "string", { "pattern", "minLength", "maxLength", "format" } },
 };
+
+static const std::string DEFS = "#/$defs/";
 
 static const strings UNSUPPORTED = { "not", "if", "$dynamicRef", "$recursiveRef", "multipleOf", "contains",
     "unevaluatedItems", "minProperties", "maxProperties", "patternProperties", "dependentRequired", "dependentSchemas",
@@ -64,9 +66,10 @@ static bool is_integer(const json & value) {
 }
 
 static bool is_of_type(const json & value, const std::string & type) {
-    return type == "null" ? value.is_null() : type == "boolean" ? value.is_boolean() : type == "object" ?
-        value.is_object() : type == "array" ? value.is_array() : type == "string" ? value.is_string() :
-        type == "integer" ? is_integer(value) : type == "number" ? value.is_number() : throw std::invalid_argument("unrecognized type " + type);
+    return type == "null" ? value.is_null() : type == "boolean" ? value.is_boolean() :
+        type == "object" ? value.is_object() : type == "array" ? value.is_array() :
+        type == "string" ? value.is_string() : type == "integer" ? is_integer(value) :
+        type == "number" ? value.is_number() : throw std::invalid_argument("unrecognized type " + type);
 }
 
 static const json & list_of(const json & schema, const std::string & keyword) {
@@ -108,8 +111,9 @@ static void merge(json & all, const json & more) {
     const auto check_closed = [](const json & schema, const json & other) {
         const json own = schema.value("properties", json::object()), others = other.value("properties", json::object());
         for (const auto & [name, value] : others.items()) {
-            check(schema.value("additionalProperties", json(true)) == true || own.contains(name),
-                "additionalProperties", "cannot be combined with properties of another schema: " + name);
+            const bool is_open = schema.value("additionalProperties", json(true)) == true;
+            check(is_open || own.contains(name), "additionalProperties",
+                "cannot be combined with properties of another schema: " + name);
         }
     };
     check_closed(all, more);
@@ -195,9 +199,10 @@ static const json & resolve(const json & root, const json & given) {
                 name += ref[i];
             }
         }
-        const size_t index = name.find_first_not_of("0123456789") == std::string::npos ? std::strtoul(name.c_str(), nullptr, 10) : SIZE_MAX;
+        const bool   is_number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+        const size_t index     = is_number ? std::strtoul(name.c_str(), nullptr, 10) : SIZE_MAX;
         check(target->is_object() ? target->contains(name) : target->is_array() && index < target->size(), "$ref",
-            "cannot be resolved: " + ref + ", " + name + " not found");
+            "cannot be resolved: " + ref + ", there is no " + name);
         target = target->is_object() ? &target->at(name) : &target->at(index);
         begin  = end;
     }
@@ -240,8 +245,9 @@ static json enumeration(const json & schema) {
     strings texts;
     for (const auto & value : list_of(schema, "enum")) {
         const strings types = schema.contains("type") ? types_of(schema) : strings {};
-        check(types.empty() || std::any_of(types.begin(), types.end(), [&](const auto & type) { return is_of_type(value, type); }),
-            "enum", "or \"const\" has a value of another type: " + value.dump());
+        const bool has_type = types.empty() ||
+            std::any_of(types.begin(), types.end(), [&](const auto & type) { return is_of_type(value, type); });
+        check(has_type, "enum", "or \"const\" has a value of another type: " + value.dump());
         texts.push_back(value.dump());
     }
     for (const auto & [keyword, value] : schema.items()) {
@@ -263,7 +269,10 @@ public:
         : root(root), prefix(std::to_string(std::hash<std::string>()(root.dump_safe())) + "-") {}
 
     json read() {
-        json result = part(root.is_object() ? followed(root) : root, "#");
+        json result = part(root, "#");
+        if (result.contains("$ref")) {
+            result = defs.at(result.value("$ref", "").substr(DEFS.size()));
+        }
         result["$defs"] = json::object();
         for (const auto & [name, schema] : defs) {
             result["$defs"][name] = schema;
@@ -276,13 +285,14 @@ private:
     const std::string                   prefix; // of names in $defs: a grammar is made of several schemas
     std::map<const json *, std::string> names;  // of what $refs name
     std::map<std::string, json>         defs;
-    int n_parts = 0;
-    int depth   = 0;
+    size_t n_parts = 0;
+    int    depth   = 0;
 
-    void count(const json & schema) {
-        n_parts += 1 + (int) schema.size();
+    void count(const json & schema, size_t n_copied = 0) {
+        n_parts += 1 + schema.size() + n_copied;
         check(n_parts < MAX_PARTS, "anyOf", "or another list has too many parts, or combinations");
-        check(schema.is_object() || schema == true, "schema", "must be an object or true");
+        check(schema.is_object() || schema == true, "schema",
+            "must be an object, or true, got " + schema.dump_safe().substr(0, 40));
     }
 
     // What a chain of $refs alone leads to.
@@ -326,12 +336,12 @@ private:
         if (is_new) {
             defs[name] = part(target, schema.at("$ref"));
         }
-        return { { "$ref", "#/$defs/" + name } };
+        return { { "$ref", DEFS + name } };
     }
 
     // All that holds: assertions, and alternatives, of which one does.
     void add(const json & schema, json & all, const json *& alternatives, int n_inside) {
-        count(schema);
+        count(schema, n_inside > 0 ? all.dump_safe().size()/64 : 0);
         check(n_inside < MAX_DEPTH, "$ref", "leads to itself, or schemas are nested too deeply");
         if (schema == true) {
             return;
@@ -363,6 +373,7 @@ private:
         json any = json::array();
         if (alternatives) {
             for (const auto & one : *alternatives) {
+                count(true, all.dump_safe().size()/64);
                 const json both = { { "allOf", json::array({ all, one }) } };
                 any.push_back(part(all.empty() ? one : both, path + "/" + std::to_string(any.size())));
             }
@@ -397,7 +408,8 @@ private:
             result["items"] = part(items, path + "/items");
             return;
         }
-        check(!schema.contains("items") || items == false, "items", "cannot be combined with prefixItems, unless it is false");
+        check(!schema.contains("items") || items == false, "items",
+            "cannot be combined with prefixItems, unless it is false");
         check(count_of(schema, "minItems", n) <= n && count_of(schema, "maxItems", n) >= n, "prefixItems",
             "has another number of schemas than \"minItems\" and \"maxItems\" admit");
         result["maxItems"] = n;
@@ -451,7 +463,8 @@ private:
         if (more != false) {
             const json value = part(more, path + "/additionalProperties");
             names = all.empty() ? names : h2o_other_strings_to_gbnf(all);
-            result["additionalProperties"] = names.empty() ? value : json { { "anyOf", json::array({ value }) }, { "names", names } };
+            result["additionalProperties"] = names.empty() ? value :
+                json { { "anyOf", json::array({ value }) }, { "names", names } };
         }
     }
 };
