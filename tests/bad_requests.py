@@ -70,31 +70,14 @@ for _ in range(300):
     DEEP = [DEEP]
 GRAMMARS = (
     *(grammar for grammar, *_ in BAD_GRAMMARS if len(str(grammar)) < 10_000),
-    'root ::= (""*)*',
-    'root ::= "a"{1000000000}',
-    'root ::= "a"{99999999999999999999}',
+    *('root ::= (""*)*', 'root ::= "a"{99999999999999999999}', "root ::= [z-a]", 'root ::= "\\xZZ"'),
     'root ::= ((("a"{1000}){1000}){1000})',
-    "root ::= [z-a]",
-    "root ::= [^\\x00-\\U0010FFFF]",
-    'root ::= "\\xZZ"',
-    "root ::= " + "(" * 5000 + '"a"' + ")" * 5000,
-    "root ::= <[99999999999]>",
 )
 SCHEMAS: tuple[Any, ...] = (
     *(schema for schema, _ in BAD_SCHEMAS),
-    {"$ref": "#"},
-    {"$ref": "http://127.0.0.1:1/x"},
-    {"type": "object", "properties": {"a": {"$ref": "#"}}},
-    {"type": ["object", 3]},
-    {"enum": []},
-    {"const": DEEP},
-    {"oneOf": {}},
+    *({"$ref": "http://127.0.0.1:1/x"}, {"properties": {"a": {"$ref": "#"}}}, {"const": DEEP}, {"oneOf": {}}),
     {"type": "array", "minItems": 2**31, "items": {}},
-    {"type": "string", "minLength": 10**9},
-    {"type": "string", "maxLength": -1},
     {"type": "string", "pattern": "^(a{1000}){1000}$"},
-    {"type": "string", "pattern": "^" + "(" * 3000 + ")" * 3000 + "$"},
-    {"type": "integer", "minimum": -(2**63), "maximum": 2**64},
     {"type": "object", "properties": 3, "required": "a"},
 )
 
@@ -113,16 +96,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(sorted(OPTIONS), values),
     "grammar": st.sampled_from(GRAMMARS) | values,
     "json_schema": st.sampled_from(SCHEMAS) | values,
-    "response_format": st.sampled_from(SCHEMAS).map(
-        lambda schema: {"type": "json_schema", "json_schema": {"schema": schema}}
-    )
-    | values,
-    "tools": st.sampled_from(SCHEMAS).map(
-        lambda schema: [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    )
-    | values,
     "n_predict": st.sampled_from((-1, 0, 1, 3, 2**31)),
     "cache_prompt": st.booleans(),
+    "top_attention": st.integers(0, 50),
 }
 
 
@@ -160,7 +136,7 @@ BAD_REQUESTS: list[Request] = [
         for path, bodies in {
             "/completion": (
                 *({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]}),
-                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}),
+                *({"prompt": "a" * 3000}, {"prompt": "a", "n_predict": "many"}, {"prompt": "a", "top_attention": -1}),
                 {"prompt": "a", "json_schema": {"type": "string", "pattern": "^(?!a)"}},
             ),
             "/v1/messages": ({"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1},),
@@ -174,7 +150,6 @@ BAD_REQUESTS: list[Request] = [
         for body in bodies
     ),
     *(Request("GET", f"/slots/{slot}/h2o") for slot in ("9", "-1", "x")),
-    *(Request("GET", f"/slots/0/h2o?layer={layer}") for layer in ("99", "-1", "99999999999999999999")),
     *(
         Request("POST", path, body)
         for path in (
@@ -275,13 +250,12 @@ FILES = (
 @st.composite
 def paths(draw: Callable[..., Any]) -> Request:
     slot = quote(draw(st.sampled_from(SLOTS)), safe="%")
-    layer = draw(st.sampled_from((*map(str, NUMBERS), "x", "", "1.5", "0&layer=9", "%ff")))
     action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
     name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
     method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")))
     path = draw(st.sampled_from(FILES))
     requests = (
-        Request("GET", f"/slots/{slot}/h2o?layer={layer}"),
+        Request("GET", f"/slots/{slot}/h2o"),
         Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name})),
         Request(method, path, draw(st.sampled_from((b"", packed(POSTS.get(path, {})))))),
     )

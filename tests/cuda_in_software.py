@@ -34,7 +34,7 @@ _FLAGS = (
     "-U_FORTIFY_SOURCE",  # fibres jump from stack to stack
     *("-Wall", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-Wno-unused-function", "-Werror"),
 )
-# Set by tools/check_sanitizers.py, which also loads their libraries. At -O2 GCC 12's two together break the fibres.
+# Set by tools/check_kernels.py, which also loads their libraries. At -O2 GCC 12's two together break the fibres.
 _SANITIZERS = os.environ.get("H2O_TEST_CUDA_SANITIZERS", "")
 
 

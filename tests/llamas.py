@@ -13,13 +13,15 @@ from gguf import GGUFReader
 from numpy.typing import NDArray
 
 import h2o_llama
-from cases import Case
+from cases import SMALL, Case
 from compare import (
     FollowLibrary,
+    assert_all_equal,
     assert_logits_close,
     assert_scores_close,
     relative_error,
 )
+from inputs import random_tokens
 from kernels import ALL_ISAS
 from oracle import GGUFModel, OracleSequence, read_model
 from tolerances import AMX_ERROR
@@ -217,3 +219,26 @@ def kept_positions(oracle: OracleSequence, config: Case, il: int) -> NDArray[np.
         head[positions[positions >= 0]] = True
         head[len(oracle.history) * config.h2o.chunk_size :] = True
     return kept
+
+
+# --- rows that move
+
+
+def check_layers_that_choose_alike(path: Path, n_chunks: int, **kwargs: Any) -> None:
+    """With eviction, K and V of the first layer are the same as without: they do not depend on attention."""
+    evicting = SMALL.but(chunk_size=8, local_window=1, heavy_budget=1, sink_tokens=0, evict=True, decode="memory")
+    config = evicting.but(shared_heads=True, scorer="distant", flash_attn="off", block_tokens=4, tile=16)
+    tokens = random_tokens(n_chunks * config.h2o.chunk_size)
+    with (
+        open_llama(path, config, **kwargs) as llm,
+        open_llama(path, config.but(evict=False), **kwargs) as whole,
+    ):
+        for sequence in (llm, whole):
+            sequence.eval(tokens)
+        il = llm.kv.layers[0]
+        memory = llm.kv.memory_indices(il)[..., None]
+        moved, expected = (
+            [np.take_along_axis(x, memory, axis=1) for x in (sequence.kv.keys(il), sequence.kv.values(il))]
+            for sequence in (llm, whole)
+        )
+        assert_all_equal(moved, expected)

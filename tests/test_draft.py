@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import models
@@ -77,6 +77,7 @@ def draft_of(text: Sequence[int], n_min: int, n_max: int) -> list[int]:
     n_min=st.integers(1, 5),
     n_max=st.integers(0, 15),
 )
+@example(text=[1, 2, 3, 1, 2, 1, 1, 2], n_min=1, n_max=3)  # two are equally long
 def test_draft_follows_the_longest_match(dense: Llama, text: list[int], n_min: int, n_max: int) -> None:
     dense.reset()
     dense.eval(text[:-1])

@@ -7,33 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cases import CASES, SMALL, S
-from compare import assert_all_equal, relative_error
-from inputs import ModelByName, random_tokens, repetitive_tokens, split
-from llamas import open_llama, rows_of, view
+from cases import CASES, SMALL
+from compare import relative_error
+from inputs import ModelByName, random_tokens
+from llamas import open_llama, rows_of
 from tolerances import SELF_LOGITS_F32
 
 N_CTX = 512
 MODELS = ("qwen3-gqa4-f32", "llama-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
-
-
-@pytest.mark.parametrize("name", ["sum", "memory", "dense"])
-def test_rows_of_tokens_are_these_tokens(tiny_model: Path, name: str) -> None:
-    """To the bit, in several calls and in generated tokens. In any order with all else: test_h2o_past.py."""
-    config, tokens = CASES[name], repetitive_tokens(5 * S + 3)
-    with open_llama(tiny_model, config, n_ctx=N_CTX) as a, open_llama(tiny_model, config, n_ctx=N_CTX) as b:
-        for call in split(tokens, [S - 3, 1, 3 * S, 5 + S]):
-            a.eval(call, logits="all", dense_tail=3)
-            b.eval(embeddings=rows_of(tiny_model, call), logits="all", dense_tail=3)
-            np.testing.assert_array_equal(a.logits, b.logits)
-            assert_all_equal(view(a), view(b))
-        ids = b.tokens
-        assert (ids < -1).all()
-        np.testing.assert_array_equal(ids[:, None] == ids, np.equal.outer(tokens, tokens))
-        new = next(token for token in range(256) if token not in tokens)
-        for sequence in (a, b):
-            sequence.eval([new], decode=True)
-        np.testing.assert_array_equal(a.logits, b.logits)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -96,6 +96,9 @@ def test_models_agree_with_the_oracle(
     tail=st.integers(0, 40),
     is_repetitive=st.booleans(),
     is_full=st.booleans(),
+    n_batch=st.sampled_from([32, 37, 53, 1024]),
+    n_ubatch=st.integers(1, 40),
+    n_threads=st.integers(1, 3),
     seed=st.integers(0, 10_000),
 )
 def test_any_configuration_and_calls_agree_with_the_oracle(
@@ -106,14 +109,21 @@ def test_any_configuration_and_calls_agree_with_the_oracle(
     tail: int,
     is_repetitive: bool,
     is_full: bool,
+    n_batch: int,
+    n_ubatch: int,
+    n_threads: int,
     seed: int,
 ) -> None:
-    """A text may fill the context to the last cell."""
+    """Property P3 with P5: in any split, however many tokens are computed at once, by however many threads.
+
+    A call longer than n_batch takes several. A text may fill the context to the last cell.
+    """
     path = model_by_name("qwen3-gqa4-f32")
     tokens = (repetitive_tokens if is_repetitive else random_tokens)(sum(sizes), seed=seed)
     tail = 0 if config.h2o.evict else tail  # which attends to the kept tokens
     calls, config = split(tokens, sizes), config.but(flash_attn=flash_attn)
-    assert_agrees_with_oracle(path, read_model(path), config, calls, tail, n_ctx=len(tokens) if is_full else 1024)
+    options = {"n_ctx": len(tokens) if is_full else 1024, "n_batch": n_batch, "n_ubatch": min(n_ubatch, n_batch)}
+    assert_agrees_with_oracle(path, read_model(path), config, calls, tail, **options, n_threads=n_threads)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import h2o_llama
 from cases import (
@@ -28,7 +26,6 @@ from cases import (
     UNSCORED,
     Case,
     S,
-    configurations,
 )
 from compare import (
     assert_logits_close,
@@ -36,7 +33,7 @@ from compare import (
     assert_scores_close,
     case,
 )
-from inputs import ModelByName, limited, random_tokens, repetitive_tokens, small, split
+from inputs import ModelByName, limited, random_tokens, repetitive_tokens, split
 from llamas import decode_calls, eval_calls, open_llama
 from oracle import GGUFModel, dense, read_model
 from pairwise import pairwise
@@ -183,65 +180,7 @@ def assert_same_to_rounding(llm: h2o_llama.Llama, got: Any, other: h2o_llama.Lla
         assert_scores_close(llm.kv.scores(il)[kept], scores[kept], 1e-3)
 
 
-@small(40)
-@given(
-    config=configurations(),
-    sizes=st.lists(st.one_of(st.integers(1, 30), st.just(1)), min_size=1, max_size=8),
-    n_batch=st.sampled_from([32, 37, 53, 1024]),
-    n_ubatch=st.integers(1, 40),
-    n_threads=st.integers(1, 3),
-    tail=st.sampled_from([0, 0, 5, 40]),
-    seed=st.integers(0, 10_000),
-)
-def test_p3_any_split(
-    flash_attn: str,
-    tiny_model: Path,
-    config: Case,
-    sizes: list[int],
-    n_batch: int,
-    n_ubatch: int,
-    n_threads: int,
-    tail: int,
-    seed: int,
-) -> None:
-    """Nor does it matter how many tokens are computed at once and by how many threads. The end may be dense.
-
-    A call longer than n_batch takes several.
-    """
-    config = config.but(flash_attn=flash_attn)
-    tokens = repetitive_tokens(sum(sizes), seed=seed)
-    options: dict[str, Any] = {"n_batch": n_batch, "n_ubatch": min(n_ubatch, n_batch), "n_threads": n_threads}
-    with open_llama(tiny_model, config) as whole, open_llama(tiny_model, config, **options) as parts:
-        (expected,) = eval_calls(whole, [tokens], dense_tail=tail, decode=False)
-        for calls in ([tokens], split(tokens, sizes), [[token] for token in tokens]):
-            parts.reset()
-            got, n_after = [], len(tokens)
-            for call in calls:
-                n_after -= len(call)
-                got += eval_calls(parts, [call], dense_tail=max(0, tail - n_after), decode=False)
-            assert_same_to_rounding(parts, np.concatenate(got), whole, expected)
-
-
 # --- P3 with an index, whose tiles choose together: near ties let few rows differ. Other splits: test_h2o_oracle.py
-
-
-def assert_most_logits_close(actual: Any, expected: Any, bound: float) -> None:
-    """All rows but one tile's in 100, for near ties."""
-    errors = np.abs(actual - expected).max(axis=1) / np.abs(expected).max()
-    assert np.isfinite(actual).all()
-    assert np.sum(errors > bound) <= T * len(errors) // 100, f"rows {np.flatnonzero(errors > bound)} differ"
-
-
-@pytest.mark.parametrize(("tile", "sizes"), [(1, [1] * 14), (1, [3, 1, 10]), (T, [4, 8, 2]), (T, [14])])
-def test_p3_index_generated_tokens_are_as_those_of_a_prompt(one_layer_model: Path, tile: int, sizes: list[int]) -> None:
-    """Whose tiles are theirs, until a memory set is built."""
-    tokens = random_tokens(62, seed=7)
-    with open_llama(one_layer_model, INDEX.but(tile=tile, decode="memory")) as llm:
-        (expected,) = eval_calls(llm, [tokens])
-        llm.reset()
-        llm.eval(tokens[:48])
-        got = decode_calls(llm, split(tokens[48:], sizes))
-        assert_most_logits_close(got, expected[48:], SELF_LOGITS_F32)
 
 
 def test_p3_index_steps_end_with_a_tile(tiny_model: Path) -> None:

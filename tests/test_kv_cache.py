@@ -37,11 +37,6 @@ def n_head_kv(cache: h2o_llama.KVCache) -> int:
     return int(cache.memory_indices(first_layer(cache)).shape[0])
 
 
-def per_head(cache: h2o_llama.KVCache, row: Any) -> Any:
-    """The same column sums for every KV head: float32 [n_head_kv, len(row)]."""
-    return np.tile(np.asarray(row, dtype=np.float32), (n_head_kv(cache), 1))
-
-
 def add_chunk(cache: h2o_llama.KVCache, colsum: Any) -> None:
     """Score the next chunk, build its memory set, advance. colsum [n_head_kv or n_head, len]."""
     layer, start = first_layer(cache), cache.n_tokens
@@ -201,8 +196,11 @@ def test_every_f16_number_is_read_exactly(tiny_model: Path, isa: str) -> None:
 # --- a model's cache
 
 
-def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By H2O's own operator and by ggml's.
+@pytest.mark.parametrize(("schedule", "evict"), [("single_pass", False), ("single_pass", True), ("two_phase", False)])
+def test_every_cache_type_is_read_alike(
+    schedule: str, evict: bool, one_layer_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By H2O's own operator and by ggml's. Evicted rows are moved by the host, and then as a device does it.
 
     One layer: what the cache rounds does not depend on attention, so that no rounding can flip.
     """
@@ -214,14 +212,14 @@ def test_every_cache_type_is_read_alike(schedule: str, one_layer_model: Path, mo
         ("iq4_nl", "f32"),
     ]:
         with case(type_k=type_k, type_v=type_v):
-            found = {}
-            for way in ("fused", "composed"):
-                monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", "1" if way == "composed" else "0")
-                config = SMALL.but(heavy_budget=8, schedule=schedule, sink_tokens=0)
+            found = []
+            for is_composed in "01":
+                monkeypatch.setenv("H2O_NO_FUSED_ATTENTION", is_composed)
+                config = SMALL.but(heavy_budget=8, schedule=schedule, sink_tokens=0, evict=evict)
                 with open_llama(one_layer_model, config, type_k=type_k, type_v=type_v) as llm:
                     logits = np.concatenate(eval_calls(llm, split(random_tokens(100), [50, 10, 40])))
-                    found[way] = (llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0))
-            for way in found:
-                assert_all_equal(found[way][:3], found["fused"][:3])
-                assert_logits_close(found[way][3], found["fused"][3], ACTIVATIONS["F32"].logits)
-                assert_scores_close(found[way][4], found["fused"][4], ACTIVATIONS["F32"].scores)
+                    found.append((llm.kv.keys(0), llm.kv.values(0), llm.kv.memory_indices(0), logits, llm.kv.scores(0)))
+            got, want = found
+            assert_all_equal(got[:3], want[:3])
+            assert_logits_close(got[3], want[3], ACTIVATIONS["F32"].logits)
+            assert_scores_close(got[4], want[4], ACTIVATIONS["F32"].scores)

@@ -220,17 +220,6 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
         open_tiny(tiny_model, n_ctx=65536, h2o=None)
 
 
-def test_every_kv_type_works_both_ways(tiny_model: Path) -> None:
-    for kv_type, flash_attn, h2o in product(
-        ("f32", "f16", "q8_0"), ("auto", "on", "off"), (None, H2OConfig(heavy_budget=H, chunk_size=S, lookup_budget=0))
-    ):
-        if (kv_type, flash_attn) != ("q8_0", "off"):
-            arguments = {"type_k": kv_type, "type_v": kv_type, "flash_attn": flash_attn, "h2o": h2o}
-            with case(**arguments), open_tiny(tiny_model, **arguments) as llm:
-                llm.eval(random_tokens(40))
-                assert np.isfinite(llm.logits).all()
-
-
 # --- a model
 
 
@@ -318,26 +307,6 @@ def test_arrays_are_copies(llm: Llama) -> None:
         array: Any = read(0)
         array[:] = 7
         assert not np.array_equal(read(0), array)
-
-
-@pytest.mark.parametrize(("schedule", "runs"), [("single_pass", (3, 0, 0)), ("two_phase", (0, 1, 3))])
-def test_kv_stats(tiny_model: Path, schedule: Literal["single_pass", "two_phase"], runs: tuple[int, int, int]) -> None:
-    with open_tiny(
-        tiny_model, h2o=H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, schedule=schedule, chunk_size=S)
-    ) as llm:
-        llm.eval(random_tokens(40))
-        llm.eval([1], decode=True)
-        stats = llm.kv.stats
-    assert (stats.single_pass_runs, stats.phase1_runs, stats.phase2_runs) == runs
-    assert stats.decode_steps == 1
-    assert stats.prefill_tokens == 40
-    assert stats.selections == 2 * len(LAYERS)
-    milliseconds = np.array([stats.single_pass_ms, stats.phase1_ms, stats.phase2_ms])
-    np.testing.assert_array_equal(milliseconds > 0, np.array(runs) > 0)
-    assert stats.decode_ms > 0
-    assert stats.kv_bytes == len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2  # K and V, F16
-    assert stats.score_bytes == len(LAYERS) * 40 * N_HEAD_KV * 4
-    assert stats.memory_bytes >= len(LAYERS) * N_HEAD_KV * M * 4
 
 
 @pytest.mark.parametrize("schedule", ["single_pass", "two_phase"])

@@ -1,10 +1,9 @@
-"""The tests of llama-cpp-python's `Llama` that apply, and the guide for its users."""
+"""Programs written for llama-cpp-python: its calls, and the guide for its users."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,12 @@ import h2o_llama
 from h2o_llama import Llama
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
-from inputs import EXTERNAL_MODEL, Opened, random_tokens
+from inputs import random_tokens
 
 GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
 
 
-# --- a real model
-
-
-@pytest.fixture
-def external(opened: Opened) -> Llama:
-    if EXTERNAL_MODEL is None:
-        pytest.skip("LLAMACPP_TEST_MODELFILE is not set")
-    return opened("external", partial(Llama, n_ctx=32, n_batch=32, n_ubatch=32, h2o=None), EXTERNAL_MODEL)
-
-
-def test_external_completions(external: Llama) -> None:
-    """test_real_llama_repeated_prompt_cache."""
-    prompt = "The capital of France is Paris. The capital of Italy is"
-    for _ in range(2):
-        answer = external.create_completion(prompt, max_tokens=6, temperature=0.0, seed=1337, reuse=True)
-        assert answer["choices"][0]["text"].startswith(" Rome")
-
-
 PROMPT = random_tokens(12)
-
-
-# --- the guide
 
 
 def test_the_guide_names_what_there_is(tiny_model: Path) -> None:

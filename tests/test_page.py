@@ -287,6 +287,7 @@ def test_several_documents(page: Any, tmp_path: Path) -> None:
 
     read(page, tmp_path / "keys.txt")  # begins another conversation
     wait(page, lambda: text_of(page, "turns") == "" and text_of(page, "size") == "900 tokens")
+    assert element(page, "begun").is_displayed()
     element(page, "text").send_keys("Some pasted text.")
     click(page, "#add")
     read(page, tmp_path / "b.md", "# Title\n")

@@ -15,10 +15,11 @@ import pytest
 
 import h2o_llama
 from cases import EVICT, INDEX, SMALL, Case, S
-from compare import assert_logits_close
+from compare import assert_all_equal, assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
-from llamas import decode_calls, min_position, open_llama, restore, rewind_points, state_of
+from llamas import arrays, decode_calls, min_position, open_llama, restore, rewind_points, state_of
+from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 STORED = EVICT.but(lookup_budget=8, cold_store="memory")
@@ -152,6 +153,71 @@ def test_a_state_goes_on_where_nothing_is_pending(tiny_model: Path) -> None:
         assert all((llm.kv.scores(il)[:, :43] >= want[:, :43]).all() for il, want in enumerate(scores))
 
 
+# --- layers that H2O leaves to llama.cpp, with a sliding window or a recurrent state
+
+
+with_other_layers = pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
+
+
+@with_other_layers
+def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: ModelByName) -> None:
+    """The first boundary and the latest seven, in however many calls the text was read."""
+    tokens = random_tokens(40 * S)
+    n_bytes = []
+    with open_llama(model_by_name(model), SMALL) as llm:
+        for calls in (split(tokens, [S] * 40), [tokens]):
+            llm.reset()
+            for call in calls:
+                llm.eval(call)
+                n_bytes.append(llm.kv.stats.side_bytes)
+            with pytest.raises(H2OError, match=rf"nearest possible are {S} and \d+"):
+                llm.rewind(20 * S)
+            assert llm.reuse([*tokens[: 35 * S], 1]) == 35 * S
+            assert llm.reuse([*tokens[: 20 * S], 1]) == S
+            llm.eval(tokens[S : 3 * S], logits="all")
+            again = llm.logits
+            llm.reset()
+            llm.eval(tokens[: 3 * S], logits="all")
+            np.testing.assert_array_equal(again, llm.logits[S:])
+    assert 0 < n_bytes[1] < n_bytes[8] == n_bytes[39] == n_bytes[40]
+
+
+@with_other_layers
+def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> None:
+    """Wherever it is damaged, the context can be used; in what the other layers hold, nothing has changed."""
+    tokens = random_tokens(3 * S + 5)
+    with open_llama(model_by_name(model), SMALL) as llm:
+        llm.eval(tokens)
+        state, before, n_side = state_of(llm), arrays(llm), llm.kv.stats.side_bytes
+        for position in range(40, len(state), len(state) // 60):
+            damaged = bytearray(state)
+            damaged[position] ^= 0xFF
+            try:
+                restore(llm, bytes(damaged))
+            except H2OError as error:
+                if "damaged" in str(error):
+                    assert_all_equal(arrays(llm), before)
+                    assert llm.kv.stats.side_bytes == n_side
+            restore(llm, state)
+        llm.eval(random_tokens(S))
+
+
+@with_other_layers
+def test_a_long_call_that_is_cancelled_leaves_them_as_they_were(model: str, model_by_name: ModelByName) -> None:
+    """It has more tokens than there are cells for a window."""
+    logits = []
+    with open_llama(model_by_name(model), SMALL, n_ubatch=S) as llm:
+        for is_cancelled in (False, True):
+            llm.reset()
+            llm.eval(random_tokens(100))
+            if is_cancelled:
+                with pytest.raises(Stop):
+                    llm.eval(random_tokens(700, seed=1), progress=stop_at(600))
+            llm.eval(random_tokens(60, seed=2), logits="all")
+            logits.append(llm.logits)
+    assert_logits_close(*logits, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)  # cells of a window may lie otherwise
+
+
 # --- reuse
 
 
@@ -216,7 +282,7 @@ def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys is not None} == {0, 1, 2, 3}
 
 
-def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: Path) -> None:
+def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Path) -> None:
     with (
         open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm,
         open_llama(tiny_model, INDEX) as none,
@@ -225,7 +291,7 @@ def test_without_a_record_only_the_last_chunks_extra_keys_are_kept(tiny_model: P
             llm.eval(call)
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
         llm.eval(random_tokens(12))
-        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24, 25, 26, 27}
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {27}
         with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 23)
         for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 28), (0, 0, -1), (0, 0, 1.5)):

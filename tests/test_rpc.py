@@ -67,21 +67,16 @@ def read(llm: Llama) -> tuple[list[np.ndarray], list[np.ndarray]]:
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "two phases": {"schedule": "two_phase", "lookup_budget": 0},
-    "composed attention": {"flash_attn": "off", "lookup_budget": 0},
     "evict": {"evict": True},
     "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
-    "keys in 8 bits": {"type_k": "q8_0"},
-    "plain sums": {"scorer": "sum", "decode": "memory"},
 }
 
 
 @needs_rpc
 @pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_servers_compute_what_one_machine_does(addresses: list[str], options: dict[str, Any]) -> None:
-    of_llama = {name: value for name, value in options.items() if name in ("flash_attn", "type_k")}
-    chosen = {name: value for name, value in options.items() if name not in of_llama}
-    h2o = H2OConfig(chunk_size=S, **chosen)
-    with load(h2o, **of_llama) as here, load(h2o, rpc_servers=addresses, **of_llama) as there:
+    h2o = H2OConfig(chunk_size=S, **options)
+    with load(h2o) as here, load(h2o, rpc_servers=addresses) as there:
         (logits, memory), (logits_there, memory_there) = read(here), read(there)
     for a, b in zip(logits, logits_there, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-4)

@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +22,7 @@ from chats import CHATML, open_chat, user
 from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke
 from compare import case
 from gguf_mutation import STRING, GGUFFile, pack_string
-from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
+from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama._cli import serve as serve_command
 from inputs import ModelByName, random_tokens
 from projectors import write_projector
@@ -131,7 +130,7 @@ def test_saved_slots_outlive_a_server_that_is_killed(start: Start, slots: Path, 
     told: list[Any] = [{"role": "system", "content": DOCUMENT}, user("k1?")]
     server = start(SETTINGS[name][0], ["--alias", "killed"])
     server.chat(told, answer, ignore_eos=True, id_slot=0)
-    kept = server.request("GET", "/slots/0/h2o?layer=1")
+    kept = server.request("GET", "/slots/0/h2o")
     saved = server.post("/slots/0?action=save", {"filename": name})
     assert saved["n_written"] == (slots / name).stat().st_size
     told[1] = user("k2?")
@@ -140,7 +139,7 @@ def test_saved_slots_outlive_a_server_that_is_killed(start: Start, slots: Path, 
     server.process.wait()
     another = served_as(start, name)
     assert another.post("/slots/0?action=restore", {"filename": name})["n_read"] == saved["n_written"]
-    assert another.request("GET", "/slots/0/h2o?layer=1") == kept
+    assert another.request("GET", "/slots/0/h2o") == kept
     second = another.chat(told, id_slot=0)
     assert second["choices"] == expected["choices"]
     assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
@@ -241,18 +240,6 @@ def test_a_connection_stays_open_after_a_stream(endless: Server) -> None:
     connection.close()
 
 
-def last_extra_keys(llm: Llama, layer: int) -> list[list[int]] | None:
-    """Of the last tile of the last chunk that has some."""
-    chunk, n = divmod(llm.n_tokens - 1, S)
-    first = chunk * (S // TILE)
-    for tile in reversed(range(first, first + n // TILE + 1)):
-        with suppress(H2OError):  # it attended to everything
-            keys = [llm.kv.extra_keys(layer, h, tile).tolist() for h in range(len(llm.kv.memory_indices(layer)))]
-            if keys[0]:
-                return keys
-    return None
-
-
 def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
     """Bytes are in timings and metrics, too: all K and V, or what memory sets and the open chunk have."""
     server, settings = served
@@ -267,9 +254,6 @@ def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
         llm.eval(llm.tokenize(DOCUMENT), dense_tail=128)
         kv, state = llm.kv, server.get("/slots/0/h2o")
         assert (state["n_tokens"], state["chunk_index"]) == (llm.n_tokens, kv.chunk_index)
-        assert [tuple(chunk) for chunk in state["chunk_boundaries"]] == kv.chunk_boundaries
-        assert state["layers"] == list(kv.layers)
-        assert state["settings"]["memory_size"] == kv.memory_size
         n_kept, n_lost = llm.n_tokens, 0
         if settings.get("evict"):
             n_kept = kv.memory_size + llm.n_tokens - (kv.chunk_index - 1) * S
@@ -279,15 +263,36 @@ def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
         assert timings["h2o_kv_kept_bytes"] == state["kv_bytes"]["kept"] == kept <= float(metrics["h2o_kv_kept_bytes"])
         assert timings["h2o_kv_dropped_bytes"] == state["kv_bytes"]["dropped"] == lost
         assert (state["kv_bytes"]["cold"] > 0) == ("cold_store" in settings)
-        for layer in kv.layers:
-            state = server.get(f"/slots/0/h2o?layer={layer}")
-            assert state["memory_set"] == [head[head >= 0].tolist() for head in kv.memory_indices(layer)]
-            assert state["extra_keys"] == last_extra_keys(llm, layer)
-            if llm.h2o is not None and llm.h2o.heavy_budget == 0:
-                assert state["scores"] is None
-                continue
-            scores = np.array(state["scores"], dtype=np.float32)
-            np.testing.assert_allclose(scores, kv.scores(layer), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_is_told_to_who_asks(served: tuple[Server, Any]) -> None:
+    """That of the prompt's tail, as `kv.attention` has it, also where the prompt was read before."""
+    server, settings = served
+
+    def details(**asked: int) -> Any:
+        body = {"prompt": DOCUMENT, "max_tokens": 2, **asked}
+        return server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]
+
+    assert "attention" not in details()
+    attention = details(top_attention=5)["attention"]
+    assert attention == details(top_attention=5)["attention"]
+    assert "".join(attention["pieces"]) == DOCUMENT
+    if settings is None or settings.get("evict"):
+        assert attention["heads"] == []
+        return
+    with open_llama(settings) as llm:
+        tokens = llm.tokenize(DOCUMENT)
+        end = attention["end"]
+        assert end == len(tokens) - 128
+        llm.eval(tokens[:end])
+        llm.eval(tokens[end:], dense_tail=128, keep_attention=True)
+        for found in attention["heads"]:
+            weights = llm.kv.attention(found["layer"], found["head"])[:end]
+            assert len(found["positions"]) == 5
+            np.testing.assert_allclose(found["weights"], weights[found["positions"]], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(found["weights"], np.sort(weights)[:-6:-1], rtol=1e-3, atol=1e-5)
+            np.testing.assert_allclose(found["sum"], weights.sum(), rtol=1e-3)
+        assert {found["layer"] for found in attention["heads"]} == set(llm.kv.layers)
 
 
 # As SmolLM2's and Qwen2.5's: there is a system message even if none is given.

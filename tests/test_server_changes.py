@@ -87,35 +87,25 @@ def test_answers_are_those_of_the_adapters(served: tuple[Server, bool], model: P
         assert complete(server, id_slot=1, lora=lora)["tokens"] == answer
 
 
-def test_a_text_that_was_put_aside_knows_its_adapters(
+def test_a_text_that_was_put_aside_or_saved_knows_its_adapters(
     served: tuple[Server, bool], model: Path, adapters: list[Path]
 ) -> None:
-    """The server keeps what slots held before in memory."""
-    server, h2o = served
-    set_scales(server, 1, 0)
-    for slot in range(2):
-        complete(server, id_slot=slot)
-        server.complete(OTHER, N, id_slot=slot)
-    set_scales(server, 0, 1)
-    lora = [(adapters[0], 0), (adapters[1], 1)]
-    assert complete(server)["tokens"] == answers(model, h2o, lora=lora)
-
-
-def test_a_saved_slot_knows_its_adapters(served: tuple[Server, bool], model: Path, adapters: list[Path]) -> None:
+    """In memory, or in a file."""
     server, h2o = served
     set_scales(server, 0.5, 0.5)
     complete(server, id_slot=0)
     server.post("/slots/0?action=save", {"filename": "saved"})
-    lora = [(adapter, 0.5) for adapter in adapters]
-    for scales in ((0.5, 0.5), (1, 0)):
+    for scales in ((0.5, 0.5), (0, 1)):
+        expected = answers(model, h2o, lora=list(zip(adapters, scales, strict=True)))
+        for slot in range(2):
+            server.complete(OTHER, N, id_slot=slot)
+        set_scales(server, *scales)
+        assert complete(server)["tokens"] == expected
         server.post("/slots/0?action=erase")
         server.post("/slots/0?action=restore", {"filename": "saved"})
-        set_scales(server, *scales)
         answer = complete(server, id_slot=0)
-        same = scales == (0.5, 0.5)
-        assert (answer["timings"]["cache_n"] > 0) == same
-        if same:
-            assert answer["tokens"] == answers(model, h2o, lora=lora)
+        assert answer["tokens"] == expected
+        assert (answer["timings"]["cache_n"] > 0) == (scales == (0.5, 0.5))
 
 
 def test_a_slot_of_an_adapter_that_is_not_there_is_refused(

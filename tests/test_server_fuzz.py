@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
-import os
 import random
 import socket
 import subprocess
@@ -26,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bad_requests import BAD_REQUESTS, NESTED, POSTS, REQUESTS, Request, packed
 from command_line import h2o_set
-from h2o_llama import H2OConfig, Library, Llama, demo_model_path
+from h2o_llama import Library, Llama, demo_model_path
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
 from inputs import LONGER, SEED
@@ -43,6 +41,8 @@ MARKER, OTHER = TEXT[:150], TEXT[300:480]
 N_REQUESTS = int(170 * LONGER)
 EVERY = 250
 """Requests between two looks at the server's answers."""
+PATIENCE = 120
+"""Seconds for an answer: a machine may have other things to do."""
 KEY = "secret"
 ATTACKED = {
     "keep": ([], ["--metrics", "--props"]),
@@ -60,7 +60,7 @@ def send(port: int, request: Request, key: str | None) -> tuple[int, bytes] | No
     headers |= {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
     lines = [f"{request.method} {request.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     data = "\r\n".join(lines).encode() + b"\r\n\r\n" + request.body
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         answer = b""
         with contextlib.suppress(ConnectionError):
             connection.sendall(data[: request.cut])
@@ -130,7 +130,7 @@ class Attack:
         try:
             answer = self.send(request)
         except TimeoutError:
-            answer, found = None, "no answer in 30 s"
+            answer, found = None, f"no answer in {PATIENCE} s"
         else:
             found = fault(request, answer)
             if answer is not None and answer[0] not in statuses:
@@ -234,7 +234,7 @@ def test_damaged_slot_files(options: list[str], tmp_path: Path) -> None:
         server.complete(OTHER, 0, id_slot=0)
         server.complete(MARKER, 16, id_slot=1, cache_prompt=False)  # closes the chunk of its checkpoint
         server.post("/slots/1?action=save", {"filename": "good"})
-        data, other = good.read_bytes(), server.get("/slots/0/h2o?layer=1")
+        data, other = good.read_bytes(), server.get("/slots/0/h2o")
         for i in range(N_FILES):
             what = f"file {i} of seed {SEED}"
             rng = random.Random(f"{SEED}/{i}")
@@ -248,7 +248,7 @@ def test_damaged_slot_files(options: list[str], tmp_path: Path) -> None:
                 status, answer = server.request("POST", "/completion", body)
                 assert status == 200, (what, status, answer)
             if i % 50 == 49 or i == N_FILES - 1:
-                assert server.get("/slots/0/h2o?layer=1") == other, f"{what}: another slot has changed"
+                assert server.get("/slots/0/h2o") == other, f"{what}: another slot has changed"
                 found = server.complete(MARKER + "and", 8, id_slot=1, cache_prompt=False)["content"]
                 assert found == answers[1], f"{what}: the slot answers otherwise"
         assert server.complete(OTHER, 8, id_slot=0, cache_prompt=False)["content"] == answers[0]
@@ -324,7 +324,8 @@ def certain_start(tokens: list[Any]) -> str:
 
 # --- many clients
 
-SECONDS = 12 * LONGER
+ACTIONS = int(5 * LONGER)
+"""Of each client, with a slot of its own and then with any."""
 CLIENTS = 8
 SIZES = (300, 700, 1500, 2000, 3100, 4000, 5000, 7500)
 """Tokens of the documents: bytes, for the demo model."""
@@ -344,13 +345,13 @@ def cancel(load: Load, document: int, question: int, seconds: float, slot: int) 
     connection.close()
 
 
-def client(load: Load, number: int, end: float, own_slot: bool) -> None:
-    """One client's requests until the time is over. With a slot of its own it knows what must be in it."""
+def client(load: Load, number: int, own_slot: bool) -> None:
+    """One client's requests. With a slot of its own it knows what must be in it."""
     rng = random.Random(f"{SEED}/{number}")
     slot = number if own_slot else -1
     document = rng.randrange(len(load.documents))
     saved: set[int] = set()
-    while time.monotonic() < end:
+    for _ in range(ACTIONS):
         action = rng.choice(["ask", "ask", "ask", "other", "other", "cancel", "save", "restore", "erase"])
         if action == "other":
             document = rng.randrange(len(load.documents))
@@ -366,11 +367,9 @@ def client(load: Load, number: int, end: float, own_slot: bool) -> None:
         who = f"client {number}, {action}"
         answer = load.check(document, question, who, id_slot=slot)
         if own_slot:
-            state = load.server.get(f"/slots/{slot}/h2o?layer=1")
+            state = load.server.get(f"/slots/{slot}/h2o")
             n_tokens = answer["usage"]["total_tokens"] - 1  # the last one was not read any more
             assert state["n_tokens"] == n_tokens, f"{who}: {state['n_tokens']}, not {n_tokens}"
-            assert all(len(head) == n_tokens for head in state["scores"] or [])
-            assert all(head[-1] < n_tokens for head in state["memory_set"] if head)
             if action == "save":
                 load.server.post(f"/slots/{slot}?action=save", {"filename": f"{number}-{document}"})
                 saved.add(document)
@@ -378,15 +377,14 @@ def client(load: Load, number: int, end: float, own_slot: bool) -> None:
 
 
 def run(load: Load) -> list[int]:
-    """All clients, with slots of their own and then with any slot. Returns the server's memory every second."""
+    """All clients, with slots of their own and then with any slot. Returns the server's memory, again and again."""
     memory: list[int] = []
     for own_slot in (True, False):
-        end = time.monotonic() + SECONDS / 2
         with ThreadPoolExecutor(CLIENTS) as pool:
-            clients = [pool.submit(client, load, i, end, own_slot) for i in range(CLIENTS)]
+            clients = [pool.submit(client, load, i, own_slot) for i in range(CLIENTS)]
             while not all(each.done() for each in clients):
                 memory.append(resident_bytes(load.server.process.pid) or 0)
-                time.sleep(1)
+                time.sleep(0.2)
         for each in clients:
             each.result()
         load.server.wait_until_idle()
@@ -413,7 +411,7 @@ def test_many_clients(options: list[str], tmp_path: Path) -> None:
     assert memory[-1] - max(memory[: len(memory) // 4 + 1]) <= GROWTH, f"the server's memory grows: {memory}"
 
 
-# --- a library whose users are killed, or whose files are damaged, at any moment
+# --- a library whose server is killed, and whose files are damaged, at any moment
 
 LIMIT_BYTES = 12_000_000
 """Of the library: texts go all the time."""
@@ -428,87 +426,18 @@ def assert_in_order(folder: Path) -> None:
     library.flush()
     assert library.verify() == []
     assert library.n_bytes <= LIMIT_BYTES
+    assert not list(folder.rglob("*.new"))
 
 
 def random_text(seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(97, 123, 600).tolist()  # type: ignore[no-any-return]
 
 
-# the budget is for all keys: with less, a text read in other parts may find other ones where two fit alike
-H2O = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=1, lookup_budget=1024, research={"tile": 4}, chunk_size=64)
-
-
-def read_texts(folder: Path, seed: int) -> None:
-    """Read texts that others have read in part, and compare loaded states with computed ones."""
-    rng = random.Random(seed)
-    library = Library(folder, limit_bytes=LIMIT_BYTES)
-    sizes: dict[str, Any] = {"n_ctx": 1024, "n_batch": 1024, "n_threads": 1}
-    with (
-        Llama(demo_model_path(), h2o=H2O, library=library, **sizes) as llm,
-        Llama(demo_model_path(), h2o=H2O, **sizes) as fresh,
-    ):
-        while True:
-            tokens = [
-                *random_text(rng.randrange(6))[: rng.randrange(300, 600)],
-                *random_text(rng.randrange(100, 130))[:20],
-            ]
-            llm.reset()
-            llm.eval(tokens)
-            if llm.n_cached:
-                fresh.reset()
-                fresh.eval(tokens)
-                difference = float(np.abs(llm.logits - fresh.logits).max())
-                assert difference < 0.05, f"{llm.n_cached} of {len(tokens)} tokens were taken from another text"
-                with (folder / f"hits-{os.getpid()}").open("ab") as hits:
-                    hits.write(b".")
-
-
-def has_taken(folder: Path) -> bool:
-    return any(path.stat().st_size for path in folder.glob("hits-*"))
-
-
-def test_processes_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight read texts that begin alike; one after another is killed (SIGKILL) and started anew.
-
-    Until the time is over, and something was taken.
-    """
-    folder = tmp_path / "library"
-    Library(folder)
-    rng = random.Random(SEED)
-    context = multiprocessing.get_context("forkserver")  # a new process need not import everything again
-    context.set_forkserver_preload([__name__])
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where it looks for the module
-
-    def start() -> multiprocessing.process.BaseProcess:
-        process = context.Process(target=read_texts, args=(folder, rng.randrange(1 << 30)))
-        process.start()
-        return process
-
-    processes = [start() for _ in range(8)]
-    end = time.monotonic() + 25 * LONGER
-    try:
-        while time.monotonic() < end or not has_taken(folder):
-            time.sleep(rng.uniform(0.2, 0.8))
-            i = rng.randrange(len(processes))
-            assert processes[i].is_alive(), f"it ended by itself, with exit code {processes[i].exitcode}"
-            processes[i].kill()
-            processes[i].join()
-            processes[i] = start()
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-    assert Library(folder, limit_bytes=LIMIT_BYTES).verify(repair=True) == []
-    assert_in_order(folder)
-    assert not list(folder.rglob("*.new"))
-
-
 @pytest.mark.parametrize("options", [[], ["--evict"], ["--h2o", "off"]])
 def test_servers_that_are_killed(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients ask while the server is killed (SIGKILL); before each start, files are damaged.
 
-    Every answer begins like that of a server without a library, up to the first near tie. Until the time is over, and
-    something was taken.
+    Every answer begins like that of a server without a library, up to the first near tie. Until something was taken.
     """
     monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", str(LIMIT_BYTES))
     chunks = [] if options == ["--h2o", "off"] else h2o_set(chunk_size=64)
@@ -527,15 +456,19 @@ def test_servers_that_are_killed(options: list[str], tmp_path: Path, monkeypatch
                     return
                 raise
             load.done["taken"] += answer["timings"]["cache_n"] > 0
+            load.done["answered"] += 1
 
-    end = time.monotonic() + 25 / 3 * LONGER
-    while time.monotonic() < end or not load.done["taken"]:
+    n_rounds = 0
+    while n_rounds < 4 * LONGER or not load.done["taken"]:
+        n_rounds += 1
+        n_answers = load.done["answered"] + rng.randint(1, 12)
         damage(library, rng)
         with serving(tmp_path / "log", "demo", *small, library=library.folder) as load.server:
             stop = threading.Event()
             with ThreadPoolExecutor(2) as pool:
                 clients = [pool.submit(ask_until, stop, rng.random()) for _ in range(2)]
-                time.sleep(rng.uniform(1, 4))
+                while load.done["answered"] < n_answers and not any(each.done() for each in clients):
+                    time.sleep(0.01)
                 stop.set()
                 load.server.process.kill()
             for ended in clients:

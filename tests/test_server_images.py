@@ -60,7 +60,7 @@ def served(
 
 
 def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmproj: Path) -> None:
-    """As in Python, names of special tokens too; a second question costs little; another image is another text."""
+    """As in Python, names of special tokens too; another image is another text; a saved slot continues, too."""
     server, kind = served
     messages = [about("What is this?", A)]
     answer = chat(server, messages, cache_prompt=False)
@@ -76,25 +76,17 @@ def test_an_image_in_a_request(served: tuple[Server, str], chat_model: Path, mmp
     other = chat(server, [about("What is this?", B)])
     assert logprobs(other) != pytest.approx(logprobs(answer), abs=BOUND)
     longer = [about("What is this?", A), user("And " * 20 + "this?")]
-    first, again = (chat(server, longer) for _ in range(2))
-    assert logprobs(again) == pytest.approx(logprobs(first), abs=BOUND)
-    assert again["timings"]["cache_n"] > 30
+    first = chat(server, longer, id_slot=0, cache_prompt=False)
+    server.post("/slots/0?action=save", {"filename": "slot"})
+    again = [chat(server, longer)]
+    server.chat([user("Something else. " * 9)], 4)
+    server.post("/slots/0?action=restore", {"filename": "slot"})
+    for answer in (*again, chat(server, longer)):
+        assert logprobs(answer) == pytest.approx(logprobs(first), abs=BOUND)
+        assert answer["timings"]["cache_n"] > 30
     back = chat(server, [about("What is this?", B)])
     assert logprobs(back) == pytest.approx(logprobs(other), abs=BOUND)
     assert server.chat(named, 1)["usage"]["prompt_tokens"] == n_named
-
-
-def test_a_slot_with_an_image(served: tuple[Server, str]) -> None:
-    """It can continue after it was saved and restored."""
-    server, _ = served
-    messages = [about("What is this?", A), user("And " * 20 + "this?")]
-    expected = chat(server, messages, cache_prompt=False)
-    server.post("/slots/0?action=save", {"filename": "slot"})
-    server.chat([user("Something else. " * 9)], 4)
-    server.post("/slots/0?action=restore", {"filename": "slot"})
-    again = chat(server, messages)
-    assert again["timings"]["cache_n"] > 30
-    assert logprobs(again) == pytest.approx(logprobs(expected), abs=BOUND)
 
 
 def image(url: str) -> dict[str, Any]:

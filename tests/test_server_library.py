@@ -296,7 +296,7 @@ def test_other_slots_go_on_while_the_library_is_asked(serve: Any, library: Libra
             for slot in (1, 0):  # the library has not said yet whether the text is new
                 short(id_slot=slot)
         assert first["content"] == server.complete(DOCUMENT, cache_prompt=False)["content"]
-        going_on = pool.submit(server.complete, "short", 400, id_slot=1, ignore_eos=True)
+        going_on = pool.submit(server.complete, "short", 1900, id_slot=1, ignore_eos=True)
         wait_for(lambda: server.get("/slots")[1]["is_processing"])
         last = server.complete(TEXT[3000:4500], id_slot=0)  # its state is copied between steps of slot 1
         assert not going_on.done()

@@ -91,9 +91,6 @@ def against_dense(dense: float) -> float:
 # keys in 4 bits, are decided otherwise.
 AMX_ERROR = 2.0**-18
 
-# Fusion of blocks against one softmax (design, section 3).
-FUSION = 1e-5
-
 
 # Errors of a logit and of an output whose size is 1, by kernels of attention's operator, two to three times the largest
 # that were measured. float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. CUDA multiplies in

@@ -113,9 +113,9 @@ utils.match_regex = lambda regex, text: isinstance(text, str)
 def extract(folder: Path) -> Path:
     """Upstream's tests and the templates they use, in a new folder. Returns that of the tests."""
     pin = fetch.read_pin(fetch.Layout(ROOT).requirements)
-    with tarfile.open(fetch.Layout(ROOT).cache / pin.release.sdist) as archive:
+    with tarfile.open(fetch.Layout(ROOT).cache / pin.file(is_wheel=False)) as archive:
         for member in archive:
-            name = member.name.removeprefix(pin.prefix)
+            name = member.name.partition(fetch.SOURCES["llama.cpp"].prefix)[2]
             if member.isfile() and name.startswith((f"{TESTS}/", "models/templates/")):
                 file = archive.extractfile(member)
                 assert file is not None  # isfile()

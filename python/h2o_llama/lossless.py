@@ -98,21 +98,7 @@ class LosslessStats:
     decode_us: tuple[float, float, float]
 
     @property
-    def fallback_blocks(self) -> int:
-        """Blocks that did not become shorter, for any reason."""
-        return self.raw_blocks + self.failed_blocks + self.skipped_blocks
-
-    @property
-    def k_ratio(self) -> float:
-        """Raw bytes of K over its stored bytes; 1 before anything is encoded."""
-        return self.k_bytes / self.stored_k_bytes if self.stored_k_bytes else 1.0
-
-    @property
-    def v_ratio(self) -> float:
-        return self.v_bytes / self.stored_v_bytes if self.stored_v_bytes else 1.0
-
-    @property
     def ratio(self) -> float:
-        """Of both together."""
+        """Raw bytes of K and V over their stored bytes; 1 before anything is encoded."""
         stored = self.stored_k_bytes + self.stored_v_bytes
         return (self.k_bytes + self.v_bytes) / stored if stored else 1.0

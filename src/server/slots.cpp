@@ -2,9 +2,11 @@
 
 #include "log.h"
 #include "mtmd.h"
+#include "server-common.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -253,10 +255,14 @@ void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, u
     }
 }
 
-uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n) {
-    const int32_t n_tail = last_user_pos < 0 ? N_TAIL_TEXT : std::min(n_prompt - last_user_pos, N_TAIL_MESSAGE);
+void server_h2o_keep_attention(llama_context * ctx, llama_seq_id id, bool keeps, bool begins) {
+    if (auto * kv = llama_get_h2o_kv_seq(ctx, id); kv && (begins || !keeps)) {
+        llama_h2o_kv_keep_attention(kv, keeps);
+    }
+}
 
-    return std::clamp(end - (n_prompt - n_tail), 0, n);
+int32_t server_h2o_tail_begin(int32_t last_user_pos, int32_t n_prompt) {
+    return std::max(0, last_user_pos < 0 ? n_prompt - N_TAIL_TEXT : std::max(last_user_pos, n_prompt - N_TAIL_MESSAGE));
 }
 
 void server_h2o_counts::add(const server_h2o_counts & other) {
@@ -295,71 +301,56 @@ void server_h2o_counts::add_timings(common_json & timings) const {
 common_json server_h2o_counts::prompt_details(int32_t n_cached) const {
     common_json res = { { "cached_tokens", n_cached } };
     stop.add_to(res);
-    return res;
-}
-
-// [n_head_kv, n] as a list of lists: padding is left out, NaN is null
-template <typename T>
-static common_json heads_to_json(const std::vector<T> & values, size_t n) {
-    auto res = common_json::array();
-    for (size_t first = 0; first < values.size(); first += n) {
-        auto head = common_json::array();
-        for (size_t i = first; i < first + n; ++i) {
-            if (std::isnan((double) values[i])) {
-                head.push_back(nullptr);
-            } else if (values[i] >= 0 || !std::is_integral<T>::value) {
-                head.push_back(values[i]);
-            }
-        }
-        res.push_back(head);
+    if (!attention.is_null()) {
+        res["attention"] = attention;
     }
     return res;
 }
 
-// the last chunk's last tile that has chosen some: its positions for each KV head; null without one
-static common_json extra_keys_to_json(const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
-    const uint32_t n_tiles = (info.chunk_size + info.tile - 1)/info.tile; // of a chunk
-    const uint32_t n_chunk = info.n_tokens % info.chunk_size > 0 ? info.n_tokens % info.chunk_size : info.chunk_size;
-    const uint32_t first   = info.chunk_index > 0 ? (info.chunk_index - 1)*n_tiles : 0;
+common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
+        const std::function<llama_token(size_t)> & token, int32_t n_prompt, int32_t end, int32_t n_top) {
+    auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (kv && n_tokens(kv) < n_prompt) {
+        return nullptr;
+    }
+    auto heads = common_json::array();
+    for (uint32_t i = 0; kv && i < llama_h2o_kv_n_layer(kv); ++i) {
+        const int32_t il = llama_h2o_kv_layer_id(kv, i);
+        const size_t  n  = n_tokens(kv);
 
-    for (uint32_t tile = first + (n_chunk + info.tile - 1)/info.tile; info.lookup_budget > 0 && tile-- > first;) {
-        if (llama_h2o_kv_extra_keys(kv, il, 0, tile, nullptr) <= 0) {
-            continue;
+        std::vector<float> weights(llama_h2o_kv_n_head_kv(kv, il)*n);
+        for (size_t head = 0; llama_h2o_kv_attention(kv, il, weights.data()) && head*n < weights.size(); ++head) {
+            const float * w = weights.data() + head*n;
+
+            std::vector<int32_t> order(end);
+            std::iota(order.begin(), order.end(), 0);
+            std::vector<int32_t> positions(std::min(end, n_top));
+            std::partial_sort_copy(order.begin(), order.end(), positions.begin(), positions.end(),
+                [&](int32_t a, int32_t b) { return w[a] != w[b] ? w[a] > w[b] : a < b; });
+            std::vector<float> read;
+            std::transform(positions.begin(), positions.end(), std::back_inserter(read), [&](int32_t i) { return w[i]; });
+
+            heads.push_back(common_json { { "layer", il }, { "head", head }, { "sum", std::accumulate(w, w + end, 0.0f) },
+                { "positions", positions }, { "weights", read } });
         }
-        auto res = common_json::array();
-        for (uint32_t head = 0; head < llama_h2o_kv_n_head_kv(kv, il); ++head) {
-            std::vector<int32_t> keys(llama_h2o_kv_extra_keys(kv, il, head, tile, nullptr));
-            llama_h2o_kv_extra_keys(kv, il, head, tile, keys.data());
-            res.push_back(keys);
-        }
-        return res;
     }
-    return nullptr;
-}
-
-static void add_layer(common_json & res, const llama_h2o_kv * kv, int32_t il, const llama_h2o_info & info) {
-    const size_t n_head_kv = llama_h2o_kv_n_head_kv(kv, il);
-
-    std::vector<int32_t> memory(n_head_kv*info.memory_size);
-    if (n_head_kv == 0 || !llama_h2o_kv_memory_indices(kv, il, memory.data())) {
-        throw std::invalid_argument("layer must be a layer that has memory sets, got " + std::to_string(il) +
-            ": 'layers' of GET /slots/{id}/h2o names them");
+    if (kv) {
+        llama_h2o_kv_keep_attention(kv, true); // forgets it
+        llama_h2o_kv_keep_attention(kv, false);
     }
-
-    res["layer"]      = il;
-    res["memory_set"] = heads_to_json(memory, info.memory_size);
-    res["extra_keys"] = extra_keys_to_json(kv, il, info);
-    res["scores"]     = nullptr;
-    if (info.has_scores) {
-        std::vector<float> scores(n_head_kv*info.n_tokens);
-        llama_h2o_kv_scores(kv, il, scores.data());
-        res["scores"] = heads_to_json(scores, info.n_tokens);
+    auto        pieces = common_json::array();
+    std::string text;
+    for (int32_t i = 0; i < n_prompt; ++i) { // the last token of a character has all of it
+        text += token(i) == LLAMA_TOKEN_NULL ? "" : common_token_to_piece(ctx, token(i));
+        const size_t n = validate_utf8(text);
+        pieces.push_back(text.substr(0, n));
+        text.erase(0, n);
     }
+    return { { "end", end }, { "pieces", pieces }, { "heads", heads } };
 }
 
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request) {
-    const auto id = request.slot, layer = request.layer;
-
+    const auto   id = request.slot;
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!server_h2o_enabled(ctx)) {
         throw std::invalid_argument("H2O is off");
@@ -372,39 +363,15 @@ common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_reque
     const auto info   = llama_h2o_kv_info(kv);
     const auto counts = server_h2o_count(ctx, id);
 
-    auto boundaries = common_json::array();
-    for (uint32_t begin = 0; begin < info.n_tokens; begin += info.chunk_size) {
-        boundaries.push_back(common_json::array({ begin, std::min(begin + info.chunk_size, info.n_tokens) }));
-    }
-    std::vector<int32_t> layers;
-    for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
-        layers.push_back(llama_h2o_kv_layer_id(kv, i));
-    }
-
-    common_json res = {
-        { "id_slot",          id },
-        { "n_tokens",         info.n_tokens },
-        { "has_limit",        info.n_positions < INT32_MAX },
-        { "chunk_index",      info.chunk_index },
-        { "chunk_boundaries", boundaries },
-        { "layers",           layers },
-        { "settings", {
-            { "chunk_size",    info.chunk_size },
-            { "local_window",  info.local_window },
-            { "heavy_budget",  info.heavy_budget },
-            { "sink_tokens",   info.sink_tokens },
-            { "memory_size",   info.memory_size },
-            { "lookup_budget", info.lookup_budget },
-            { "tile",          info.tile },
-        } },
+    return {
+        { "id_slot",     id },
+        { "n_tokens",    info.n_tokens },
+        { "has_limit",   info.n_positions < INT32_MAX },
+        { "chunk_index", info.chunk_index },
         { "kv_bytes", {
             { "kept",    counts.kv_kept },
             { "cold",    counts.kv_cold },
             { "dropped", counts.kv_dropped },
         } },
     };
-    if (layer >= 0) {
-        add_layer(res, kv, layer, info);
-    }
-    return res;
 }

@@ -48,24 +48,33 @@ bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * proj
 // whether a text that ends after n tokens ends inside an image
 using server_h2o_is_inside = std::function<bool(int32_t)>;
 
+// Where the tokens begin that attend to everything: the last user's message and all after it, up to a limit.
+// last_user_pos < 0: the prompt of n_prompt tokens has no messages.
+int32_t server_h2o_tail_begin(int32_t last_user_pos, int32_t n_prompt);
+
+template <typename Task>
+int32_t server_h2o_tail_begin(const Task & task) {
+    return server_h2o_tail_begin(task.params.message_spans.last_user_message_pos(), task.n_tokens());
+}
+
 // Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it
 // still holds: as many as possible, but never the whole prompt or a part of an image. It rewinds in the cache or to a
 // checkpoint, and removes the checkpoints after that.
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
         const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
 
+// The same for a slot. A prompt whose attention is asked for reads its tail again.
 template <typename Slot>
-server_h2o_is_inside server_h2o_is_inside_of(const Slot & slot) {
-    return [&tokens = slot.prompt.tokens](int32_t n) {
+int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
+    const auto & task = *slot.task;
+    if (task.h2o.n_attention > 0) {
+        n_past = std::min(n_past, server_h2o_tail_begin(task));
+    }
+    const auto is_inside = [&tokens = slot.prompt.tokens](int32_t n) {
         return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL &&
             tokens[n] == LLAMA_TOKEN_NULL;
     };
-}
-
-template <typename Slot>
-int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
-    return server_h2o_rewind(
-        ctx, slot.id, slot.prompt.checkpoints, server_h2o_is_inside_of(slot), n_past, slot.task->n_tokens());
+    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, is_inside, n_past, task.n_tokens());
 }
 
 // Whether the cache of prompts in RAM has so much more of a prompt than a slot with its first n tokens that the slot
@@ -133,14 +142,23 @@ bool server_h2o_wants_checkpoint(
 // everything.
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail);
 
-// How many tokens of a call attend to everything. The call holds the n tokens before `end` of a prompt of n_prompt
-// tokens. The last user's message and what follows it attend to everything, up to a limit. last_user_pos < 0: the
-// prompt has no messages.
-uint32_t server_h2o_n_tail(int32_t last_user_pos, int32_t n_prompt, int32_t end, int32_t n);
+// Whether the next call keeps what its tail attends to. `begins`: weights kept before are another prompt's.
+void server_h2o_keep_attention(llama_context * ctx, llama_seq_id id, bool keeps, bool begins);
+
 
 // The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
 // ends with its chunk or with a tile, so an answer does not depend on the other slots. n_past: it waits for more room.
 int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room);
+
+// Prepares a slot for the prompt's tokens [pos, end) in the next call. At most n_dense attend to everything.
+template <typename Slot>
+void server_h2o_begin_prompt(llama_context * ctx, Slot & slot, int32_t pos, int32_t end, int32_t n_dense) {
+    const int32_t tail_begin = server_h2o_tail_begin(*slot.task);
+
+    server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
+    server_h2o_set_call(ctx, slot.id, true, std::clamp(end - tail_begin, 0, n_dense));
+    server_h2o_keep_attention(ctx, slot.id, slot.task->h2o.n_attention > 0, pos <= tail_begin);
+}
 
 // Prepares every slot for a call with n tokens of upstream's batch, from `off` on.
 template <typename Token, typename Slot>
@@ -153,13 +171,12 @@ void server_h2o_begin(
 
         const int32_t end = t.pos + n_slot;
 
-        uint32_t n_tail = 0;
         if (t.is_prompt && slot.task) {
-            n_tail = server_h2o_n_tail(
-                slot.task->params.message_spans.last_user_message_pos(), slot.task->n_tokens(), end, n_slot);
+            server_h2o_begin_prompt(ctx, slot, t.pos, end, n_slot);
+        } else {
+            server_h2o_keep_rows(ctx, t.id_slot, slot.prompt.checkpoints, end);
+            server_h2o_set_call(ctx, t.id_slot, t.is_prompt, 0);
         }
-        server_h2o_keep_rows(ctx, t.id_slot, slot.prompt.checkpoints, end);
-        server_h2o_set_call(ctx, t.id_slot, t.is_prompt, n_tail);
     }
 }
 
@@ -167,13 +184,9 @@ void server_h2o_begin(
 // here is about one call: rows that take several attend to no more than their memory.
 template <typename Slot>
 void server_h2o_begin_media(llama_context * ctx, Slot & slot, int32_t n) {
-    const int32_t end           = slot.prompt.n_tokens() + n;
-    const int32_t last_user_pos = slot.task->params.message_spans.last_user_message_pos();
+    const int32_t pos = slot.prompt.n_tokens();
 
-    server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
-    const uint32_t n_tail =
-        n > (int32_t) llama_n_batch(ctx) ? 0 : server_h2o_n_tail(last_user_pos, slot.task->n_tokens(), end, n);
-    server_h2o_set_call(ctx, slot.id, true, n_tail);
+    server_h2o_begin_prompt(ctx, slot, pos, pos + n, n > (int32_t) llama_n_batch(ctx) ? 0 : n);
 }
 
 // Why no more of a prompt was cached: a text in memory has other tokens from this one on.
@@ -191,7 +204,8 @@ struct server_h2o_counts {
     uint64_t kv_cold    = 0; // bytes in the cold store
     uint64_t kv_dropped = 0; // bytes that are gone
 
-    server_h2o_stop stop = {}; // of a slot's request
+    server_h2o_stop stop      = {};      // a slot's request alone
+    common_json     attention = nullptr; // the same: which positions the prompt's tail has read, if that is asked
 
     void add(const server_h2o_counts & other);
 
@@ -219,13 +233,26 @@ struct server_h2o_counts {
 
 server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id);
 
+// What the tokens from `end` on, a prompt's tail, attended to among those before: the positions that each KV head read
+// most, at most n_top, with the weights, and the sum of all weights; and the tokens' texts. Null while the prompt is
+// being read. Afterwards the sequence keeps it no longer.
+common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
+        const std::function<llama_token(size_t)> & token, int32_t n_prompt, int32_t end, int32_t n_top);
+
 // of every slot, and of all of them
 template <typename Slot>
 void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, server_h2o_counts & all) {
     all = {};
     for (auto & slot : slots) {
         auto counts = server_h2o_count(ctx, slot.id);
-        counts.stop = std::move(slot.stats.h2o.stop);
+        counts.stop      = std::move(slot.stats.h2o.stop);
+        counts.attention = std::move(slot.stats.h2o.attention);
+        if (slot.is_processing() && slot.task->h2o.n_attention > 0 && counts.attention.is_null()) {
+            const auto & task = *slot.task;
+            const auto token = [&](size_t i) { return task.tokens[i]; };
+            counts.attention = server_h2o_attention(
+                ctx, slot.id, token, task.n_tokens(), server_h2o_tail_begin(task), task.h2o.n_attention);
+        }
         slot.stats.h2o = std::move(counts);
         all.add(slot.stats.h2o);
     }
@@ -266,10 +293,10 @@ void server_h2o_note_stop(
     }
 }
 
-// A request about slots, GET /slots/{id}/h2o or another one.
+// A request: GET /slots/{id}/h2o, another one about slots, or a completion.
 struct server_h2o_request {
-    int32_t slot  = -1; // < 0: it is another request
-    int32_t layer = -1; // < 0: no memory sets, extra keys and scores
+    int32_t slot        = -1; // < 0: it is another request
+    int32_t n_attention = 0;  // of a completion with "top_attention"
 
     std::string owner;
     int32_t     slot_of_owner = -1; // it is about this slot's text, < 0: about none
@@ -282,16 +309,22 @@ struct server_h2o_request {
         this->slot_of_owner = slot_of_owner;
     }
 
-    // throws std::invalid_argument if one of them is no number from 0 on
+    // throws std::invalid_argument unless the slot is a number from 0 on
     template <typename Request>
     void read(const common_params & params, const Request & request) {
-        const auto number = [&](const char * name) {
-            const std::string value = request.get_param(name);
-            return value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
-        };
-        slot  = number("h2o_slot");
-        layer = is_asked() ? number("layer") : -1;
+        const std::string value = request.get_param("h2o_slot");
+        slot = value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
         read_owner(params, request, slot);
+    }
+
+    // Reads a completion's request and returns its owner. Throws std::invalid_argument.
+    template <typename Request>
+    std::string read_completion(const common_params & params, const Request & request, const common_json & body) {
+        n_attention = body.contains("top_attention") ? server_h2o_number<int32_t>(body.at("top_attention")) : 0;
+        if (n_attention < 0) {
+            throw std::invalid_argument("'top_attention' must be at least 0, but got " + std::to_string(n_attention));
+        }
+        return server_h2o_owner(params, request, body);
     }
 };
 
@@ -317,5 +350,5 @@ bool server_h2o_sees(const std::vector<Slot> & slots, const server_h2o_request &
     return id < 0 || id >= (int32_t) slots.size() || server_h2o_sees(slots[id], request.owner);
 }
 
-// The answer. Throws std::invalid_argument if H2O is off, or the slot or the layer does not exist.
+// The answer. Throws std::invalid_argument if H2O is off, or the slot does not exist.
 common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request);

@@ -1,5 +1,5 @@
 // The C interface: calls of upstream's programs, and refusals, which are return values and not exceptions. Then damaged states, for a build
-// with sanitizers (tools/check_sanitizers.py): each of N is refused, or is a sequence that can be gone on with.
+// with sanitizers (tools/check_kernels.py sanitizers): each of N is refused, or is a sequence that can be gone on with.
 //
 //     test-h2o MODEL [N [SEED]]
 //

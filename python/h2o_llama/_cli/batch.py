@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama._cli.errors import as_typed
-from h2o_llama._cli.options import Options
+from h2o_llama._cli.options import Options, option
 from h2o_llama._cli.prompt import has_library, progress_bars, took
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import AnswersFile, BatchSettings, find_documents, read_questions
@@ -20,15 +20,11 @@ from h2o_llama.models._files import check_model_file
 
 def batch(
     o: Options,
-    documents: Annotated[Path, typer.Option(metavar="DIR", help="The documents in it, and in its folders.")],
-    questions: Annotated[
-        Path, typer.Option(metavar="FILE", help='One on each line, or JSON lines: {"id": …, "question": …}.')
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines. Answered questions are not asked again.")],
-    parallel: Annotated[int, typer.Option(min=1, max=255, help="Questions that are answered at once.")] = 4,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Processes that share the documents; --threads is of each. 0: none.")
-    ] = 0,
+    documents: Annotated[Path, option("The documents in it, and in its folders.", metavar="DIR")],
+    questions: Annotated[Path, option('One on each line, or JSON lines: {"id": …, "question": …}.', metavar="FILE")],
+    out: Annotated[Path, option("JSON lines. Answered questions are not asked again.", metavar="FILE")],
+    parallel: Annotated[int, option("Questions that are answered at once.", min=1, max=255)] = 4,
+    workers: Annotated[int, option("Processes that share the documents; --threads is of each. 0: none.", min=0)] = 0,
 ) -> None:
     """Ask the same questions about many documents. Each document is read once.
 

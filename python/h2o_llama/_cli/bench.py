@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from h2o_llama._bench import DENSE, NOTE, Bench, Mode, tables, verdict
 from h2o_llama._cli import sweeps
-from h2o_llama._cli.options import Options
+from h2o_llama._cli.options import Options, option
 from h2o_llama._cli.prompt import progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal import terminal
@@ -24,15 +23,15 @@ _STDOUT = Path("-")
 
 def bench(
     o: Options,
-    n_prompt: Annotated[str, typer.Option(help="Prompt lengths N to read.")] = "1024,4096,8192",
-    n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after a prompt.")] = 32,
-    depth: Annotated[str, typer.Option(help="Prompt lengths to generate after.")] = "4096,8192",
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples of each figure.")] = 3,
+    n_prompt: Annotated[str, option("Prompt lengths N to read.")] = "1024,4096,8192",
+    n_gen: Annotated[int, option("Tokens to generate after a prompt.", min=1)] = 32,
+    depth: Annotated[str, option("Prompt lengths to generate after.")] = "4096,8192",
+    repetitions: Annotated[int, option("Samples of each figure.", "--repetitions", "-r", min=1)] = 3,
     dense_max: Annotated[
-        int | None, typer.Option(min=0, help="Leave dense attention out of longer prompts; 0: measure H2O only.")
+        int | None, option("Leave dense attention out of longer prompts; 0: measure H2O only.", min=0)
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file; -: to standard output, not tables.")
+        Path | None, option("Write all figures to this file; -: to standard output, not tables.", "--json")
     ] = None,
 ) -> None:
     """Measure speed and memory, dense and with H2O.

@@ -11,14 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama
 from h2o_llama._cli.ask import answer_options, open_read, say_answer
 from h2o_llama._cli.errors import describe
 from h2o_llama._cli.inspect import OTHER, place_of_document, print_report, read_report
-from h2o_llama._cli.options import Options
+from h2o_llama._cli.options import Options, option
 from h2o_llama._cli.prompt import open_model, read_text, said
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.batch._answering import Prompts
@@ -37,7 +36,7 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-def chat(o: Options, system: Annotated[str, typer.Option(help="The system message.")] = "") -> None:
+def chat(o: Options, system: Annotated[str, option("The system message.")] = "") -> None:
     """Chat with a model, about a document if you name one.
 
     Every line is a message; /help lists what else can be typed. The document is read once. Answers are written to

@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from h2o_llama import H2OConfig, Llama, _bench, demo_model_path
+from h2o_llama._cli.options import option
 from h2o_llama._cli.prompt import progress_bars
 from h2o_llama._demo.document import Needle, build_document
 from h2o_llama._internal.atomic import check_target
@@ -101,9 +101,9 @@ LONG_BYTES = 16_384
 
 
 def demo(
-    html: Annotated[Path, typer.Option(help="Where to write the highlighted document.")] = Path("h2o-demo.html"),
-    long: Annotated[bool, typer.Option(help="Also measure a prompt that is twice as long.")] = True,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; half by default.")] = None,
+    html: Annotated[Path, option("Where to write the highlighted document.")] = Path("h2o-demo.html"),
+    long: Annotated[bool, option("Also measure a prompt that is twice as long.")] = True,
+    threads: Annotated[int | None, option("CPU threads; half by default.", "--threads", "-t", min=1)] = None,
 ) -> None:
     """Compare dense attention and H2O on a document.
 

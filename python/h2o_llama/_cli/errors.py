@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from h2o_llama import H2OError, H2OWarning
-from h2o_llama._cli.options import Options
+from h2o_llama._cli.options import Options, option
 from h2o_llama._internal import log
 from h2o_llama._internal.terminal import echo
 
@@ -97,15 +97,12 @@ def _print_all(context: typer.Context, is_asked: bool) -> None:
 
 
 _ON_EVERY_COMMAND: dict[str, Any] = {
-    "verbose": typer.Option(
-        "--verbose", is_eager=True, callback=_set_verbose, help="Print llama.cpp's log and this package's."
-    ),
-    "debug": typer.Option(
-        "--debug", is_eager=True, callback=_set_debug, help="Print the traceback of an error, to report it."
-    ),
-    "help_all": typer.Option(
-        "--help-all", is_eager=True, callback=_print_all, help="Show the options of machine and RoPE, too."
-    ),
+    name: option(help, f"--{name.replace('_', '-')}", is_eager=True, callback=callback)
+    for name, help, callback in (
+        ("verbose", "Print llama.cpp's log and this package's.", _set_verbose),
+        ("debug", "Print the traceback of an error, to report it.", _set_debug),
+        ("help_all", "Show the options of machine and RoPE, too.", _print_all),
+    )
 }
 
 

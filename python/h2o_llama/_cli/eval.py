@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Console
 
 from h2o_llama._cli import sweeps
-from h2o_llama._cli.options import Options, check_word
+from h2o_llama._cli.options import Options, check_word, option
 from h2o_llama._cli.prompt import open_model, progress_bars, read_text
 from h2o_llama._cli.sweeps import chunk_size_of, values
 from h2o_llama._internal.terminal import plain
@@ -23,31 +22,22 @@ from h2o_llama.sequence.generating import DENSE_TAIL
 
 def eval_model(
     o: Options,
-    n_tokens: Annotated[str, typer.Option(help="Lengths N, such as 2048,8192; by default four chunks.")] = "",
+    n_tokens: Annotated[str, option("Lengths N, such as 2048,8192; by default four chunks.")] = "",
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Add rows to this file, and measure only those it lacks.")
+        Path | None, option("Add rows to this file, and measure only those it lacks.", "--json")
     ] = None,
-    beside_window: Annotated[
-        bool,
-        typer.Option("--window", help="Measure a window of the first setting's size, too."),
-    ] = False,
+    beside_window: Annotated[bool, option("Measure a window of the first setting's size, too.", "--window")] = False,
     half: Annotated[
         Literal["both", "first", "second"],
-        typer.Option(help="Of the text: settings are chosen on the first, judged on the second."),
+        option("Of the text: settings are chosen on the first, judged on the second."),
     ] = "both",
-    windows: Annotated[int, typer.Option(min=1, help="Pieces at most, evenly from the whole text.")] = 4,
-    continuation: Annotated[int, typer.Option(min=0, help="Tokens after the prompt; 0: leave it out.")] = 256,
-    ruler: Annotated[
-        bool,
-        typer.Option("--ruler", help="Measure its eleven tasks that need no data set instead."),
-    ] = False,
-    ruler_task: Annotated[str, typer.Option(help=f"Some of them only: {', '.join(KINDS)}.")] = "",
-    samples: Annotated[int, typer.Option(min=1, help="Prompts for each task and length.")] = 5,
-    dense_tail: Annotated[
-        int,
-        typer.Option(min=0, help="Last tokens of a prompt that attend to everything kept."),
-    ] = DENSE_TAIL,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
+    windows: Annotated[int, option("Pieces at most, evenly from the whole text.", min=1)] = 4,
+    continuation: Annotated[int, option("Tokens after the prompt; 0: leave it out.", min=0)] = 256,
+    ruler: Annotated[bool, option("Measure its eleven tasks that need no data set instead.", "--ruler")] = False,
+    ruler_task: Annotated[str, option(f"Some of them only: {', '.join(KINDS)}.")] = "",
+    samples: Annotated[int, option("Prompts for each task and length.", min=1)] = 5,
+    dense_tail: Annotated[int, option("Last tokens of a prompt that attend to everything kept.", min=0)] = DENSE_TAIL,
+    seed: Annotated[int, option("Of everything that is drawn.", min=0)] = 0,
 ) -> None:
     """Find out whether a model keeps its quality with H2O.
 

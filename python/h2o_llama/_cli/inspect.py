@@ -16,7 +16,7 @@ from rich.table import Table
 
 from h2o_llama import H2OConfig, Llama, shared_prefix
 from h2o_llama._cli.ask import open_read
-from h2o_llama._cli.options import Options, default_config
+from h2o_llama._cli.options import Options, default_config, option
 from h2o_llama._cli.prompt import open_model, read_prompt, read_text
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import counted, echo, plain
@@ -41,9 +41,9 @@ OTHER = "…"
 
 def inspect(
     o: Options,
-    layer: Annotated[int | None, typer.Option(min=0, help="Only this layer.")] = None,
-    head: Annotated[int | None, typer.Option(min=0, help="Only this KV head.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write an HTML page here too, with all layers and heads.")] = None,
+    layer: Annotated[int | None, option("Only this layer.", min=0)] = None,
+    head: Annotated[int | None, option("Only this KV head.", min=0)] = None,
+    html: Annotated[Path | None, option("Write the coloured text here too, as an HTML page.")] = None,
 ) -> None:
     """Show which passages of a text a question reads most.
 
@@ -51,7 +51,7 @@ def inspect(
     twice what a question without content reads.
 
     The question is --prompt after a --file; without one it is the last tokens of the text. A setting with heavy hitters
-    shows the memory sets instead. --html writes a page with all layers and heads.
+    shows the memory sets instead. --html writes the text as a page, in which these tokens are coloured.
     """
     config = o.attention
     if config is None or (isinstance(config, H2OConfig) and config.evict):

@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from h2o_llama import Model
 from h2o_llama._cli.ask import open_begun
 from h2o_llama._cli.errors import Commands, as_command, as_typed
-from h2o_llama._cli.options import MODEL, Options
+from h2o_llama._cli.options import MODEL, Options, option
 from h2o_llama._cli.prompt import open_model, read_text
 from h2o_llama._internal.terminal import counted, echo, printable
 from h2o_llama.batch._answering import Prompts
@@ -53,7 +53,7 @@ def remove(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT…", help="Names, or six or more first digits of ids.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Empty the library.")] = False,
+    everything: Annotated[bool, option("Empty the library.", "--all")] = False,
 ) -> None:
     """Remove texts. Where a person is at the terminal, they are asked first."""
     if everything == bool(names):
@@ -77,9 +77,7 @@ def _ask(question: str) -> None:
 
 
 def verify(
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Remove damaged files, and blocks that no text has.")
-    ] = False,
+    repair: Annotated[bool, option("Remove damaged files, and blocks that no text has.", "--repair")] = False,
 ) -> None:
     """Read every file, and name the damaged ones; the exit code is 1 then."""
     problems = Library().verify(repair=repair)

@@ -16,7 +16,7 @@ from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import PRESETS, named_config, option_names, uses_gpu
 from h2o_llama.models._files import check_adapters
-from h2o_llama.models.rope import SCALING_TYPES, check_rope
+from h2o_llama.models.rope import SCALING_TYPES, RopeOptions, check_rope
 from h2o_llama.sequence._engine import MATMUL_KERNELS
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -24,13 +24,14 @@ KEYS = [name for name in H2O if name in option_names() and name not in ("evict",
 """Of --h2o-set; the others have options of their own."""
 
 
-def _o(help: str, *names: str, **options: Any) -> Any:
+def option(help: str, *names: str, **options: Any) -> Any:
+    """An option of a command; its name follows from the parameter's, or is given."""
     return typer.Option(*names, help=help, **options)
 
 
 def _x(help: str, *names: str, **options: Any) -> Any:
     """An option that --help-all lists."""
-    return _o(help, *names, hidden=True, **options)
+    return option(help, *names, hidden=True, **options)
 
 
 _NAME = "A GGUF file, ORG/REPO[:TYPE] of Hugging Face, or a name `pull` lists."
@@ -52,21 +53,27 @@ class Options:
     """Every option that more than one command has, in the order of --help. A command names its own."""
 
     model: Annotated[str, _MODEL] = "demo"
-    file: Annotated[Path | None, _o(FILE, "--file", "-f")] = None
-    prompt: Annotated[str, _o("A question about the file, or a text.", "--prompt", "-p")] = ""
-    h2o: Annotated[str, _o(_H2O, "--h2o", metavar="NAME")] = "auto"
-    evict: Annotated[bool, _o("Drop tokens outside of memory sets: bounded memory.", "--evict")] = False
-    cold_store: Annotated[str | None, _o("With --evict: keep them in 'memory' or a folder.", metavar="WHERE")] = None
-    h2o_set: Annotated[list[str] | None, _o("A setting of `options`. Repeatable.", metavar="KEY=VALUE")] = None
-    mmproj: Annotated[Path | None, _o("The model's file for images (its 'mmproj').")] = None
-    image: Annotated[list[Path] | None, _o("An image, with --mmproj. Repeatable.", "--image", metavar="FILE")] = None
-    max_tokens: Annotated[int, _o("The most tokens of an answer.", "--max-tokens", "-n", min=0)] = MAX_TOKENS
-    think: Annotated[str | None, _o(_THINK, metavar="off|on|N", show_default="the model's choice")] = None
-    n_ctx: Annotated[int, _o("Tokens of the context; 0: as many as are needed.", min=0)] = 0
-    temp: Annotated[float, _o("Temperature; 0: the most probable token.", min=0)] = 0.8
-    seed: Annotated[int | None, _o("Seed of the sampling; random by default.", min=0)] = None
-    dense_tail: Annotated[int | None, _o("Last tokens that attend to all before.", min=0, show_default=_TAIL)] = None
-    library: Annotated[bool, _o("Keep the text, and reuse one that begins alike.", "--library/--no-library")] = True
+    file: Annotated[Path | None, option(FILE, "--file", "-f")] = None
+    prompt: Annotated[str, option("A question about the file, or a text.", "--prompt", "-p")] = ""
+    h2o: Annotated[str, option(_H2O, "--h2o", metavar="NAME")] = "auto"
+    evict: Annotated[bool, option("Drop tokens outside of memory sets: bounded memory.", "--evict")] = False
+    cold_store: Annotated[str | None, option("With --evict: keep them in 'memory' or a folder.", metavar="WHERE")] = (
+        None
+    )
+    h2o_set: Annotated[list[str] | None, option("A setting of `options`. Repeatable.", metavar="KEY=VALUE")] = None
+    mmproj: Annotated[Path | None, option("The model's file for images (its 'mmproj').")] = None
+    image: Annotated[list[Path] | None, option("An image, with --mmproj. Repeatable.", "--image", metavar="FILE")] = (
+        None
+    )
+    max_tokens: Annotated[int, option("The most tokens of an answer.", "--max-tokens", "-n", min=0)] = MAX_TOKENS
+    think: Annotated[str | None, option(_THINK, metavar="off|on|N", show_default="the model's choice")] = None
+    n_ctx: Annotated[int, option("Tokens of the context; 0: as many as are needed.", min=0)] = 0
+    temp: Annotated[float, option("Temperature; 0: the most probable token.", min=0)] = 0.8
+    seed: Annotated[int | None, option("Seed of the sampling; random by default.", min=0)] = None
+    dense_tail: Annotated[int | None, option("Last tokens that attend to all before.", min=0, show_default=_TAIL)] = (
+        None
+    )
+    library: Annotated[bool, option("Keep the text, and reuse one that begins alike.", "--library/--no-library")] = True
 
     threads: Annotated[int | None, _x("CPU threads; all cores by default.", "--threads", "-t", min=1)] = None
     threads_batch: Annotated[int | None, _x("CPU threads that read; by default as --threads.", min=1)] = None
@@ -75,7 +82,7 @@ class Options:
     rpc: Annotated[str | None, _x("Machines with `h2o-llama rpc-server`, for layers.", metavar="HOST:PORT,…")] = None
     mlock: Annotated[bool, _x("Keep the weights in RAM, never swapped.", "--mlock")] = False
     no_mmap: Annotated[bool, _x("Read the model's file instead of mapping it.", "--no-mmap")] = False
-    lora: Annotated[list[str] | None, _o("A LoRA adapter. Repeatable.", metavar="FILE[:SCALE]")] = None
+    lora: Annotated[list[str] | None, option("A LoRA adapter. Repeatable.", metavar="FILE[:SCALE]")] = None
     rope_scaling_type: Annotated[str | None, _x(_SCALING, "--rope-scaling", metavar="NAME")] = None
     rope_scale: Annotated[float | None, _x("Factor of the trained context; the same as --rope-freq-scale 1/X.")] = None
     rope_freq_base: Annotated[float | None, _x("The base of RoPE's frequencies.")] = None
@@ -125,10 +132,7 @@ class Options:
         return rope | ({"lora": [_adapter(text) for text in self.lora]} if self.lora else {})
 
 
-_ROPE = (
-    *("rope_scaling_type", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"),
-    *("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast"),
-)
+_ROPE = tuple(RopeOptions.__annotations__)
 ATTENTION = ("h2o", "evict", "cold_store", "h2o_set")
 CHANGES = ("lora", "rope_scale", *_ROPE)
 """Names of options that go together."""

@@ -115,14 +115,6 @@ def read_text(file: Path) -> str:
     return read_document(path, str(file))
 
 
-def tokenize(llm: Model, text: str, special: bool = False) -> list[int]:
-    """Token ids of a text. Raises ValueError if there are none."""
-    tokens = llm.tokenize(text, parse_special=special)
-    if not tokens:
-        raise ValueError("the text is empty")
-    return tokens
-
-
 @contextmanager
 def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
     """Yield `update(name, n_done, n_total)`, with one bar per name. The bars vanish at the end.

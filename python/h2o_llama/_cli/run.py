@@ -16,7 +16,7 @@ from rich.filesize import decimal
 
 from h2o_llama import Llama, Model, Snapshot, _core, shared_prefix
 from h2o_llama._cli.ask import CUT, write_delta
-from h2o_llama._cli.options import Options
+from h2o_llama._cli.options import Options, option
 from h2o_llama._cli.prompt import open_llama, open_model, progress_bars, read_prompt, said, took
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama._thoughts import check_think
@@ -32,21 +32,17 @@ _ROOM = 2048
 
 def run(
     o: Options,
-    draft: Annotated[
-        int, typer.Option(min=0, help="Tokens to try at once where the text quotes itself, 15 say; 0 is none.")
-    ] = 0,
+    draft: Annotated[int, option("Tokens to try at once where the text quotes itself, 15 say; 0 is none.", min=0)] = 0,
     load: Annotated[
         Path | None,
-        typer.Option(
-            help="Continue the text that --save has written, with its options of H2O; a cold store is in memory, or "
+        option(
+            "Continue the text that --save has written, with its options of H2O; a cold store is in memory, or "
             "where --cold-store says."
         ),
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Save the text after reading, before generation.")] = None,
-    special: Annotated[
-        bool, typer.Option("--special", help="Names such as <|im_end|> in the text are tokens.")
-    ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text and --prompt, without a template.")] = False,
+    save: Annotated[Path | None, option("Save the text after reading, before generation.")] = None,
+    special: Annotated[bool, option("Names such as <|im_end|> in the text are tokens.", "--special")] = False,
+    raw: Annotated[bool, option("Continue the text and --prompt, without a template.", "--raw")] = False,
 ) -> None:
     """Read a text with H2O, and generate an answer or more text.
 

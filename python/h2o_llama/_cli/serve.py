@@ -16,7 +16,7 @@ import typer
 
 from h2o_llama import H2OConfig, H2OError, H2OWarning, Llama, Model, UnsupportedModelError, _core
 from h2o_llama._cli.errors import describe
-from h2o_llama._cli.options import Options, default_config, upstream_arguments, upstream_options
+from h2o_llama._cli.options import Options, default_config, option, upstream_arguments, upstream_options
 from h2o_llama._cli.prompt import has_library, open_model
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus, physical_memory
@@ -123,29 +123,25 @@ def serve(
     passed_on: Annotated[
         list[str] | None, typer.Argument(metavar="-- OPTIONS", help="Further options of llama-server.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8080,
-    parallel: Annotated[int, typer.Option(min=1, help="Slots: requests computed at the same time.")] = 1,
+    host: Annotated[str, option("Address to listen at; 0.0.0.0: all.")] = "127.0.0.1",
+    port: Annotated[int, option("Port to listen at.", min=0, max=65535)] = 8080,
+    parallel: Annotated[int, option("Slots: requests computed at the same time.", min=1)] = 1,
     api_key: Annotated[
-        str | None,
-        typer.Option(envvar="LLAMA_API_KEY", help="Key that requests must have. Other users see it, not the variable."),
+        str | None, option("Key that requests must have. Other users see it, not the variable.", envvar="LLAMA_API_KEY")
     ] = None,
     slot_save_path: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", exists=True, file_okay=False, help="Where clients may save and restore slots."),
+        Path | None, option("Where clients may save and restore slots.", metavar="FOLDER", exists=True, file_okay=False)
     ] = None,
     library_folder: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Keep texts there, and reuse a text with the same beginning.",
             "--library",
             metavar="FOLDER|off",
             show_default="the user's library",
-            help="Keep texts there, and reuse a text with the same beginning.",
         ),
     ] = None,
-    embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Serve embeddings instead of answers, without H2O.")
-    ] = False,
+    embeddings: Annotated[bool, option("Serve embeddings instead of answers, without H2O.", "--embeddings")] = False,
 ) -> None:
     """Serve a model over HTTP, with a web page.
 
@@ -237,12 +233,10 @@ def rpc_program(name: str = "ggml-rpc-server") -> Path:
 
 def rpc_server(
     host: Annotated[
-        str, typer.Option(help="Address to listen at. Clients need no password: use a trusted network only.")
+        str, option("Address to listen at. Clients need no password: use a trusted network only.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 50052,
-    threads: Annotated[
-        int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; all cores by default.")
-    ] = None,
+    port: Annotated[int, option("Port to listen at.", min=1, max=65535)] = 50052,
+    threads: Annotated[int | None, option("CPU threads; all cores by default.", "--threads", "-t", min=1)] = None,
 ) -> None:
     """Hold and compute layers for a model on another machine.
 

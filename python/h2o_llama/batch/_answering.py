@@ -24,7 +24,7 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
-from h2o_llama.batch._answers import ANSWER_TYPES, Answer, BatchSettings, Document, Question, read_file
+from h2o_llama.batch._answers import KEYS, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import TextBuffer, stop_tokens
 from h2o_llama.chat._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
@@ -354,7 +354,7 @@ class Answerer:
 
     def _tell(self, **known: Any) -> Answer:
         origin = {"fingerprint": self.fingerprint, "settings": self.settings.to_json()}
-        return dict.fromkeys(ANSWER_TYPES) | {"model": Path(self._weights.model_path).name} | origin | known
+        return dict.fromkeys(KEYS) | {"model": Path(self._weights.model_path).name} | origin | known
 
 
 _answerers: list[Answerer] = []

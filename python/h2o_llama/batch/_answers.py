@@ -212,29 +212,14 @@ except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
 
 Answer = dict[str, Any]
-"""A line of the file, with the keys of `ANSWER_TYPES`."""
+"""A line of the file, with the keys of `KEYS`."""
 
-ANSWER_TYPES: dict[str, type] = {
-    "document": str,
-    "sha256": str,
-    "question_id": str,
-    "question": str,
-    "answer": str,
-    "reasoning": str,
-    "finish_reason": str,
-    "cached_tokens": int,
-    "read_tokens": int,
-    "generated_tokens": int,
-    "document_seconds": float,
-    "library_tokens": int,
-    "seconds": float,
-    "model": str,
-    "fingerprint": str,
-    "settings": dict,
-    "error": str,
-    "note": str,
-}
-"""Names and types of what an answer tells; what does not apply to one is None."""
+KEYS = (
+    *("document", "sha256", "question_id", "question", "answer", "reasoning", "finish_reason"),
+    *("cached_tokens", "read_tokens", "generated_tokens", "document_seconds", "library_tokens", "seconds"),
+    *("model", "fingerprint", "settings", "error", "note"),
+)
+"""What an answer tells; what does not apply to one is None."""
 
 _IDENTITY = ("document", "sha256", "question_id", "question", "answer", "model", "fingerprint", "settings", "error")
 """What every version has told. What else is missing was not known to the version that wrote the answer."""
@@ -322,11 +307,11 @@ class AnswersFile:
             answer = json.loads(line)
         except ValueError:  # no JSON, or no UTF-8
             answer = None
-        if not isinstance(answer, dict) or not set(_IDENTITY) <= answer.keys() <= ANSWER_TYPES.keys():
+        if not isinstance(answer, dict) or not set(_IDENTITY) <= answer.keys() <= set(KEYS):
             raise ValueError(
                 f"[batch] line {i} of {self._path} is not an answer of this command: name another file, or remove it"
             )
-        return dict.fromkeys(ANSWER_TYPES) | answer
+        return dict.fromkeys(KEYS) | answer
 
 
 def _open(path: Path) -> BinaryIO:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,11 +170,17 @@ class Passage:
     strongest: int
 
 
-def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int = 20) -> list[Passage]:
-    """The n passages that were read most, or that most heads keep, the strongest first."""
+def _weights(report: MemoryReport, heads: Sequence[HeadMemory]) -> NDArray[np.float64]:
+    """Of each token, float64 [n_tokens]: how much of it was read, or how many of several heads keep it."""
     weights = np.zeros(report.n_tokens)
     for h in heads:
         weights[h.positions] += 1 if report.marked == HEAVY and len(heads) > 1 else h.scores
+    return weights
+
+
+def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int = 20) -> list[Passage]:
+    """The n passages that were read most, or that most heads keep, the strongest first."""
+    weights = _weights(report, heads)
     starts, texts = [0], [""]
     end = Piece(report.n_tokens, report.n_tokens, "\n")
     for piece, following in pairwise([*report.pieces, end]):
@@ -196,30 +204,50 @@ def stands_out(report: MemoryReport, found: Sequence[Passage]) -> bool:
     return report.marked == HEAVY or first > 0.5 or first >= max(0.1, 2 * second)
 
 
-def _runs(report: MemoryReport, notes: Sequence[range]) -> list[dict[str, Any]]:
-    """The document in order, as runs of one region and chunk, all noted or none.
+def _shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
+    """Of the marked tokens, from 1 to SHADES: by their number of heads, or by their place among all weights."""
+    weights = _weights(report, heads)
+    positions = np.unique(np.concatenate([h.positions for h in heads]))
+    ranked: list[int] = positions[np.argsort(-weights[positions], kind="stable")].tolist()
+    if report.marked == HEAVY and len(heads) > 1:
+        return {p: math.ceil(weights[p] * SHADES / weights[ranked[0]]) for p in ranked}
+    ranked = ranked[: None if report.marked == HEAVY else n_marked(report.memory_end)]
+    return {p: SHADES - i * SHADES // len(ranked) for i, p in enumerate(ranked)}
 
-    The region says why a position may be read, apart from being marked: open (of the last chunk), local, sinks; old is
-    read by no head. Parts of a run are text that no head has marked, or a piece that some have.
+
+def _parts(
+    report: MemoryReport, heads: Sequence[HeadMemory], notes: Sequence[range], anchors: set[int]
+) -> list[dict[str, Any]]:
+    """The document in order: plain text, and pieces that are marked or the target of a link; all noted or none.
+
+    `titles` tell which heads have a token, those with the highest scores first.
     """
-    of_some_head = {int(p) for head in report.heads for p in head.positions}
-    runs: list[dict[str, Any]] = []
-    chunk = -1
+    shades = _shades(report, heads)
+    having: dict[int, list[tuple[float, str]]] = {p: [] for p in shades}
+    for h in heads:
+        for p, score in zip(h.positions.tolist(), h.scores.tolist(), strict=True):
+            if p in having:
+                having[p].append((-score, f"layer {h.layer} head {h.head}: {score:.3g}"))
+    what = "heavy hitter of" if report.marked == HEAVY else "read most by"
+    parts: list[dict[str, Any]] = []
     for piece in report.pieces:
-        p = piece.start
-        others = "local" if p in report.local else "sinks" if p in report.sinks else "old"
-        region = "open" if p >= report.memory_end else others
-        is_noted, begins_chunk = any(p in note for note in notes), p // report.chunk_size != chunk
-        if begins_chunk or (runs[-1]["region"], runs[-1]["is_noted"]) != (region, is_noted):
-            chunk = p // report.chunk_size
-            new = {"region": region, "is_noted": is_noted, "begins_chunk": begins_chunk, "chunk": chunk, "parts": []}
-            runs.append(new)
-        parts = runs[-1]["parts"]
-        marked = [position for position in range(p, piece.end) if position in of_some_head]
-        if marked or not parts or parts[-1]["positions"]:
-            parts.append({"positions": marked, "text": ""})
+        positions = range(piece.start, piece.end)
+        part = {
+            "text": "",
+            "is_noted": any(piece.start in note for note in notes),
+            "anchor": next((p for p in positions if p in anchors), None),
+            "shade": max(shades.get(p, 0) for p in positions),
+            "titles": [
+                f"Position {p:,}: {what} {len(having[p])} of {len(heads)} heads: "
+                + ", ".join(name for _, name in sorted(having[p])[:6])
+                for p in positions
+                if p in shades
+            ],
+        }
+        if not parts or part["shade"] or part["anchor"] is not None or {**parts[-1], "text": ""} != part:
+            parts.append(part)
         parts[-1]["text"] += piece.text
-    return runs
+    return parts
 
 
 def render_html(
@@ -229,38 +257,23 @@ def render_html(
     layer: int | None = None,
     head: int | None = None,
 ) -> str:
-    """The page, which opens at a layer and a head, or all.
+    """The page of a layer and a head, or of all.
 
     `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
     """
-    found = passages(report, report.select(layer, head))
-    # What the page's script needs of every head. Scores keep three digits.
-    heads: list[dict[str, Any]] = [
-        {
-            "layer": h.layer,
-            "head": h.head,
-            "positions": h.positions.tolist(),
-            "scores": [float(f"{s:.3g}") for s in h.scores],
-        }
-        for h in report.heads
-    ]
+    heads = report.select(layer, head)
+    found = passages(report, heads)
+    chosen = [f"{name} {i}" for name, i in (("layer", layer), ("KV head", head)) if i is not None]
     environment = Environment(
         loader=PackageLoader("h2o_llama.inspect"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
         report=report,
+        chosen=f"{len(heads)}, of {' and '.join(chosen)}" if chosen else f"all {len(heads)}",
         facts=facts,
-        runs=_runs(report, notes),
+        runs=groupby(_parts(report, heads, notes, {passage.strongest for passage in found}), itemgetter("is_noted")),
         passages=found,
-        anchors={passage.strongest for passage in found},
         stands_out=stands_out(report, found),
-        script_data={
-            "heads": heads,
-            "shades": SHADES,
-            "most": 0 if report.marked == HEAVY else n_marked(report.memory_end),
-        },
-        chosen_layer=layer,
-        chosen_head=head,
         heavy=report.marked == HEAVY,
         n_shades=SHADES,
     )

@@ -111,12 +111,6 @@ class KVStats:
         return 1 / self.keep_ratio
 
     @property
-    def total_lossy_ratio(self) -> float:
-        """Bytes of K and V of all tokens over the bytes that are held: all layers, scores and memory sets too."""
-        held = self.kv_bytes + self.state_bytes
-        return self.n_tokens * self.token_bytes / held if held else 1.0
-
-    @property
     def state_bytes(self) -> int:
         """Bytes of all but K and V: index of keys, scores, memory sets, phase 1's results."""
         return self.index_bytes + self.score_bytes + self.memory_bytes + self.intra_bytes

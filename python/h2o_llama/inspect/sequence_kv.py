@@ -108,7 +108,7 @@ class SequenceKV(KVView):
         Raises
         ------
         H2OError
-            With lookup_budget=0; or if they are not kept, as for earlier chunks without keep_history=True, in a
+            With lookup_budget=0; or if they are not kept, as for earlier tiles without keep_history=True, in a
             restored snapshot, or where tokens of the tile were removed.
 
         Examples
@@ -128,7 +128,7 @@ class SequenceKV(KVView):
             keys = kv.extra_keys(layer, head, check.integer(self._owner, "tile", tile, 0, last))
             if keys is None:
                 raise H2OError(
-                    f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier chunks keep theirs with "
+                    f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier tiles keep theirs with "
                     "keep_history=True. Tokens that attend to everything choose none"
                 )
             return keys

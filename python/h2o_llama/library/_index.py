@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 import sqlite3
 import time
 import zlib
@@ -16,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from h2o_llama._internal.atomic import alone_with
 from h2o_llama.errors import BusyError, DamagedFileError, H2OError
-from h2o_llama.library._texts import FORMAT, Contents, key_of
+from h2o_llama.library._texts import FORMAT, Contents, key_of, make_private
 
 _SECONDS = 60.0
 """How long a change waits for another program's, which takes milliseconds."""
@@ -32,7 +31,7 @@ CREATE TABLE texts (
 CREATE INDEX heads ON texts (owner, key, head);
 CREATE TABLE parts (text TEXT, block TEXT, PRIMARY KEY (text, block)) WITHOUT ROWID;
 CREATE INDEX users ON parts (block);
-CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID;
+CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID
 """
 
 
@@ -82,12 +81,17 @@ class Index:
         except sqlite3.DatabaseError as error:
             raise DamagedFileError(f"[Library] {self.path} is damaged: {error}") from error
 
-    def _connect(self, path: Path, mode: str, seconds: float) -> sqlite3.Connection:
-        name = f"{path.absolute().as_uri()}?{mode}"
+    def _connect(self, mode: str, seconds: float) -> sqlite3.Connection:
+        name = f"{self.path.absolute().as_uri()}?{mode}"
         return sqlite3.connect(name, uri=True, timeout=seconds, isolation_level=None)
 
-    def _check(self, connection: sqlite3.Connection) -> None:
+    def _is_new(self, connection: sqlite3.Connection) -> bool:
+        """Whether it has no tables yet: no file, or that of a process that was killed before it made them."""
+        # in this order: another program may make both, in one transaction, meanwhile
+        has_tables = connection.execute("SELECT * FROM sqlite_master").fetchone() is not None
         (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0 and not has_tables:
+            return True
         if version > FORMAT:
             raise H2OError(
                 f"[Library] {self.path} is of format {version}, this h2o-llama reads format {FORMAT}: update h2o-llama "
@@ -95,63 +99,51 @@ class Index:
             )
         if version < FORMAT:
             raise DamagedFileError(f"[Library] {self.path} is damaged: its format is {version}, expected {FORMAT}")
+        return False
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """As the last change has left it, empty without a file. Nobody waits for it; it may be read-only."""
-        is_there = self.path.exists()
-        with self._errors(), closing(self._open_to_read() if is_there else sqlite3.connect(":memory:")) as connection:
-            if is_there:
-                self._check(connection)
-            else:
-                connection.executescript(_TABLES)
+        with self._errors(), closing(self._open_to_read()) as connection:
             yield connection
 
     def _open_to_read(self) -> sqlite3.Connection:
         """A log that cannot be written may be unreadable: then the file is read without it."""
-        for mode in ("mode=rw", "mode=ro", "immutable=1"):
+        for mode in ("mode=rw", "mode=ro", "immutable=1") if self.path.exists() else ():
             with ExitStack() as opened:
                 try:
-                    connection = opened.enter_context(closing(self._connect(self.path, mode, _SECONDS)))
+                    connection = opened.enter_context(closing(self._connect(mode, _SECONDS)))
                     connection.execute("BEGIN")
-                    connection.execute("SELECT * FROM sqlite_master")  # a transaction begins with its first read
+                    if self._is_new(connection):  # the transaction begins with the first read
+                        break
                     opened.pop_all()
                     return connection
                 except sqlite3.OperationalError:
                     if mode == "immutable=1":
                         raise
-        raise AssertionError
+        empty = sqlite3.connect(":memory:")
+        _make_tables(empty)
+        return empty
 
     @contextmanager
     def changing(self, seconds: float = _SECONDS) -> Iterator[sqlite3.Connection]:
         """A transaction that no other one overlaps. It is undone if the block raises."""
         with self._errors():
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.path.parent.stat().st_mode & 0o077:  # it was there, open to others
-                self.path.parent.chmod(0o700)
-            if not self.path.exists():
-                self._create()
-            with closing(self._connect(self.path, "mode=rw", seconds)) as connection:
+            make_private(self.path.parent)
+            with closing(self._connect("mode=rwc", seconds)) as connection:
+                if self._is_new(connection):
+                    with alone_with(self.path):  # SQLite does not wait for another program that does this
+                        connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    self._check(connection)
+                    if self._is_new(connection):
+                        _make_tables(connection)
                     yield connection
                     connection.execute("COMMIT")
                 except BaseException:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
                     raise
-
-    def _create(self) -> None:
-        """An empty file, under its name when it is complete."""
-        new = self.path.with_name(f".{secrets.token_hex(4)}.new")
-        try:
-            with closing(self._connect(new, "mode=rwc", _SECONDS)) as connection:
-                connection.executescript(f"PRAGMA journal_mode = WAL; {_TABLES} PRAGMA user_version = {FORMAT};")
-            with suppress(FileExistsError):  # another program was faster
-                os.link(new, self.path)
-        finally:
-            new.unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Remove a damaged file. Blocks stay: texts that are read again find them."""
@@ -230,6 +222,11 @@ class Index:
             {"owner": owner},
         ).fetchone()
         return int(n)
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in (*_TABLES.split(";"), f"PRAGMA user_version = {FORMAT}"):
+        connection.execute(statement)
 
 
 def _head(tokens: NDArray[np.int32]) -> int:

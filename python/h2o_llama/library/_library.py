@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,27 +72,11 @@ def default_folder() -> Path:
     return Path(named) if named else cache_folder() / "library"
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A text that begins as another one does, and the number of its tokens to return to."""
 
     text: Stored
     n_tokens: int
-
-
-def day_of(
-    ids: Tokens, ids_on: Callable[[str], Tokens], n_known: Callable[[Tokens], int], days: Callable[[], Iterable[str]]
-) -> str | None:
-    """The day on which most tokens of a prompt are known; None if that is today, as `ids` has it."""
-    best, today = None, date.today().isoformat()
-    n = n_known(ids) + LEAST_NEW
-    if n < len(ids) // 2:
-        for day in days():
-            if day != today and (n_other := n_known(ids_on(day))) > n:
-                n, best = n_other, day
-            if n > len(ids) // 2:
-                break
-    return best
 
 
 class Library:
@@ -141,7 +125,7 @@ class Library:
         self._index = Index(self.folder)
         self._owner = ""
         self._shown: str | None = None  # all owners' texts
-        self._is_swept = False
+        self._looked = 0.0  # when it was looked for what other processes have left
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -169,11 +153,14 @@ class Library:
 
     # --- its texts
 
-    def texts(self) -> list[Text]:
-        """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them."""
+    def texts(self, origin: SnapshotOrigin | None = None) -> list[Text]:
+        """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them.
+
+        `origin`, such as a snapshot's, leaves only texts that fit a model and its settings.
+        """
         self.flush()
         with self._index.reading() as connection:
-            stored, _ = self._index.texts(connection, self._shown)
+            stored, _ = self._index.texts(connection, self._shown, None if origin is None else key_of(origin))
             sizes, n_users = self._index.blocks(connection), self._index.n_users(connection)
         stored.sort(key=lambda text: text.used, reverse=True)
         return [_described(text, sizes, n_users) for text in stored]
@@ -223,11 +210,13 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
+            lines = [str(problem) for problem in problems.values()]
         except DamagedFileError as error:
-            if repair:
-                self._index.discard()
-            return [str(error)]
-        lines, bad = [str(problem) for problem in problems.values()], list(problems)
+            lines, texts, problems = [str(error)], [], {}
+            if not repair:
+                return lines
+            self._index.discard()
+        bad = list(problems)
         there = self._blocks.names()
         for name in sorted(there):
             try:
@@ -251,8 +240,8 @@ class Library:
                 with self._index.changing() as connection:
                     self._index.remove(connection, bad)
             except DamagedFileError as error:  # in a page that was not read before
+                lines.append(str(error))
                 self._index.discard()
-                return [*lines, str(error)]
             self._sweep(every=True)
         return lines
 
@@ -317,7 +306,10 @@ class Library:
                 f"({model.fingerprint[:12]}), which is loaded"
             )
         self._write_blocks(contents, lambda: blocks)
-        return next(text for text in self.texts() if text.id == contents.id(self._owner))
+        for text in self.texts():
+            if text.id == contents.id(self._owner):
+                return text
+        raise H2OError(f"[{_OWNER}.import_text] another program has removed the text of {os.fspath(path)} already")
 
     # --- for Llama
 
@@ -337,16 +329,6 @@ class Library:
         """The number of a prompt's tokens that `find` finds, in a context of any size."""
         found = self.find(origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
         return found.n_tokens if found else 0
-
-    def days(self, origin: SnapshotOrigin, ids: NDArray[np.int32]) -> set[str]:
-        """The days of texts that differ from a prompt, int32 [n], in a few tokens, as in a date."""
-
-        def is_alike(tokens: NDArray[np.int32]) -> bool:
-            n = shared_prefix(tokens, ids)
-            after = ids[n + _DATE_TOKENS :][:_DATE_TOKENS]
-            return len(after) > 0 and after.tobytes() in tokens[n:][: 3 * _DATE_TOKENS].tobytes()
-
-        return {text.contents.day for text in self.stored(origin) if is_alike(text.contents.tokens)}
 
     def nearest(self, ids: NDArray[np.int32], origin: SnapshotOrigin) -> Stored | None:
         """The text of this origin that has most of a prompt's first tokens, int32 [n]; None in an empty library."""
@@ -453,30 +435,27 @@ class Library:
 
     def _write(self, contents: Contents, snapshot: Snapshot) -> str | None:
         """Returns why it could not be written."""
-        try:
-            limit = self.limit_bytes
-            if contents.layout.size > limit:
-                return f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}"
-            try:
-                self._write_text(contents, snapshot)
-            except DamagedFileError:  # the index
-                self._index.discard()
-                self._write_text(contents, snapshot)
-            if self._taken(None) > limit:
-                self._make_room(limit * 9 // 10)
-            self._sweep()
-        except (OSError, ValueError, H2OError, MemoryError) as error:
-            return str(error) or "there is not enough memory"
-        return None
-
-    def _write_text(self, contents: Contents, snapshot: Snapshot) -> None:
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
 
         def blocks() -> Iterator[bytes]:
             for i, content in enumerate(contents.layout.split(snapshot.state)):
                 yield logits + content if i == len(contents.layout.cuts) else content
 
-        self._write_blocks(contents, blocks)
+        try:
+            limit = self.limit_bytes
+            if contents.layout.size > limit:
+                return f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}"
+            try:
+                self._write_blocks(contents, blocks)
+            except DamagedFileError:  # the index
+                self._index.discard()
+                self._write_blocks(contents, blocks)
+            if self._taken(None) > limit:
+                self._make_room(limit * 9 // 10)
+            self._sweep()
+        except (OSError, ValueError, H2OError, MemoryError) as error:
+            return str(error) or "there is not enough memory"
+        return None
 
     def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
         """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
@@ -543,8 +522,8 @@ class Library:
         with self._index.changing() as connection:
             sizes, users = self._index.blocks(connection), self._index.n_users(connection)
             unused = sizes.keys() - users.keys()
-            if every or not self._is_swept:
-                self._is_swept = True
+            if every or time.time() > self._looked + _WRITE_SECONDS:
+                self._looked = time.time()
                 unused |= self._blocks.left(0 if every else _WRITE_SECONDS) - users.keys()
             for name in unused:
                 self._blocks.remove(name)
@@ -604,6 +583,44 @@ def _replaced(text: Stored, others: list[Stored]) -> list[str]:
         else:
             stay = n
     return ids
+
+
+def day_of(
+    library: Library | None,
+    origin: SnapshotOrigin,
+    ids: Tokens,
+    ids_on: Callable[[str], Tokens],
+    now: Tokens = (),
+    day: str | None = None,
+) -> str | None:
+    """The day on which most tokens of a prompt are known; None if that is today, as `ids` has it.
+
+    They are known from the library, or from the text `now` that has this `day` in it.
+    """
+
+    def n_known(ids: Tokens) -> int:
+        return max(shared_prefix(now, ids), library.n_known(origin, ids) if library else 0)
+
+    def days() -> Iterator[str]:
+        """Of texts that differ from the prompt in a few tokens, as in a date."""
+        if day is not None:
+            yield day
+        for text in library.stored(origin) if library else ():
+            tokens = text.contents.tokens
+            n = shared_prefix(tokens, ids)
+            after = np.asarray(ids[n + _DATE_TOKENS :][:_DATE_TOKENS], dtype=np.int32)
+            if len(after) > 0 and after.tobytes() in tokens[n:][: 3 * _DATE_TOKENS].tobytes():
+                yield text.contents.day
+
+    best, today = None, date.today().isoformat()
+    with suppress(OSError, ValueError, H2OError, MemoryError):  # reading the prompt warns of it
+        n = n_known(ids) + LEAST_NEW
+        for other in dict.fromkeys(days()) if n < len(ids) // 2 else ():
+            if other != today and (n_other := n_known(ids_on(other))) > n:
+                n, best = n_other, other
+            if n > len(ids) // 2:
+                break
+    return best
 
 
 LEAST_TOKENS = 256

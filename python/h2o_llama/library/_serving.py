@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama.chat._template import noon
 from h2o_llama.errors import BusyError, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library, day_of
-from h2o_llama.library._texts import name_of
+from h2o_llama.library._texts import Text, name_of
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
@@ -59,12 +58,8 @@ class ServerTexts:
     def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:
         """Noon of the day on which a prompt continues a text; `now` if there is none. `ids_at` is the prompt then."""
         library = self._library(key)
-        ids = ids_at(now)
-        with suppress(H2OError, OSError, ValueError, MemoryError):
-            n_known, days = partial(library.n_known, self._origin), partial(library.days, self._origin, ids)
-            day = day_of(ids, lambda day: ids_at(int(noon(day))), n_known, days)
-            return now if day is None else int(noon(day))
-        return now
+        day = day_of(library, self._origin, ids_at(now), lambda day: ids_at(int(noon(day))))
+        return now if day is None else int(noon(day))
 
     def give(
         self,
@@ -93,7 +88,9 @@ class ServerTexts:
         try:
             library = self._library(key)
             if id is None:
-                return 200, json.dumps(_listing(library, self._origin))
+                found = {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes}
+                listed = [_listed(text) for text in library.texts(self._origin)]  # another model's would be read again
+                return 200, json.dumps({**found, "texts": listed})
             with suppress(ValueError):  # by its whole id
                 if _ID.fullmatch(id) and library.remove(id) > 0:
                     return 200, json.dumps({"success": True})
@@ -106,14 +103,6 @@ class ServerTexts:
         return status, json.dumps({"error": {"code": status, "message": message, "type": kind}})
 
 
-def _listing(library: Library, origin: SnapshotOrigin) -> dict[str, Any]:
-    own = {text.id for text in library.stored(origin)}  # another model's texts would be read again
-    texts = [
-        {
-            **{name: getattr(text, name) for name in ("id", "name", "n_tokens", "n_bytes")},
-            "used": text.used.astimezone().isoformat(timespec="seconds"),
-        }
-        for text in library.texts()
-        if text.id in own
-    ]
-    return {"n_bytes": library.n_bytes, "limit_bytes": library.limit_bytes, "texts": texts}
+def _listed(text: Text) -> dict[str, Any]:
+    used = text.used.astimezone().isoformat(timespec="seconds")
+    return {"id": text.id, "name": text.name, "n_tokens": text.n_tokens, "n_bytes": text.n_bytes, "used": used}

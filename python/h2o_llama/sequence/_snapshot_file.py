@@ -59,14 +59,13 @@ def write(path: str | os.PathLike[str], origin: Mapping[str, Any], sections: Map
         raise ValueError(f"[{_OWNER}.save] {target} is a folder or a special file, expected the name of a file")
     try:
         with replacing(target) as file:
-            write_to(file, origin, sections)
+            _write(file, origin, sections)
     except OSError as error:
         message = f"[{_OWNER}.save] {target} cannot be written ({error.strerror}); an existing file has not changed"
         raise OSError(error.errno, message) from error
 
 
-def write_to(file: BinaryIO, origin: Mapping[str, Any], sections: Mapping[str, Section]) -> None:
-    """What `write` puts into a file."""
+def _write(file: BinaryIO, origin: Mapping[str, Any], sections: Mapping[str, Section]) -> None:
     sizes = {name: {"bytes": len(section.content), "planes": section.width} for name, section in sections.items()}
     header = json.dumps({"origin": origin, "sections": sizes}).encode()
     file.write(MAGIC + _START.pack(VERSION, len(header), zlib.crc32(header)))

@@ -20,7 +20,7 @@ from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, day_of, needs_marks, split_at_marks
 from h2o_llama.library._texts import name_of
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
-from h2o_llama.sequence._prompt import CacheStop, Prompt, Tokens, make_prompt, n_kept, shared_prefix, where_they_part
+from h2o_llama.sequence._prompt import CacheStop, Prompt, Tokens, make_prompt, n_kept, where_they_part
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 T = TypeVar("T")
@@ -241,24 +241,12 @@ class State:
 
     def day_of(self, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
         """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
-        model, library = self.engine.model, self.engine.library
+        engine, model = self.engine, self.engine.model
         if model.chat_template is None or not model._template.tells_day:
             return None
         with self.used() as context:
             now = context.tokens
-
-        def n_known(ids: Tokens) -> int:
-            return max(shared_prefix(now, ids), library.n_known(self.engine.origin, ids) if library else 0)
-
-        def days() -> Iterator[str]:
-            if self.day is not None:
-                yield self.day
-            if library is not None:
-                yield from library.days(self.engine.origin, np.asarray(ids, dtype=np.int32))
-
-        best = None
-        with suppress(OSError, ValueError, H2OError, MemoryError):  # `read` warns of it
-            best = day_of(ids, ids_on, n_known, days)
+        best = day_of(engine.library, engine.origin, ids, ids_on, now, self.day)
         self.day = best or date.today().isoformat()
         return best
 

@@ -82,8 +82,15 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
     ggml_tensor * queries = g.env.index->rotated_queries(g.ctx, layer.il, params.q);
 
     params.extra.rows = ggml_h2o_top_keys(g.ctx, queries, keys, memory, n_top, params.extra.tile, params.extra.offset);
-    ggml_set_output(params.extra.rows); // read when the graph is computed
-    g.choices.push_back({ (uint32_t) layer.index, params.extra.rows, {} });
+    // read when the graph is computed: memory that no other node can have
+    ggml_tensor * kept = params.extra.rows;
+    if (!g.shape.keeps_choices && kept->ne[1] > 1) {
+        kept = ggml_cont(g.ctx, ggml_view_3d(g.ctx, kept, n_top, 1, kept->ne[2], kept->nb[1], kept->nb[2],
+                (kept->ne[1] - 1)*kept->nb[1]));
+        ggml_build_forward_expand(g.gf, kept);
+    }
+    ggml_set_output(kept);
+    g.choices.push_back({ (uint32_t) layer.index, kept, {} });
 
     if (g.env.store.cold(g.shape.seq)) {
         params.extra.n_source = g.shape.n_indexed;

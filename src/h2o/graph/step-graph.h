@@ -64,6 +64,7 @@ struct h2o_step_shape {
     uint32_t pos;       // where views depend on it, else 0
     uint32_t offset;    // likewise
     uint32_t is_scored; // attention is summed up
+    uint32_t keeps_choices; // of all tiles
 
     bool operator==(const h2o_step_shape & other) const;
 };
@@ -121,7 +122,7 @@ struct h2o_step_graph {
     };
     std::vector<sums_t> sums;
 
-    // a layer's extra keys, chosen by the index
+    // a layer's extra keys, chosen by the index: of the step's last tiles, all or one
     struct choice_t {
         uint32_t      layer; // index
         ggml_tensor * t;     // I32 [n, n_tiles, n_head_kv]: positions

@@ -237,8 +237,9 @@ static void read_choices(std::vector<h2o_step_graph::choice_t> & choices, const 
     for (auto & c : choices) {
         const auto     all     = std::make_shared<const std::vector<int32_t>>(std::move(c.data));
         const uint32_t n_tiles = c.t->ne[1];
+        const uint32_t first   = tiles.n_tiles(step.n_tokens) - n_tiles;
         for (uint32_t i = 0; i < n_tiles; ++i) {
-            const uint32_t start = step.pos - tiles.offset + i*tiles.size;
+            const uint32_t start = step.pos - tiles.offset + (first + i)*tiles.size;
             sequence.set_extra_keys(c.layer, std::max(start, step.pos), std::min(start + tiles.size, end),
                     { all, i, n_tiles });
         }

@@ -107,7 +107,7 @@ llama_memory_context_ptr h2o_context::init_batch(llama_batch_allocr & balloc, ui
                 (kv.next_call == LLAMA_H2O_CALL_AUTO && is_token);
 
         call.steps = h2o_plan(config, { n_tokens, call.n_tokens, kv.dense_tail, n_ubatch, is_decode,
-                kv.sequence.keep_attention });
+                kv.sequence.keep_attention, kv.sequence.keep_extra_keys });
     }
 
     std::map<size_t, llama_ubatch> first_phases = split_first_phases(balloc, calls);

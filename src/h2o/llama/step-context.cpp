@@ -140,7 +140,7 @@ void h2o_step_context::begin_step(const h2o_call_step & s) {
 
 bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t sched) {
     try {
-        // a chunk's extra keys would be forgotten when the next one's come
+        // they would be forgotten when the next chunk's come
         const auto & [kv, step, i_call] = steps[i_step].front();
         const auto & call        = calls[i_call];
         const bool keeps_choices = kv->sequence.keep_extra_keys || (call.has_logits &&

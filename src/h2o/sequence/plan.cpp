@@ -24,7 +24,7 @@ std::vector<h2o_step> h2o_plan(const h2o_config & config, const h2o_call & call)
                 n -= phase == h2o_step::DECODE ? 0 : (n_open + n) % config.tile;
             }
             res.push_back({ phase, pos, n, offset, has_memory ? config.n_memory(config.chunk_start(pos)) : 0, false,
-                    call.keeps_attention && phase == h2o_step::TAIL });
+                    call.keeps_attention && phase == h2o_step::TAIL, call.keeps_choices });
             offset += n;
         }
     };

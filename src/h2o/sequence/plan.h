@@ -22,6 +22,7 @@ struct h2o_step {
     uint32_t n_memory;   // positions in the memory set, 0 if there is none yet or the step does not attend to it
     bool     has_phase2; // INTRA: a phase 2 follows, which computes the outputs
     bool     keeps_attention = false; // TAIL: its weights are summed up for each position
+    bool     keeps_choices   = false; // what all of its tiles choose, not the last one alone
 
     // phase 2 finds K and V in the cache, phase 1 has written them
     bool stores_kv() const { return phase != INTER; }
@@ -35,6 +36,7 @@ struct h2o_call {
     uint32_t n_ubatch;  // tokens of a step at most, except in phase 1
     bool     is_decode; // they were generated
     bool     keeps_attention = false; // of the tail
+    bool     keeps_choices   = false; // of all tiles
 };
 
 // Steps to reserve compute buffers for, in addition to a full chunk. With composed attention a tail's need grows with

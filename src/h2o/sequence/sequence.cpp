@@ -89,7 +89,7 @@ void h2o_sequence::forget_attention() {
 void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, const h2o_tile_choice & keys) {
     auto & extra = st.layers[i_layer].extra_keys;
     if (!keep_extra_keys) {
-        extra.erase(extra.begin(), extra.lower_bound(config.tile_of(config.chunk_start(q0))));
+        extra.clear();
     }
     for (uint32_t tile = config.tile_of(q0); tile <= config.tile_of(q1 - 1); ++tile) {
         extra[tile] = keys;

@@ -86,7 +86,7 @@ public:
     // checkpoints at the ends of all chunks are kept, not only of the last one
     bool keep_history = false;
 
-    // likewise
+    // extra keys of all tiles are kept, not only of the last one
     bool keep_extra_keys = false;
 
     // dense tails of the next calls are asked for their attention

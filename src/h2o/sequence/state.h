@@ -34,7 +34,7 @@ struct h2o_layer {
 
     std::vector<float> attention; // [.., n_head_kv] of the tails that kept it: sums of weights of all positions
 
-    std::map<uint32_t, h2o_tile_choice> extra_keys; // by tile; of a chunk at least, unless tokens were removed
+    std::map<uint32_t, h2o_tile_choice> extra_keys; // by tile; of one at least, unless tokens were removed
 
     // from this tile on
     void forget_extra_keys(uint32_t tile) { extra_keys.erase(extra_keys.lower_bound(tile), extra_keys.end()); }

@@ -34,6 +34,7 @@ function open(conversation) {
   current = conversation;
   sessionStorage.setItem("conversation", conversation.id);
   $("error").textContent = "";
+  $("begun").hidden = true;
   tell("opened");
 }
 

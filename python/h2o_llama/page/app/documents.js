@@ -26,7 +26,7 @@ export async function addPasted() {
 const addFiles = (files) => add([...files].map((file) => async (own) => documentOf(file.name, await textOf(file, own))));
 
 async function add(sources) {
-  if (isFixed()) await begin();
+  if (isFixed()) await begin().then(() => { $("begun").hidden = false; });
   const own = current;
   $("error").textContent = "";
   adding = adding.then(() => addTo(own, sources)); // in the order of choice

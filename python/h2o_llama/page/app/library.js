@@ -23,7 +23,7 @@ async function list() {
   $("state").textContent = isRead ? `; ${own.length > 1 ? "these documents have" : "this document has"} been read` : "";
   const rows = new Map();
   const rowOf = (document, name = "Without a document") => {
-    const key = document ? `${document.n_tokens} ${document.name}` : name;
+    const key = document ? `${document.name}\n${document.text}` : name;
     if (!rows.has(key)) rows.set(key, { document, name: document?.name ?? name, texts: [], conversations: [] });
     return rows.get(key);
   };
@@ -40,8 +40,7 @@ async function list() {
 
 // The texts of one document share their beginning, so the largest counts.
 function item({ document, name, texts, conversations }) {
-  const facts = texts.map((text) => tokens(text.n_tokens)).slice(0, 1);
-  if (document) facts[0] = tokens(document.n_tokens);
+  const facts = [document, ...texts].filter(Boolean).slice(0, 1).map(({ n_tokens }) => tokens(n_tokens));
   if (texts.length) {
     const last = new Date(Math.max(...texts.map(({ used }) => new Date(used))));
     facts.push(bytes(Math.max(...texts.map(({ n_bytes }) => n_bytes))));
@@ -54,8 +53,8 @@ function item({ document, name, texts, conversations }) {
     element("ul", {}, ...conversations.map(conversationItem)));
 }
 
-function conversationItem({ id, turns, draft }) {
-  const title = turns[0]?.content ?? (draft || "No question yet");
+function conversationItem({ id, turns }) {
+  const title = turns[0]?.content ?? "No question yet";
   const opens = opener(title, "", async () => await choose(id) || await list()); // deleted elsewhere
   opens.ariaCurrent = String(id === current.id);
   return element("li", {}, opens, deleter(`Delete ${title}`, async () => {

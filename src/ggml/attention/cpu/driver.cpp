@@ -16,6 +16,7 @@ constexpr int64_t MAX_SLICE_ROWS = 1024;        // with blocks: each slice packs
 constexpr int64_t MAX_ITEMS      = 256;         // at least one for each KV head
 constexpr int64_t MAX_BATCHES    = 128;
 constexpr int64_t MIN_ITEMS      = 32;
+constexpr int64_t MAX_RANGES     = 128;         // in place; for long texts, so that many threads have work
 constexpr int64_t MAX_PACKED     = 8*1024*1024; // floats of packed K and V, unless one KV head takes more
 constexpr int64_t MAX_LOGITS     = 8*1024*1024; // floats of a thread, unless a step of rows takes more
 constexpr int64_t MAX_SUMS       = 8*1024*1024; // floats of a KV head's items
@@ -71,7 +72,7 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
             break;
         case IN_PLACE:
             tile_rows = H2O_ATTN_MAX_ROWS;
-            n_ranges  = std::min(MIN_ITEMS, n_blocks);
+            n_ranges  = std::min(std::clamp(n_blocks/2, MIN_ITEMS, MAX_RANGES), n_blocks);
             break;
     }
     n_list_blocks = how == IN_PLACE ? h2o_ceil_div(extra.n_rows, block_size) : 0;

@@ -176,8 +176,7 @@ void top_keys::score(const shared & w, const scratch & s, const tile_queries & t
             pack(t.h, batch, panels);
         }
         kernel.score(panels, h2o_ceil_div(batch_keys(batch), kernel.n_lanes), d, w.q + (t.h*n_q + t.first)*n_blocks,
-                t.n,
-                w.factors + t.h*n_q + t.first, scores + batch*BATCH_KEYS);
+                t.n, w.factors + t.h*n_q + t.first, scores + batch*BATCH_KEYS);
     }
 }
 

@@ -147,8 +147,7 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
         for (int w = 0; w < 4; ++w) {
             ((int *) (numbers + at*4 + w))[b%GROUP] = is_read ? (int) (src[1 + 2*w] | (uint32_t) src[2 + 2*w] << 16) : 0;
         }
-        ((float *) (scales + at))[b%GROUP] = j >= n_keys ? NAN :
-                is_read ? (float) *(const half *) src : 0.0f;
+        ((float *) (scales + at))[b%GROUP] = j >= n_keys ? NAN : is_read ? (float) *(const half *) src : 0.0f;
     }
 
     float highest[N][2];

@@ -27,8 +27,7 @@ struct h2o_index_kernel {
 
     // For each key the largest score*factor of n_q queries [n_q][d/32 blocks], -inf if all are NaN.
     void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
-            const float * factors,
-            float * scores);
+            const float * factors, float * scores);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones
     // the first. Returns how many there are. values and rows are scratch for n + n_lanes numbers.

@@ -132,8 +132,7 @@ inline void for_queries(int64_t n_q, const F & f) {
 }
 
 void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
-        const float * factors,
-        float * scores) {
+        const float * factors, float * scores) {
     const int64_t n_blocks = d/H2O_INDEX_BLOCK;
 
     for_queries(n_q, [&](auto n, int64_t first) {
@@ -172,18 +171,11 @@ inline int64_t count_of(vec_i x) {
 }
 
 // n is a multiple of VL from here on
-int64_t count_at_least(const float * x, int64_t n, float t) {
+template <typename F>
+int64_t count_if(const float * x, int64_t n, const F & is_counted) {
     vec_i count = {};
     for (int64_t i = 0; i < n; i += VL) {
-        count += load(x + i) >= t;
-    }
-    return count_of(count);
-}
-
-int64_t count_above(const float * x, int64_t n, float t) {
-    vec_i count = {};
-    for (int64_t i = 0; i < n; i += VL) {
-        count += load(x + i) > t;
+        count += is_counted(load(x + i));
     }
     return count_of(count);
 }
@@ -220,7 +212,7 @@ float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
         const int64_t middle = step%3 == 0 ? reached + (missed - reached)/2 : min_of(max_of(order_of(guess),
                 reached + 1), missed - 1);
 
-        const int64_t n_at_least = count_at_least(x, n, float_of(middle));
+        const int64_t n_at_least = count_if(x, n, [&](vec_f v) { return v >= float_of(middle); });
         if (n_at_least < k) {
             missed   = middle;
             n_missed = (float) max_of(n_at_least, 1);
@@ -288,7 +280,7 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
     const int64_t n_values = (n_found + VL - 1)/VL*VL;
 
     const float threshold = find_threshold(values, n_values, n_top, 0);
-    int64_t     n_equal   = n_top - count_above(values, n_values, threshold);
+    int64_t     n_equal   = n_top - count_if(values, n_values, [&](vec_f v) { return v > threshold; });
 
     int64_t n_chosen = 0;
     for (int64_t i = 0; i < n_values; i += VL) {
