@@ -106,7 +106,7 @@ private:
         return c.codepoint;
     }
 
-    // of a group, or of the pattern, which has any characters where an anchor is missing
+    // Alternatives of a group or of the pattern. The pattern has any characters where an anchor is missing.
     std::string alternatives(int depth) {
         if (depth > MAX_DEPTH) {
             throw std::invalid_argument("groups are nested too deeply");
@@ -250,7 +250,7 @@ static std::string other_rests(const std::vector<std::u32string> & rests) {
         result += to_gbnf({ { first, first } }, false) + " " + other_rests(next) + " | ";
         firsts.emplace_back(first, first);
     }
-    // a character that differs is no \u escape, which could stand for one of these
+    // a \u escape could stand for one of these: a character that differs has none
     return by_first.empty() ? "char+" : "(" + result + to_gbnf(firsts, true) + " char*)" + (may_end ? "?" : "");
 }
 

@@ -17,8 +17,8 @@ using strings = std::vector<std::string>;
 
 static constexpr size_t MAX_PARTS    = 20000; // each as often as a $ref next to other keywords repeats it
 static constexpr int    MAX_DEPTH    = 100;
-static constexpr size_t MAX_NAME     = 190; // bytes of a property's name, each of which may open a parenthesis
-static constexpr size_t MAX_OPTIONAL = 128; // properties of an object: upstream takes the cube of their number
+static constexpr size_t MAX_NAME     = 190; // bytes of a property's name: each may open a parenthesis
+static constexpr size_t MAX_OPTIONAL = 256; // properties of an object: upstream takes the cube of their number
 
 // keywords that apply to values of one type, whatever "type" says
 static const std::map<std::string, strings> KEYWORDS = {
@@ -241,20 +241,24 @@ static void add_string(json & result, const json & schema) {
     }
 }
 
+// The values of an enum that are of the schema's types.
 static json enumeration(const json & schema) {
-    strings texts;
-    for (const auto & value : list_of(schema, "enum")) {
-        const strings types = schema.contains("type") ? types_of(schema) : strings {};
-        const bool has_type = types.empty() ||
-            std::any_of(types.begin(), types.end(), [&](const auto & type) { return is_of_type(value, type); });
-        check(has_type, "enum", "or \"const\" has a value of another type: " + value.dump());
-        texts.push_back(value.dump());
-    }
     for (const auto & [keyword, value] : schema.items()) {
         check(keyword == "type" || keyword == "enum" || keyword == "format", keyword,
             "cannot be combined with enum or const: leave out the values that it excludes, and the keyword");
     }
-    return { { "enum", list_of(schema, "enum") }, { "gbnf", h2o_choice_to_gbnf(texts) } };
+    const strings types = types_of(schema);
+    json          values = json::array();
+    strings       texts;
+    for (const auto & value : list_of(schema, "enum")) {
+        const auto has = [&](const std::string & type) { return is_of_type(value, type); };
+        if (!schema.contains("type") || std::any_of(types.begin(), types.end(), has)) {
+            values.push_back(value);
+            texts.push_back(value.dump());
+        }
+    }
+    check(!values.empty(), "enum", "or \"const\" has no value of the type that \"type\" names");
+    return { { "enum", values }, { "gbnf", h2o_choice_to_gbnf(texts) } };
 }
 
 namespace {
@@ -339,7 +343,7 @@ private:
         return { { "$ref", DEFS + name } };
     }
 
-    // All that holds: assertions, and alternatives, of which one does.
+    // Assertions hold together, and one of the alternatives.
     void add(const json & schema, json & all, const json *& alternatives, int n_inside) {
         count(schema, n_inside > 0 ? all.dump_safe().size()/64 : 0);
         check(n_inside < MAX_DEPTH, "$ref", "leads to itself, or schemas are nested too deeply");
@@ -454,10 +458,11 @@ private:
             check(name.size() <= MAX_NAME && (name != "*" || more == false), "properties",
                 "cannot have the name * next to additionalProperties, or names of more than 190 bytes");
             n_optional += !std::binary_search(required.begin(), required.end(), name);
-            check(n_optional <= MAX_OPTIONAL, "properties", "cannot have more than 128 that are not required");
+            check(n_optional <= MAX_OPTIONAL, "properties", "cannot have more than 256 that are not required");
             result["properties"][name] = part(value, path + "/properties/" + name);
             all.push_back(name);
         }
+        count(true, n_optional*n_optional/64);
         result["required"]             = required;
         result["additionalProperties"] = more;
         if (more != false) {
