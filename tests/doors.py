@@ -206,6 +206,7 @@ BAD_SCHEMAS: list[tuple[Fields, str]] = [
     ({"type": "integer", "minimum": 3, "maximum": 2}, "within its bounds"),
     ({"type": "string", "enum": [1]}, '"enum" or "const" has no value'),
     ({"properties": {"a": {"minLength": -1}}}, "#/properties/a: "),
+    ({"properties": {"a": {"format": 5}}}, "#/properties/a: "),
 ]
 """Schemas that no grammar can say, and the part of an error that names the reason."""
 

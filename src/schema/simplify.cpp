@@ -328,7 +328,7 @@ private:
             return result;
         } catch (const error_with_place &) {
             throw;
-        } catch (const std::invalid_argument & e) {
+        } catch (const std::exception & e) {
             throw error_with_place("JSON schema error at " + path + ": " + e.what());
         }
     }
