@@ -153,6 +153,15 @@ def test_a_document_is_read_and_asked(page: Any, server: Server, tmp_path: Path)
     assert "tokens were cached, which saved about" in second
     assert int(second.split()[1]) < 200
 
+    click(page, ".answer .look")  # what the first question has read
+    wait(page, lambda: element(page, "read").is_displayed())
+    assert DOCUMENT + "<" in element(page, "read-text").get_property("textContent")
+    marks = texts_of(page, "#read-text mark")
+    assert 30 < len(marks) < 60  # 5 % of the tokens
+    assert re.match(r"\d+\.\d % k07=", texts_of(page, "#passages button")[0])
+    click(page, "#read-text mark")
+    assert re.match(rf"“{re.escape(marks[0].strip())}”, \d+\.\d %, is read by layer", text_of(page, "read-heads"))
+
 
 def test_thoughts_are_folded(browser: Any, server_of: ServerOf, tmp_path: Path) -> None:
     """An answer that is cut off says so, and is kept where there is nothing but thoughts."""

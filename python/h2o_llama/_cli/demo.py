@@ -18,7 +18,7 @@ from h2o_llama._demo.document import Needle, build_document
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo, plain
-from h2o_llama.inspect._report import MemoryReport, memory_report, visible, write_html
+from h2o_llama.inspect._report import MemoryReport, memory_report, write_html
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
@@ -57,11 +57,9 @@ def ask(
 
 
 NOTE = (
-    "H2O: the question reads its own chunk, the memory sets, and tokens that it looks up by their keys. It cannot tell "
-    "a value that none of these holds. Digits after the first are generated, which reads the whole cache: they may be "
-    "right where the first is wrong.\n"
-    f"{TAIL}: the last {DENSE_TAIL} tokens of the prompt, the question among them, read everything, as llm(prompt) and "
-    "h2o-llama run have it."
+    "H2O: the question reads its own chunk, the memory sets, and tokens that it looks up by their keys. The digits "
+    "after the first are generated, which reads the whole cache.\n"
+    f"{TAIL}: the last {DENSE_TAIL} tokens of the prompt read everything, as llm(prompt) and h2o-llama run have it."
 )
 
 
@@ -78,19 +76,8 @@ def answer_table(n_bytes: int, needles: Sequence[Needle], said: Mapping[str, Seq
 
 def _verdict(answer: bytes, needle: Needle) -> Text:
     """An answer, marked as right or wrong."""
-    text = visible(answer.decode("ascii", "replace"))
+    text = answer.decode("ascii", "replace").replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
     return plain(f"{text} right", "green") if answer == needle.answer else plain(f"{text} wrong", "red")
-
-
-def html_facts(needles: Sequence[Needle], said: Mapping[str, Sequence[bytes]]) -> list[tuple[str, str]]:
-    """Lines for the HTML page: how heavy hitters were ranked, and the hidden keys."""
-    facts = [("Heavy hitters", f"ranked by {H2O.scorer}, schedule {H2O.schedule}")]
-    for i, needle in enumerate(needles):
-        where = f"{needle.value} at position {needle.start:,}, framed below"
-        facts.append(
-            (f"k{needle.key}", "; ".join([where, *(f"{n}: {_verdict(said[n][i], needle)}" for n in (SPARSE, TAIL))]))
-        )
-    return facts
 
 
 # The model was trained on up to 8,192 tokens; this leaves room for questions and answers.
@@ -139,5 +126,6 @@ def demo(
     console.print(
         "", answer_table(len(text), needles, said), NOTE, *_bench.tables(measured.rows()), _bench.NOTE, "", sep="\n"
     )
-    write_html(html, report, html_facts(needles, said), [needle.line_positions for needle in needles])
+    facts = [(f"k{needle.key}", f"{needle.value} at position {needle.start:,}, framed below") for needle in needles]
+    write_html(html, report, facts, [needle.line_positions for needle in needles])
     echo(f"What each head kept, highlighted in the document: {html}")

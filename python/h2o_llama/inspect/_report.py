@@ -56,11 +56,6 @@ def split_pieces(tokens: Sequence[bytes]) -> list[Piece]:
     return pieces
 
 
-def visible(text: str) -> str:
-    """Text for a table cell: white space becomes visible."""
-    return text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
-
-
 @dataclass(frozen=True)
 class HeadMemory:
     """The marked positions of one KV head, int32 [k], highest score first, and their scores float32 [k].

@@ -1,6 +1,7 @@
 // Questions and answers.
 
-import { $, copyButton, element, number, seconds, tokens } from "./elements.js";
+import * as attention from "./attention.js";
+import { $, button, copyButton, element, number, seconds, tokens } from "./elements.js";
 import { current, events, isRunning, keep, messages, run, stop } from "./conversation.js";
 import { added, addPasted, length } from "./documents.js";
 import * as markdown from "./markdown.js";
@@ -11,8 +12,6 @@ import { call, streamOf } from "./server.js";
 async function answer(question, signal) {
   const own = current;
   $("error").textContent = "";
-  $("send").disabled = true;
-  $("stop").disabled = false;
   $("news").textContent = "";
   const asked = show(question, "You");
   reading({});
@@ -49,15 +48,12 @@ async function answer(question, signal) {
     }
     if (turn) delete turn.isStopped;
   } catch (error) {
-    if (error.name !== "AbortError") $("error").textContent = error.message + (error.cause instanceof TypeError && !turn ? " Your question is kept: press Ask again." : "");
+    failed(error, error.cause instanceof TypeError && !turn ? " Your question is kept: press Ask again." : "");
   }
   cancelAnimationFrame(frame);
   if (turn && timings) turn.facts = facts(timings, own.longest) + (isCutOff ? ` The answer was cut off after ${tokens(timings.predicted_n)}, the limit.` : "") +
     (turn.content ? "" : " There are only thoughts, no answer.");
   await keep(own);
-  $("reading").hidden = true;
-  $("send").disabled = false;
-  $("stop").disabled = true;
   if (turn) {
     follow(() => finish(place, turn));
     $("news").textContent = `Answer: ${turn.content}`; // all at once: a screen reader would stumble over it growing
@@ -67,6 +63,9 @@ async function answer(question, signal) {
   if (turn) events.dispatchEvent(new Event("answered"));
 }
 
+const failed = ({ name, message }, help = "") => {
+  if (name !== "AbortError") $("error").textContent = message + help;
+};
 const aborted = (signal) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
 
 function show(text, speaker) {
@@ -96,7 +95,12 @@ function follow(change) {
 function finish(place, turn) {
   write(place, turn, false);
   const facts = (turn.facts ?? "") + (turn.isStopped ? " The answer was stopped." : "");
-  place.after(element("div", { className: "faint" }, facts), copyButton("Copy the answer", () => turn.content));
+  place.after(element("div", { className: "faint" }, facts), copyButton("Copy the answer", () => turn.content),
+    current.documents.length ? button("Passages read", () => isRunning() || run(look), { className: "quiet copy look" }) : "");
+  const look = (signal) => {
+    reading({});
+    return attention.show(turn, signal).catch(failed);
+  };
 }
 
 function reading({ processed, total, cache, time_ms }) {
@@ -131,6 +135,11 @@ $("form").addEventListener("submit", async (event) => {
   $("question").value = "";
   await addPasted();
   run((signal) => answer(question, signal));
+});
+events.addEventListener("changed", () => {
+  $("reading").hidden ||= !isRunning();
+  $("send").disabled = isRunning();
+  $("stop").disabled = !isRunning();
 });
 $("stop").addEventListener("click", stop);
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
