@@ -6,7 +6,7 @@
 Attention: one chunk of 1,024 queries, 16 heads and 8 KV heads of size 128, K and V in F16, without and with a memory
 set. Only useful operations count: 4·128 for each query head and each key that the query sees. NumPy takes as many
 threads as OMP_NUM_THREADS and OPENBLAS_NUM_THREADS say. Products: random weights [3,072, 1,024] by each number of
-columns. Columns are rounded to 8 bits; for F16 weights they are not rounded, for BF16 not or to BF16. Upstream's
+columns. Columns are rounded to 8 bits; for F16 weights they are not rounded. Upstream's
 kernels read the weights in the file's layout. All kernels of a table take turns, so that a slow minute hits all of
 them; figures are medians.
 """
@@ -34,8 +34,8 @@ ATTENTION = ("portable", "avx2", "avx512", "amx")
 
 N_ROWS, N = 3072, 1024
 UPSTREAM = "upstream"
-TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_K,q3_K,q4_K,q5_K,q6_K,iq4_xs,f16,bf16"
-PRODUCTS = ("avx512bf16", "avx512vnni", "avxvnni", "avx2")
+TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_K,q3_K,q4_K,q5_K,q6_K,iq4_xs,f16"
+PRODUCTS = ("amx", "avx512vnni", "avxvnni", "avx2")
 
 
 def main(
@@ -127,9 +127,8 @@ def product_seconds(isa: str, weights: object, type_name: str, x: object, n_thre
 
 def random_weights(rng: np.random.Generator, type_name: str) -> NDArray[np.uint8]:
     """Bytes of a type, with finite scales."""
-    if type_name in ("f16", "bf16"):
-        numbers = rng.standard_normal((N_ROWS, N), dtype=np.float32)
-        return gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[type_name.upper()]).view(np.uint8)
+    if type_name == "f16":
+        return rng.standard_normal((N_ROWS, N), dtype=np.float32).astype(np.float16).view(np.uint8)
     n_numbers, n_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type_name.upper()]]
     return rng.integers(0, 124, (N_ROWS, N // n_numbers * n_bytes), dtype=np.uint8)
 

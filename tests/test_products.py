@@ -40,14 +40,13 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
     "q6_K": ([208], None),
     "iq4_xs": ([0], None),
     "f16": ([0], None),
-    "bf16": ([], None),
 }
 
-# A sample of the numbers of columns. Up to 3 columns are upstream's, and 65 to 127.
-FLOATS = ("f16", "bf16")
+# F16's products by up to 3 columns are upstream's, and by 65 to 127.
+QUANTIZED = [name for name in TYPES if name != "f16"]
 
 # Those with kernels of their own.
-ISAS = [isa for isa in ALL_ISAS if isa in ("amx", "avx512bf16", "avx512vnni", "avxvnni", "avx2")]
+ISAS = [isa for isa in ALL_ISAS if isa in ("amx", "avx512vnni", "avxvnni", "avx2")]
 
 every_isa = pytest.mark.parametrize("isa", ISAS, indirect=True)
 every_type = pytest.mark.parametrize("type_name", TYPES)
@@ -58,7 +57,7 @@ def ggml_type(type_name: str) -> gguf.GGMLQuantizationType:
 
 
 def is_upstreams(type_name: str, isa: str) -> bool:
-    """Whether upstream is as fast, but with experts."""
+    """Whether upstream is as fast."""
     return type_name == "f16" and not isa.startswith(("avx512", "amx"))
 
 
@@ -77,9 +76,6 @@ def weights_of(
     for i in TYPES[type_name][0]:
         drawn = rng.choice(scales, (*shape, 1)) if scales else rng.standard_normal((*shape, 1))
         units[..., i : i + 2] = np.float16(drawn).view(np.uint8)
-    if type_name == "bf16":
-        drawn = np.float32(rng.choice(scales, shape) if scales else rng.standard_normal(shape))
-        units[:] = gguf.quants.quantize(drawn, ggml_type("bf16")).reshape(units.shape)
     if type_name == "mxfp4":
         units[..., 0] = rng.choice([0, 1, 2, 200], shape) if scales else rng.integers(118, 132, shape)
     return units.reshape(n_rows, -1)
@@ -143,13 +139,13 @@ def compiled(folder: Path, isa: str) -> Path:
 @pytest.mark.parametrize("isa_name", ["avx2", "avxvnni"])
 def test_kernels_of_other_cpus(rng: np.random.Generator, isa_name: str, tmp_path: Path) -> None:
     program = compiled(tmp_path, isa_name)
-    for type_name in TYPES:
+    for type_name in QUANTIZED:
         for n_columns in (1, 2, 3, 4, 5, 6, 8, 9, 13, 30, 45, 70):
             n = unit(type_name) * int(rng.integers(1, 2600 // unit(type_name)))
             scales = [65504.0, 6e-8, 0.0, 1.0] if n_columns % 3 == 0 else None
             weights = weights_of(rng, type_name, int(rng.integers(1, 80)), n, scales)
             x = columns_of(rng, n_columns, n)
-            rounded = x if type_name in FLOATS else gguf.quants.quantize(x, ggml_type("q8_0"))
+            rounded = gguf.quants.quantize(x, ggml_type("q8_0"))
             head = f"{ggml_type(type_name).value} {len(weights)} {n} {n_columns}\n".encode()
             job = head + weights.tobytes() + rounded.tobytes()
             output = subprocess.run(program, input=job, stdout=subprocess.PIPE, check=True).stdout
@@ -165,7 +161,7 @@ def test_extreme_numbers_and_scales(rng: np.random.Generator, isa: str, type_nam
         for bits in (None, 0x00, 0x80, 0x7F, 0xFF):
             with case(scales=scales, bits=bits):
                 weights = weights_of(rng, type_name, 9, n, scales)
-                if bits is not None and type_name not in FLOATS:
+                if bits is not None and type_name != "f16":
                     units = weights.reshape(9, n // unit(type_name), -1)
                     kept = [0] if type_name == "mxfp4" else [i + j for i in TYPES[type_name][0] for j in (0, 1)]
                     units[..., np.setdiff1d(np.arange(units.shape[2]), kept)] = bits
@@ -185,18 +181,14 @@ def test_columns_are_rounded_to_q8_0(rng: np.random.Generator, isa: str) -> None
 
 
 @every_isa
-@pytest.mark.parametrize("type_name", FLOATS)
-def test_columns_of_floats_are_rounded_as_upstream_does_or_not_at_all(
-    rng: np.random.Generator, isa: str, type_name: str
-) -> None:
+def test_columns_of_floats_are_rounded_as_upstream_does_or_not_at_all(rng: np.random.Generator, isa: str) -> None:
     for n in (1120, 1130):  # a row of 1,130 has no whole blocks, and is upstream's
-        weights, x = weights_of(rng, type_name, 33, n), rng.standard_normal((130, n), dtype=np.float32)
-        rounded = gguf.quants.dequantize(gguf.quants.quantize(x, ggml_type(type_name)), ggml_type(type_name))
-        is_rounded = n == 1130 or (type_name == "bf16" and isa in ("amx", "avx512bf16")) or is_upstreams(type_name, isa)
+        weights, x = weights_of(rng, "f16", 33, n), rng.standard_normal((130, n), dtype=np.float32)
+        rounded = np.float32(np.float16(x))
         for n_columns in (4, 17, 130):
             with case(n=n, n_columns=n_columns):
-                expected = (rounded if is_rounded else x)[:n_columns]
-                check(type_name, weights, expected, product(type_name, weights, x[:n_columns]))
+                expected = (rounded if n == 1130 or is_upstreams("f16", isa) else x)[:n_columns]
+                check("f16", weights, expected, product("f16", weights, x[:n_columns]))
 
 
 @every_isa
@@ -204,19 +196,19 @@ def test_columns_of_floats_are_rounded_as_upstream_does_or_not_at_all(
 def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator, isa: str, type_name: str) -> None:
     if is_upstreams(type_name, isa):
         pytest.skip("upstream multiplies")
-    n_columns = 140 if type_name in FLOATS else 70
+    n_columns = 140 if type_name == "f16" else 70
     weights, x = weights_of(rng, type_name, 75, 2560), rng.standard_normal((n_columns, 2560), dtype=np.float32)
     whole = product(type_name, weights, x, n_threads=3)
-    for start, end in ((0, 130), (3, 140)) if type_name in FLOATS else ((0, 8), (5, 17), (30, 70)):
+    for start, end in ((0, 130), (3, 140)) if type_name == "f16" else ((0, 8), (5, 17), (30, 70)):
         np.testing.assert_array_equal(product(type_name, weights, x[start:end]), whole[start:end])
-    fewest, n_few = (4, 20) if type_name in FLOATS else (1, 4)
+    fewest, n_few = (4, 20) if type_name == "f16" else (1, 4)
     few = product(type_name, weights, x[:n_few], n_threads=2)
     for i in range(n_few - fewest + 1):
         np.testing.assert_array_equal(product(type_name, weights, x[i : i + fewest]), few[i : i + fewest])
 
 
 @pytest.mark.skipif("amx" not in ISAS, reason="no AMX")
-@pytest.mark.parametrize("type_name", [name for name in TYPES if name not in FLOATS])
+@pytest.mark.parametrize("type_name", QUANTIZED)
 def test_tiles_give_what_vectors_of_bytes_give(rng: np.random.Generator, type_name: str) -> None:
     """Sums of bytes are exact, and scaled in the same order."""
     weights, x = weights_of(rng, type_name, 75, 2560), rng.standard_normal((70, 2560), dtype=np.float32)
@@ -243,7 +235,7 @@ def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator,
 
 
 @every_isa
-@pytest.mark.parametrize("type_name", ["q8_0", "q4_K", "q6_K", "q5_1", "f16", "bf16"])
+@pytest.mark.parametrize("type_name", ["q8_0", "q4_K", "q6_K", "q5_1", "f16"])
 def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
     """Each token's product with the experts that were chosen for it: some have many tokens, others few or none."""
     n, n_experts, n_rows = 2304, 7, 70

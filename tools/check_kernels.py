@@ -69,7 +69,7 @@ def build(folder: Path, targets: tuple[str, ...], *options: str) -> None:
 
 def without_others_kernels() -> list[str]:
     """CMake's options for a build without kernels that this CPU cannot run, and which take long to compile."""
-    flags = {"AVX512": "avx512vl", "AVX512_BF16": "avx512_bf16", "AVX_VNNI": "avx_vnni", "AMX": "amx_tile"}
+    flags = {"AVX512": "avx512vl", "AVX_VNNI": "avx_vnni", "AMX": "amx_tile"}
     path = Path("/proc/cpuinfo")
     has = path.read_text().split() if path.exists() else [*flags.values()]
     return [f"-DH2O_LLAMA_{name}=OFF" for name, flag in flags.items() if flag not in has]

@@ -44,10 +44,8 @@ bool has_avx512() {
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-bool has_avx512_bf16() {
-    const unsigned AVX512_BF16 = 1u << 5;
-
-    return has_avx512() && __builtin_cpu_supports("avx512vnni") && (cpuid(7, 1).eax & AVX512_BF16);
+bool has_avx512_vnni() {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
 bool has_amx() {
@@ -59,7 +57,7 @@ bool has_amx() {
     const unsigned AMX_INT8 = 1u << 25;
     const unsigned AMX      = AMX_BF16 | AMX_TILE | AMX_INT8;
 
-    if (!has_avx512_bf16() || (cpuid(7).edx & AMX) != AMX) {
+    if (!has_avx512_vnni() || (cpuid(7).edx & AMX) != AMX) {
         return false;
     }
 
@@ -92,8 +90,7 @@ struct cpu_isas {
         set(h2o_isa::AVX2,        has_avx2());
         set(h2o_isa::AVX_VNNI,    has_avx_vnni());
         set(h2o_isa::AVX512,      has_avx512());
-        set(h2o_isa::AVX512_VNNI, has_avx512() && __builtin_cpu_supports("avx512vnni"));
-        set(h2o_isa::AVX512_BF16, has_avx512_bf16());
+        set(h2o_isa::AVX512_VNNI, has_avx512_vnni());
         set(h2o_isa::AMX,         has_amx());
 #endif
         // for tests of programs
@@ -120,7 +117,7 @@ static std::atomic<h2o_isa> last_in_use { h2o_isa::AMX };
 
 const char * h2o_isa_name(h2o_isa isa) {
     static const char * const names[H2O_N_ISAS] = {
-        "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx",
+        "portable", "avx2", "avxvnni", "avx512", "avx512vnni", "amx",
     };
 
     return names[(int) isa];

@@ -12,11 +12,10 @@ enum class h2o_isa {
     AVX_VNNI,
     AVX512,      // F, DQ, BW and VL
     AVX512_VNNI,
-    AVX512_BF16, // with VNNI
     AMX,         // tiles of BF16 and of bytes, and all of the above
 };
 
-constexpr int H2O_N_ISAS = 7;
+constexpr int H2O_N_ISAS = 6;
 
 GGML_API const char * h2o_isa_name(h2o_isa isa);
 

@@ -11,9 +11,6 @@ constexpr int H2O_PRODUCT_BLOCK = 32;
 // bytes of a column's block in Q8_0: a scale in F16, then the numbers
 constexpr int H2O_PRODUCT_Q8_0_BYTES = 34;
 
-// more columns than there are
-constexpr int H2O_PRODUCT_NEVER = INT32_MAX;
-
 // rows of weights that are multiplied at once, except by tiles
 constexpr int H2O_PRODUCT_ROWS = 4;
 

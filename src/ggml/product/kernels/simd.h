@@ -2,7 +2,10 @@
 
 #include "ggml/product/kernels/byte-panels.h"
 #include "ggml/product/kernels/direct.h"
+
+#if VL == 16
 #include "ggml/product/kernels/floats.h"
+#endif
 
 h2o_product_kernels KERNEL;
 
@@ -20,33 +23,32 @@ const h2o_product_kernel * kernel_of() {
     return &kernel;
 }
 
-// Upstream's kernels are faster where MAX_DIRECT + 1 to MIN_PACKED - 1 columns do not fill panels, and for fewer
+#if VL == 16
+// Upstream's kernels are faster where MAX_FEW + 1 to MIN_PACKED - 1 columns do not fill panels, and for fewer
 // columns than MIN_COLUMNS, as of a generated token: they read weights as fast as memory gives them.
-template <typename T, bool IS_FASTER>
-const h2o_product_kernel * float_kernel_of() {
+const h2o_product_kernel * kernel_of_floats() {
     constexpr int MIN_COLUMNS = 4;
-    constexpr int MAX_DIRECT  = 64;
+    constexpr int MAX_FEW     = 64;
     constexpr int MIN_PACKED  = 128;
 
-    using K = typename T::kind;
-    using P = float_panels<K>;
+    using P = float_panels;
     static constexpr h2o_product_kernel kernel = {
         1, FLOAT_BLOCK, H2O_PRODUCT_BLOCK*4, 8, VL, 1, P::GROUP_ROWS,
-        IS_FASTER ? MIN_COLUMNS : H2O_PRODUCT_NEVER, MAX_DIRECT, IS_FASTER ? MIN_PACKED : H2O_PRODUCT_NEVER,
-        P::PANEL_BLOCK, P::ROWS_BLOCK, pack_float_columns<K>, unpack_float_rows<T>, multiply<P>,
-        float_column_bytes<K>, pack_float_column<K>, multiply_few_floats<T>,
+        MIN_COLUMNS, MAX_FEW, MIN_PACKED, P::PANEL_BLOCK, P::ROWS_BLOCK,
+        pack_float_columns, unpack_float_rows, multiply<P>, float_column_bytes, pack_float_column, multiply_few_floats,
     };
     return &kernel;
 }
+#endif
 
 } // namespace
 
 // A switch, as nothing of this file may run before it is known that the CPU can.
 const h2o_product_kernel * KERNEL(ggml_type type) {
     switch (type) {
-        case GGML_TYPE_BF16:   return float_kernel_of<bf16, true>();
-#if !defined(__AVX512BF16__) || defined(__AMX_INT8__) // AVX-512 VNNI has the others
-        case GGML_TYPE_F16:    return float_kernel_of<f16, VL == 16>(); // upstream is as fast on AVX2
+#if VL == 16
+        case GGML_TYPE_F16:    return kernel_of_floats();
+#endif
         case GGML_TYPE_Q4_0:   return kernel_of<q4_0>();
         case GGML_TYPE_Q4_1:   return kernel_of<q4_1>();
         case GGML_TYPE_Q5_0:   return kernel_of<q5_0>();
@@ -60,7 +62,6 @@ const h2o_product_kernel * KERNEL(ggml_type type) {
         case GGML_TYPE_Q5_K:   return kernel_of<q5_k>();
         case GGML_TYPE_Q6_K:   return kernel_of<q6_k>();
         case GGML_TYPE_IQ4_XS: return kernel_of<iq4_xs>();
-#endif
         default: return nullptr;
     }
 }

@@ -113,15 +113,6 @@ inline floats widen(halves x) {
     return (floats) _mm256_cvtph_ps((__m128i) x);
 }
 
-// GCC 12 compiles __builtin_convertvector to more than one instruction
-inline vec_u widen_words(const char * x) {
-#if VL == 16
-    return (vec_u) _mm512_cvtepu16_epi32(load_32(x));
-#else
-    return (vec_u) _mm256_cvtepu16_epi32(load_16(x));
-#endif
-}
-
 // 8 unsigned bytes, and 8 signed bytes
 inline floats floats_of(uint64_t x) {
     return (floats) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(x)));
