@@ -191,7 +191,7 @@ BAD_SCHEMAS: list[tuple[Fields, str]] = [
     ({**ARRAY, "contains": {"const": 1}}, '"contains"'),
     ({**ARRAY, "prefixItems": [{}], "unevaluatedItems": STRING}, '"unevaluatedItems"'),
     ({**THING, "patternProperties": {"^a": {}}}, '"patternProperties"'),
-    ({**THING, "propertyNames": {"pattern": "^a"}}, '"propertyNames"'),
+    ({**THING, "propertyNames": {"minLength": 1}}, '"propertyNames"'),
     ({**THING, "minProperties": 1}, '"minProperties"'),
     ({**THING, "maxProperties": 1}, '"maxProperties"'),
     ({**THING, "dependentRequired": {"a": ["b"]}}, '"dependentRequired"'),
@@ -204,8 +204,9 @@ BAD_SCHEMAS: list[tuple[Fields, str]] = [
     ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, '"pattern" holds twice'),
     ({**THING, "required": ["a"], "additionalProperties": False}, '"required" has a property that'),
     ({"type": "integer", "minimum": 3, "maximum": 2}, "within its bounds"),
-    ({"type": "string", "enum": [1]}, 'no value of "enum"'),
+    ({"type": "string", "enum": [1]}, '"enum" or "const" has no value'),
     ({"properties": {"a": {"minLength": -1}}}, "#/properties/a: "),
+    ({"properties": {"a": {"format": 5}}}, "#/properties/a: "),
 ]
 """Schemas that no grammar can say, and the part of an error that names the reason."""
 

@@ -1,7 +1,7 @@
 #include "schema/number-range.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -19,29 +19,36 @@ struct magnitude {
     bool has_digits_from(size_t i) const { return digits.find_first_not_of('0', i) != std::string::npos; }
 };
 
-static std::pair<bool, magnitude> parse(const h2o_number_bound & bound) {
-    const std::string & text     = bound.number;
-    const size_t        exponent = std::min(text.find_first_of("eE"), text.size());
-    const bool is_negative = !text.empty() && text[0] == '-';
+// Whether a bound is negative, and its size.
+static std::optional<std::pair<bool, magnitude>> bound_of(
+        const common_json & schema, const std::string & open, const std::string & closed) {
+    const bool is_exclusive = schema.contains(closed);
+    if (!is_exclusive && !schema.contains(open)) {
+        return std::nullopt;
+    }
+    const std::string keyword = is_exclusive ? closed : open;
+    if (!schema.at(keyword).is_number() || (is_exclusive && schema.contains(open))) {
+        throw std::invalid_argument("\"" + keyword + "\" must be a number, and the only bound on its side");
+    }
+    const std::string text        = schema.at(keyword).dump();
+    const size_t      exponent    = std::min(text.find('e'), text.size());
+    const bool        is_negative = text[0] == '-';
 
     std::string digits = text.substr(is_negative, exponent - is_negative);
     long        point  = (long) std::min(digits.find('.'), digits.size());
     digits.erase(std::remove(digits.begin(), digits.end(), '.'), digits.end());
     if (exponent < text.size()) {
-        // more than a double has
-        point += std::clamp(std::strtol(text.c_str() + exponent + 1, nullptr, 10), -400L, 400L);
+        point += std::stol(text.substr(exponent + 1));
     }
-    if (point < 1) {
-        digits.insert(0, (size_t) (1 - point), '0');
-        point = 1;
-    }
+    digits.insert(0, (size_t) std::max(1 - point, 0L), '0');
+    point = std::max(point, 1L);
     digits.append((size_t) std::max(point - (long) digits.size(), 0L), '0');
     const size_t zeros = std::min(digits.find_first_not_of('0'), (size_t) point - 1);
-    magnitude result = { digits.substr(zeros), (size_t) point - zeros, bound.is_exclusive };
+    const magnitude result = { digits.substr(zeros), (size_t) point - zeros, is_exclusive };
     if (result.digits.size() > result.n_whole + 60) {
-        throw std::invalid_argument("a bound must not have more than 60 digits after the point, got " + text);
+        throw std::invalid_argument("\"" + keyword + "\" must not have more than 60 digits after the point");
     }
-    return { is_negative && result.has_digits_from(0), result };
+    return std::make_pair(is_negative && result.has_digits_from(0), result);
 }
 
 static std::string digit_class(char first, char last) {
@@ -108,13 +115,17 @@ static continuation after(const magnitude * min, const magnitude * max, size_t i
     return result;
 }
 
-std::string h2o_number_range_to_gbnf(const std::optional<h2o_number_bound> & min,
-        const std::optional<h2o_number_bound> & max, bool is_integer) {
+std::string h2o_number_range_to_gbnf(const common_json & schema, bool is_integer) {
+    const auto min = bound_of(schema, "minimum", "exclusiveMinimum");
+    const auto max = bound_of(schema, "maximum", "exclusiveMaximum");
+    if (!min && !max) {
+        return "";
+    }
     const magnitude zero    = { "0", 1, false };
     const magnitude largest = { "1", MAX_DIGITS + 1, false };
 
-    const auto [min_is_negative, low]  = min ? parse(*min) : std::make_pair(true, largest);
-    const auto [max_is_negative, high] = max ? parse(*max) : std::make_pair(false, largest);
+    const auto [min_is_negative, low]  = min.value_or(std::make_pair(true, largest));
+    const auto [max_is_negative, high] = max.value_or(std::make_pair(false, largest));
 
     std::vector<std::string> result;
     const auto add = [&](const std::string & sign, const magnitude & from, const magnitude & to) {
@@ -132,6 +143,9 @@ std::string h2o_number_range_to_gbnf(const std::optional<h2o_number_bound> & min
     if (min_is_negative) {
         const bool zero_is_outside = high.is_exclusive && !high.has_digits_from(0);
         add("\"-\" ", max_is_negative || zero_is_outside ? high : zero, low);
+    }
+    if (result.empty()) {
+        throw std::invalid_argument("no number of at most 16 digits is within its bounds");
     }
     return join(result);
 }

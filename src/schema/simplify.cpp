@@ -6,198 +6,151 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
-#include <optional>
+#include <functional>
+#include <map>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
-using json = common_json;
+using json    = common_json;
+using strings = std::vector<std::string>;
 
-static constexpr int MAX_PARTS = 20000;
-static constexpr int MAX_DEPTH = 100;
-
-static const std::vector<std::string> TYPES = { "null", "boolean", "object", "array", "number", "integer", "string" };
+static constexpr size_t MAX_PARTS    = 20000; // each as often as a $ref next to other keywords repeats it
+static constexpr int    MAX_DEPTH    = 100;
+static constexpr size_t MAX_NAME     = 190; // bytes of a property's name: each may open a parenthesis
+static constexpr size_t MAX_OPTIONAL = 256; // properties of an object: upstream takes the cube of their number
 
 // keywords that apply to values of one type, whatever "type" says
-static const std::vector<std::pair<std::string, std::vector<std::string>>> KEYWORDS = {
-    { "object", { "properties", "required", "additionalProperties", "unevaluatedProperties" } },
-    { "array", { "items", "prefixItems", "minItems", "maxItems", "uniqueItems" } },
+static const std::map<std::string, strings> KEYWORDS = {
+    { "object",
+        { "properties", "required", "additionalProperties", "propertyNames", "unevaluatedProperties" } },
+    { "array", { "items", "prefixItems", "minItems", "maxItems" } },
     { "number", { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" } },
     { "string", { "pattern", "minLength", "maxLength", "format" } },
 };
 
-static const std::vector<std::string> UNSUPPORTED = { "not", "if", "$dynamicRef", "$recursiveRef", "multipleOf",
-    "contains", "unevaluatedItems", "minProperties", "maxProperties", "propertyNames", "patternProperties",
-    "dependentRequired", "dependentSchemas", "dependencies" };
+static const std::string DEFS = "#/$defs/";
 
-// No value fits: such an alternative is left out.
-struct no_value : std::invalid_argument {
-    using std::invalid_argument::invalid_argument;
-};
+static const strings UNSUPPORTED = { "not", "if", "$dynamicRef", "$recursiveRef", "multipleOf", "contains",
+    "unevaluatedItems", "minProperties", "maxProperties", "patternProperties", "dependentRequired", "dependentSchemas",
+    "dependencies", "disallow", "divisibleBy", "extends" };
+
+static const strings FORMATS = { "date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5" };
 
 [[noreturn]] static void refuse(const std::string & keyword, const std::string & why) {
     throw std::invalid_argument("\"" + keyword + "\" " + why);
 }
 
-static bool contains(const std::vector<std::string> & list, const std::string & what) {
+static void check(bool is_right, const std::string & keyword, const std::string & why) {
+    if (!is_right) {
+        refuse(keyword, why);
+    }
+}
+
+static bool contains(const strings & list, const std::string & what) {
     return std::find(list.begin(), list.end(), what) != list.end();
 }
 
-// the keywords for values of a type, or none
-static const std::vector<std::string> & keywords_of(const std::string & type) {
-    static const std::vector<std::string> none;
-    for (const auto & [group, keywords] : KEYWORDS) {
-        if (group == (type == "integer" ? "number" : type)) {
-            return keywords;
+// the type that a keyword is about; empty if it is about values of all types, or unknown
+static std::string type_for(const std::string & keyword) {
+    for (const auto & [type, keywords] : KEYWORDS) {
+        if (contains(keywords, keyword)) {
+            return type;
         }
     }
-    return none;
+    return "";
 }
 
 static bool is_integer(const json & value) {
     return value.is_number_integer() || (value.is_number() && std::trunc(value.get<double>()) == value.get<double>());
 }
 
-static std::string type_of(const json & value) {
-    return value.is_null() ? "null" : value.is_boolean() ? "boolean" : value.is_object() ? "object" :
-        value.is_array() ? "array" : value.is_string() ? "string" : is_integer(value) ? "integer" : "number";
-}
-
-static bool includes(const std::vector<std::string> & types, const std::string & type) {
-    return contains(types, type) || (type == "integer" && contains(types, "number"));
-}
-
-// "type" as a list; nothing in it if there is none
-static std::vector<std::string> types_of(const json & schema) {
-    std::vector<std::string> result;
-    if (schema.contains("type")) {
-        const json & type = schema.at("type");
-        if (!type.is_string() && (!type.is_array() || type.empty())) {
-            refuse("type", "must be a string or an array of strings");
-        }
-        for (const auto & one : type) {
-            if (!one.is_string()) {
-                refuse("type", "must be a string or an array of strings");
-            }
-            const std::string name = one.get<std::string>();
-            if (!contains(TYPES, name)) {
-                throw std::invalid_argument("unrecognized type " + name);
-            }
-            result.push_back(name);
-        }
-        if (contains(result, "number")) {
-            result.erase(std::remove(result.begin(), result.end(), "integer"), result.end());
-        }
-    }
-    return result;
-}
-
-static bool is(const json & schema, const std::string & keyword, bool value) {
-    return schema.contains(keyword) && schema.at(keyword) == value;
-}
-
-static void check_schema(const json & schema) {
-    if (!schema.is_object() && !schema.is_boolean()) {
-        throw std::invalid_argument("schema must be an object");
-    }
-    if (schema == false) {
-        throw no_value("false admits no value");
-    }
+static bool is_of_type(const json & value, const std::string & type) {
+    return type == "null" ? value.is_null() : type == "boolean" ? value.is_boolean() :
+        type == "object" ? value.is_object() : type == "array" ? value.is_array() :
+        type == "string" ? value.is_string() : type == "integer" ? is_integer(value) :
+        type == "number" ? value.is_number() : throw std::invalid_argument("unrecognized type " + type);
 }
 
 static const json & list_of(const json & schema, const std::string & keyword) {
     const json & list = schema.at(keyword);
-    if (!list.is_array() || list.empty()) {
-        refuse(keyword, "must be a non-empty array");
-    }
+    check(list.is_array() && !list.empty(), keyword, "must be a non-empty array");
     return list;
 }
 
-// --- merging: both schemas hold. They have no $ref, allOf, anyOf, oneOf, const
-
-static json merged_types(const json & a, const json & b) {
-    json types = json::array();
-    const auto of_a = types_of(a);
-    const auto of_b = types_of(b);
-    for (const auto & type : TYPES) {
-        if (includes(of_a, type) && includes(of_b, type) && (contains(of_a, type) || contains(of_b, type))) {
-            types.push_back(type);
-        }
+static strings strings_of(const json & list, const std::string & keyword) {
+    check(list.is_array(), keyword, "must be an array of strings");
+    strings result;
+    for (const auto & one : list) {
+        check(one.is_string(), keyword, "must be an array of strings");
+        result.push_back(one.get<std::string>());
     }
-    return types;
+    return result;
 }
 
-static json merged_values(const json & a, const json & b) {
-    json values = json::array();
-    for (const auto & one : list_of(a, "enum")) {
-        for (const auto & other : list_of(b, "enum")) {
-            if (one == other) {
-                values.push_back(one);
-                break;
+// "type" as a list; else the types that keywords of the schema are about.
+static strings types_of(const json & schema) {
+    strings result;
+    if (schema.contains("type")) {
+        const json & type = schema.at("type");
+        result = type.is_string() ? strings { type.get<std::string>() } : strings_of(list_of(schema, "type"), "type");
+    } else {
+        for (const auto & [keyword, value] : schema.items()) {
+            const std::string type = type_for(keyword);
+            if (!type.empty() && !contains(result, type)) {
+                result.push_back(type);
             }
         }
     }
-    return values;
+    return result;
 }
 
-// additionalProperties of one schema also apply to the properties of the other.
-static void check_closed(const json & schema, const json & other) {
-    if (schema.contains("additionalProperties") && !is(schema, "additionalProperties", true) &&
-        other.contains("properties") && other.at("properties") != schema.value("properties", json())) {
-        refuse("additionalProperties", "cannot be combined with the properties of another schema");
-    }
-}
-
-static json merged(const json & a, const json & b) {
-    json result = a;
-    for (const auto & [keyword, value] : b.items()) {
-        if (!a.contains(keyword) || a.at(keyword) == value) {
-            result[keyword] = value;
-            continue;
+// Both schemas hold. They have assertions only.
+static void merge(json & all, const json & more) {
+    // additionalProperties of one are also about the properties of the other
+    const auto check_closed = [](const json & schema, const json & other) {
+        const json own = schema.value("properties", json::object()), others = other.value("properties", json::object());
+        for (const auto & [name, value] : others.items()) {
+            const bool is_open = schema.value("additionalProperties", json(true)) == true;
+            check(is_open || own.contains(name), "additionalProperties",
+                "cannot be combined with properties of another schema: " + name);
         }
-        const json & own = a.at(keyword);
-        if (keyword == "type" || keyword == "enum") {
-            result[keyword] = keyword == "type" ? merged_types(a, b) : merged_values(a, b);
-            if (result.at(keyword).empty()) {
-                throw no_value("\"" + keyword + "\" excludes everything");
-            }
-        } else if (keyword == "required" && own.is_array() && value.is_array()) {
-            for (const auto & name : value) {
-                result[keyword].push_back(name);
-            }
-        } else if (keyword == "properties" && own.is_object() && value.is_object()) {
+    };
+    check_closed(all, more);
+    check_closed(more, all);
+    for (const auto & [keyword, value] : more.items()) {
+        json merged = all.value(keyword, value);
+        if (merged == value) {
+            // said once, or twice alike
+        } else if (keyword == "required") {
+            merged.insert(value);
+        } else if (keyword == "properties") {
             for (const auto & [name, schema] : value.items()) {
-                json both = json::object();
-                both["allOf"] = json::array({ own.contains(name) ? own.at(name) : json(true), schema });
-                result[keyword][name] = own.contains(name) && own.at(name) != schema ? both : schema;
+                const json own = merged.value(name, schema);
+                merged[name] = own == schema ? schema : json { { "allOf", json::array({ own, schema }) } };
             }
         } else {
             refuse(keyword, "holds twice, with different values: a grammar cannot say both");
         }
+        all[keyword] = merged;
     }
-    check_closed(a, b);
-    check_closed(b, a);
-    return result;
-}
-
-static bool is_assertion(const std::string & keyword) {
-    return keyword == "type" || keyword == "enum" || keyword == "const" || contains(UNSUPPORTED, keyword) ||
-        std::any_of(KEYWORDS.begin(), KEYWORDS.end(), [&](const auto & group) {
-            return contains(group.second, keyword);
-        });
 }
 
 // What says something about values in a schema, but for $ref, allOf, anyOf and oneOf.
 static json assertions(const json & schema) {
-    for (const auto & keyword : UNSUPPORTED) {
-        if (schema.contains(keyword)) {
-            refuse(keyword, "is nothing that a grammar can say: leave it out, and check the answer instead");
-        }
-    }
     json result = json::object();
     for (const auto & [keyword, value] : schema.items()) {
-        if (is_assertion(keyword) && keyword != "const") {
+        check(!contains(UNSUPPORTED, keyword), keyword,
+            "is nothing that a grammar can say: leave it out, and check the answer instead");
+        if (keyword == "type" || keyword == "enum" || !type_for(keyword).empty()) {
             result[keyword] = value;
         }
+    }
+    if (schema.contains("format") && !contains(FORMATS, schema.at("format"))) {
+        result.erase("format");
+    }
+    if (schema.contains("const")) {
+        merge(result, { { "enum", json::array({ schema.at("const") }) } });
     }
     // as drafts before 2020 have it
     if (schema.contains("items") && schema.at("items").is_array()) {
@@ -207,260 +160,20 @@ static json assertions(const json & schema) {
             result["items"] = schema.at("additionalItems");
         }
     }
-    if (schema.contains("const")) {
-        json constant = json::object();
-        constant["enum"] = json::array({ schema.at("const") });
-        result = merged(result, constant);
-    }
+    const json properties = schema.value("properties", json::object());
+    check(properties.is_object(), "properties", "must be an object");
+    strings_of(schema.value("required", json::array()), "required");
     return result;
 }
 
-namespace {
-
-// What holds for all values of a schema.
-class conjunction {
-public:
-    json              all = json::object(); // assertions
-    std::vector<json> any;                  // lists of schemas: one of each holds
-
-    conjunction(h2o_schema_document & document, const json & schema) : document(document) { add(schema, 0); }
-
-private:
-    h2o_schema_document & document;
-
-    void add(const json & schema, int depth) {
-        if (depth > MAX_DEPTH) {
-            refuse("$ref", "leads to itself, or schemas are nested too deeply");
-        }
-        document.count(schema);
-        check_schema(schema);
-        if (schema.is_boolean()) {
-            return;
-        }
-        all = merged(all, assertions(schema));
-        if (schema.contains("$ref")) {
-            add(h2o_resolve_pointer(document.root, schema.at("$ref")), depth + 1);
-        }
-        if (schema.contains("allOf")) {
-            for (const auto & part : list_of(schema, "allOf")) {
-                add(part, depth + 1);
-            }
-        }
-        for (const std::string keyword : { "anyOf", "oneOf" }) {
-            if (schema.contains(keyword)) {
-                any.push_back(list_of(schema, keyword));
-            }
-        }
-    }
-};
-
-} // namespace
-
-// --- one type with its keywords
-
-// The values of an enum that are of the schema's types.
-static json enumeration(const json & schema) {
-    const auto types = types_of(schema);
-    json values = json::array();
-    for (const auto & value : list_of(schema, "enum")) {
-        const std::string type = type_of(value);
-        if (!types.empty() && !includes(types, type)) {
-            continue;
-        }
-        for (const auto & keyword : keywords_of(type)) {
-            if (schema.contains(keyword) && keyword != "format" && keyword != "uniqueItems") {
-                refuse(keyword, "cannot be combined with enum or const: leave out the values that it excludes, and the "
-                    "keyword");
-            }
-        }
-        values.push_back(value);
-    }
-    if (values.empty()) {
-        throw no_value("no value of \"enum\" or \"const\" has the right type");
-    }
-    json result = json::object();
-    result["enum"] = values;
-    return result;
-}
-
-// A keyword that counts, as an int.
-static int count_of(json & schema, const std::string & keyword, int if_missing) {
-    if (!schema.contains(keyword)) {
-        return if_missing;
-    }
-    const json count = schema.at(keyword);
-    if (!is_integer(count) || count.get<double>() < 0) {
-        refuse(keyword, "must be a non-negative integer");
-    }
-    const int result = (int) std::min(count.get<double>(), (double) INT_MAX);
-    schema[keyword] = result;
-    return result;
-}
-
-static void check_counts(json & schema, const std::string & min, const std::string & max) {
-    if (count_of(schema, min, 0) > count_of(schema, max, INT_MAX)) {
-        throw no_value("\"" + min + "\" is above \"" + max + "\"");
-    }
-}
-
-static bool has_rule(const json & format) {
-    static const std::vector<std::string> known = {
-        "date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5" };
-    return format.is_string() && contains(known, format.get<std::string>());
-}
-
-static void simplify_string(json & schema) {
-    check_counts(schema, "minLength", "maxLength");
-    if (schema.contains("format") && (schema.contains("pattern") || !has_rule(schema.at("format")))) {
-        schema.erase("format");
-    }
-    for (const std::string keyword : { "pattern", "format" }) {
-        if (schema.contains(keyword) && (count_of(schema, "minLength", 0) > 0 || schema.contains("maxLength"))) {
-            refuse(keyword, "cannot be combined with minLength and maxLength: leave them out");
-        }
-    }
-    if (schema.contains("pattern")) {
-        if (!schema.at("pattern").is_string()) {
-            refuse("pattern", "must be a string");
-        }
-        const std::string pattern = schema.at("pattern");
-        try {
-            schema["pattern"] = h2o_pattern_to_gbnf(pattern, "char");
-        } catch (const std::invalid_argument & e) {
-            throw std::invalid_argument("pattern " + pattern + " cannot be kept: " + e.what());
-        }
-    }
-}
-
-static std::optional<h2o_number_bound> bound_of(json & schema, const std::string & open, const std::string & closed) {
-    const bool is_exclusive = schema.contains(closed);
-    if (!is_exclusive && !schema.contains(open)) {
-        return std::nullopt;
-    }
-    if (is_exclusive && schema.contains(open)) {
-        refuse(open, "cannot be combined with " + closed);
-    }
-    const std::string keyword = is_exclusive ? closed : open;
-    if (!schema.at(keyword).is_number()) {
-        refuse(keyword, "must be a number");
-    }
-    const std::string number = schema.at(keyword).dump();
-    schema.erase(keyword);
-    return h2o_number_bound { number, is_exclusive };
-}
-
-static void simplify_number(json & schema, bool is_integer) {
-    const auto min = bound_of(schema, "minimum", "exclusiveMinimum");
-    const auto max = bound_of(schema, "maximum", "exclusiveMaximum");
-    if (min || max) {
-        schema["range"] = h2o_number_range_to_gbnf(min, max, is_integer);
-        if (schema.at("range") == "") {
-            throw no_value("no number of at most 16 digits is within its bounds");
-        }
-    }
-}
-
-static void simplify_array(json & schema) {
-    check_counts(schema, "minItems", "maxItems");
-    const json prefix    = schema.value("prefixItems", json::array());
-    const bool is_closed = is(schema, "items", false);
-    if (!prefix.is_array()) {
-        refuse("prefixItems", "must be an array of schemas");
-    }
-    if (prefix.empty() && !is_closed) {
-        schema.erase("prefixItems");
-        return;
-    }
-    if (schema.contains("items") && !is_closed) {
-        refuse("items", "cannot be combined with prefixItems, unless it is false");
-    }
-    const int n = (int) prefix.size();
-    if (count_of(schema, "minItems", 0) > n || count_of(schema, "maxItems", INT_MAX) < n) {
-        throw no_value("\"minItems\" or \"maxItems\" excludes the number of items that there are schemas for");
-    }
-    schema = { { "type", "array" }, { "maxItems", n } };
-    if (n > 0) {
-        schema["prefixItems"] = prefix;
-    }
-}
-
-static void simplify_object(json & schema) {
-    if (schema.contains("unevaluatedProperties") && !schema.contains("additionalProperties")) {
-        schema["additionalProperties"] = schema.at("unevaluatedProperties");
-    }
-    schema.erase("unevaluatedProperties");
-    json       properties = schema.value("properties", json::object());
-    const json more       = schema.value("additionalProperties", json(properties.empty()));
-    const json required   = schema.value("required", json::array());
-    if (!properties.is_object()) {
-        refuse("properties", "must be an object");
-    }
-    if (!more.is_boolean() && !more.is_object()) {
-        refuse("additionalProperties", "must be a boolean or a schema");
-    }
-    if (!required.is_array()) {
-        refuse("required", "must be an array of strings");
-    }
-    for (const auto & name : required) {
-        if (!name.is_string()) {
-            refuse("required", "must be an array of strings");
-        }
-        if (!properties.contains(name)) {
-            if (is(schema, "additionalProperties", false)) {
-                throw no_value("\"required\" has a property that \"additionalProperties\" forbids: " + name.dump());
-            }
-            properties[name] = more == false ? json(true) : more;
-        }
-    }
-    if (more != false && properties.contains("*")) {
-        refuse("properties", "cannot have the name * next to additionalProperties");
-    }
-    schema["properties"]           = properties;
-    schema["additionalProperties"] = more;
-}
-
-// The types of a schema: named by "type", else the types that its keywords are about.
-static std::vector<std::string> types_for(const json & schema) {
-    std::vector<std::string> types = types_of(schema);
-    if (!schema.contains("type")) {
-        for (const auto & [type, keywords] : KEYWORDS) {
-            const bool is_about = std::any_of(keywords.begin(), keywords.end(), [&](const auto & keyword) {
-                // a format without a rule says nothing
-                return schema.contains(keyword) && (keyword != "format" || has_rule(schema.at(keyword)));
-            });
-            if (is_about) {
-                types.push_back(type);
-            }
-        }
-    }
-    return types;
-}
-
-static json one_type(const json & schema, const std::string & type) {
-    json result = { { "type", type } };
-    for (const auto & keyword : keywords_of(type)) {
-        if (schema.contains(keyword)) {
-            result[keyword] = schema.at(keyword);
-        }
-    }
-    if (type == "string") {
-        simplify_string(result);
-    } else if (type == "number" || type == "integer") {
-        simplify_number(result, type == "integer");
-    } else if (type == "array") {
-        simplify_array(result);
-    } else if (type == "object") {
-        simplify_object(result);
-    }
-    return result;
-}
-
-// The keyword that alone says something about values: "$ref", "allOf", "anyOf" or "oneOf". Empty if more does.
+// The $ref, allOf, anyOf or oneOf that alone says something about values. Empty if more does.
 static std::string only_applicator(const json & schema) {
     std::string result;
     for (const auto & [keyword, value] : schema.items()) {
-        const bool is_applicator = keyword == "$ref" || keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf";
-        if (is_assertion(keyword) || (is_applicator && !result.empty())) {
+        const bool is_applicator = contains({ "$ref", "allOf", "anyOf", "oneOf" }, keyword);
+        const bool is_assertion  = contains({ "type", "enum", "const" }, keyword) || !type_for(keyword).empty() ||
+            contains(UNSUPPORTED, keyword);
+        if (is_assertion || (is_applicator && !result.empty())) {
             return "";
         }
         result = is_applicator ? keyword : result;
@@ -468,178 +181,299 @@ static std::string only_applicator(const json & schema) {
     return result;
 }
 
-// Without the lists of one schema around it. May be a $ref, which may be recursive.
-static const json & unwrapped(const json & schema) {
-    const std::string keyword = schema.is_object() ? only_applicator(schema) : "";
-    if (keyword.empty() || keyword == "$ref" || list_of(schema, keyword).size() > 1) {
-        return schema;
-    }
-    return unwrapped(schema.at(keyword).at(0));
-}
+static const json & resolve(const json & root, const json & given) {
+    const std::string ref = given.is_string() ? given.get<std::string>() : given.dump();
+    check(ref == "#" || ref.compare(0, 2, "#/") == 0, "$ref", "must begin with #/, got " + ref);
 
-static json simplified(const json & wrapped, h2o_schema_document & document) {
-    const json & schema = unwrapped(wrapped);
-    check_schema(schema);
-    if (schema.is_boolean()) {
-        return json::object();
-    }
-    const std::string keyword = only_applicator(schema);
-    if (keyword == "$ref") {
-        return { { keyword, schema.at(keyword) } };
-    }
-    json        any = json::array();
-    std::string why;
-    const auto add = [&](const auto & make) {
-        try {
-            any.push_back(make());
-        } catch (const no_value & e) {
-            why = e.what();
-        }
-    };
-
-    const conjunction all(document, schema);
-    if (!all.any.empty()) {
-        // each alternative of the first list with all the rest; an alternative without values is left out
-        for (const auto & one : all.any[0]) {
-            json parts = json::array({ one });
-            if (!all.all.empty()) {
-                parts.push_back(all.all);
-            }
-            for (size_t i = 1; i < all.any.size(); i++) {
-                parts.push_back({ { "anyOf", all.any[i] } });
-            }
-            add([&] {
-                const json part = { { "allOf", parts } };
-                if (parts.size() > 1 || one == false) {
-                    simplified(part, document);
-                }
-                return parts.size() > 1 ? part : one;
-            });
-        }
-    } else if (all.all.contains("enum")) {
-        return enumeration(all.all);
-    } else {
-        const auto types = types_for(all.all);
-        if (types.empty()) {
-            return json::object();
-        }
-        if (types.size() == 1) {
-            return one_type(all.all, types[0]);
-        }
-        for (const auto & type : types) {
-            json part = all.all;
-            part["type"] = type;
-            add([&] {
-                one_type(part, type);
-                return part;
-            });
-        }
-    }
-    if (any.empty()) {
-        throw no_value(why);
-    }
-    return any.size() == 1 ? simplified(any.at(0), document) : json { { "anyOf", any } };
-}
-
-static int n_values(const json & value) {
-    int n = 1;
-    if (value.is_object() || value.is_array()) {
-        for (const auto & inner : value) {
-            n += n_values(inner);
-        }
-    }
-    return n;
-}
-
-void h2o_schema_document::count(const json & schema) {
-    n_parts += 1 + n_values(schema)/16; // which are copied
-    if (n_parts > MAX_PARTS) {
-        throw std::invalid_argument("the schema has too many parts, or combinations of anyOf");
-    }
-}
-
-h2o_schema_part::h2o_schema_part(h2o_schema_document & document, const common_json & given, const std::string & path)
-    : document(document) {
-    try {
-        read(given);
-    } catch (const std::invalid_argument & e) {
-        throw std::invalid_argument("JSON schema error at " + path + ": " + e.what());
-    }
-}
-
-void h2o_schema_part::read(const common_json & given) {
-    document.count(given);
-    if (++document.depth > MAX_DEPTH) {
-        throw std::invalid_argument("schemas are nested too deeply");
-    }
-    const json * target = &unwrapped(given);
-    for (int i = 0; target->is_object() && only_applicator(*target) == "$ref"; i++) {
-        if (i > MAX_DEPTH) {
-            refuse("$ref", "leads only to itself, or is nested too deeply");
-        }
-        target = &unwrapped(h2o_resolve_pointer(document.root, target->at("$ref")));
-    }
-    schema = simplified(given, document);
-}
-
-h2o_schema_part::~h2o_schema_part() { document.depth--; }
-
-std::string h2o_rule_name(const std::string & name) {
-    std::string result;
-    bool was_other = false;
-    for (const char c : name) {
-        const bool is_other = !(('0' <= c && c <= '9') || ('A' <= c && c <= 'Z') || ('a' <= c && c <= 'z') || c == '-');
-        if (!is_other) {
-            result += c;
-        } else if (!was_other) {
-            result += '-';
-        }
-        was_other = is_other;
-    }
-    return result;
-}
-
-const common_json & h2o_resolve_pointer(const common_json & document, const common_json & given) {
-    if (!given.is_string()) {
-        refuse("$ref", "must be a string");
-    }
-    const std::string ref = given;
-    if (ref != "#" && ref.compare(0, 2, "#/") != 0) {
-        throw std::invalid_argument(
-            "unsupported $ref " + ref + ", only references into the same document are supported");
-    }
-    const auto fail = [&](const std::string & why) {
-        throw std::invalid_argument("cannot resolve $ref " + ref + ", " + why);
-    };
-
-    const json * target = &document;
+    const json * target = &root;
     for (size_t begin = 1; begin < ref.size();) {
         const size_t end = std::min(ref.find('/', begin + 1), ref.size());
         std::string name;
         for (size_t i = begin + 1; i < end; i++) {
-            if (ref[i] == '~' && i + 1 < end && (ref[i + 1] == '0' || ref[i + 1] == '1')) {
+            if (ref[i] == '~' && i + 1 < end) {
                 name += ref[++i] == '0' ? '~' : '/';
-            } else if (ref[i] == '%' && i + 2 < end && isxdigit((unsigned char) ref[i + 1]) &&
-                isxdigit((unsigned char) ref[i + 2])) {
-                name += (char) std::stoi(ref.substr(i + 1, 2), nullptr, 16);
+            } else if (ref[i] == '%' && i + 2 < end) {
+                name += (char) std::strtol(ref.substr(i + 1, 2).c_str(), nullptr, 16);
                 i += 2;
             } else {
                 name += ref[i];
             }
         }
-        if (target->is_object() && target->contains(name)) {
-            target = &target->at(name);
-        } else if (target->is_array() && !name.empty() && name.size() < 10 &&
-            name.find_first_not_of("0123456789") == std::string::npos) {
-            const size_t i = std::stoul(name);
-            if (i >= target->size()) {
-                fail(name + " is out of range");
-            }
-            target = &target->at(i);
-        } else {
-            fail(name + " not found");
-        }
-        begin = end;
+        const bool   is_number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+        const size_t index     = is_number ? std::strtoul(name.c_str(), nullptr, 10) : SIZE_MAX;
+        check(target->is_object() ? target->contains(name) : target->is_array() && index < target->size(), "$ref",
+            "cannot be resolved: " + ref + ", there is no " + name);
+        target = target->is_object() ? &target->at(name) : &target->at(index);
+        begin  = end;
     }
     return *target;
 }
+
+// --- one type with its keywords
+
+static int count_of(const json & schema, const std::string & keyword, int if_missing) {
+    const json count = schema.value(keyword, json(if_missing));
+    check(is_integer(count) && count.get<double>() >= 0, keyword, "must be a non-negative integer");
+    return (int) std::min(count.get<double>(), (double) INT_MAX);
+}
+
+// "min" and "max" where they say something
+static void add_counts(json & result, const json & schema, const std::string & min, const std::string & max) {
+    const int least = count_of(schema, min, 0), most = count_of(schema, max, INT_MAX);
+    check(least <= most, min, "is above \"" + max + "\"");
+    result[min] = least;
+    if (most < INT_MAX) {
+        result[max] = most;
+    }
+}
+
+static void add_string(json & result, const json & schema) {
+    add_counts(result, schema, "minLength", "maxLength");
+    for (const std::string keyword : { "pattern", "format" }) {
+        check(!schema.contains(keyword) || (!schema.contains("minLength") && !schema.contains("maxLength")), keyword,
+            "cannot be combined with minLength and maxLength: leave them out");
+    }
+    if (schema.contains("pattern")) {
+        check(schema.at("pattern").is_string(), "pattern", "must be a string");
+        result["gbnf"] = h2o_pattern_to_gbnf(schema.at("pattern"));
+    } else if (schema.contains("format")) {
+        result["format"] = schema.at("format");
+    }
+}
+
+// The values of an enum that are of the schema's types.
+static json enumeration(const json & schema) {
+    for (const auto & [keyword, value] : schema.items()) {
+        check(keyword == "type" || keyword == "enum" || keyword == "format", keyword,
+            "cannot be combined with enum or const: leave out the values that it excludes, and the keyword");
+    }
+    const strings types = types_of(schema);
+    json          values = json::array();
+    strings       texts;
+    for (const auto & value : list_of(schema, "enum")) {
+        const auto has = [&](const std::string & type) { return is_of_type(value, type); };
+        if (!schema.contains("type") || std::any_of(types.begin(), types.end(), has)) {
+            values.push_back(value);
+            texts.push_back(value.dump());
+        }
+    }
+    check(!values.empty(), "enum", "or \"const\" has no value of the type that \"type\" names");
+    return { { "enum", values }, { "gbnf", h2o_choice_to_gbnf(texts) } };
+}
+
+namespace {
+
+struct error_with_place : std::invalid_argument {
+    using std::invalid_argument::invalid_argument;
+};
+
+class simplifier {
+public:
+    explicit simplifier(const json & root)
+        : root(root), prefix(std::to_string(std::hash<std::string>()(root.dump_safe())) + "-") {}
+
+    json read() {
+        json result = part(root, "#");
+        if (result.contains("$ref")) {
+            result = defs.at(result.value("$ref", "").substr(DEFS.size()));
+        }
+        result["$defs"] = json::object();
+        for (const auto & [name, schema] : defs) {
+            result["$defs"][name] = schema;
+        }
+        return result;
+    }
+
+private:
+    const json &                        root;
+    const std::string                   prefix; // of names in $defs: a grammar is made of several schemas
+    std::map<const json *, std::string> names;  // of what $refs name
+    std::map<std::string, json>         defs;
+    size_t n_parts = 0;
+    int    depth   = 0;
+
+    void count(const json & schema, size_t n_copied = 0) {
+        n_parts += 1 + schema.size() + n_copied;
+        check(n_parts < MAX_PARTS, "anyOf", "or another list has too many parts, or combinations");
+        check(schema.is_object() || schema == true, "schema",
+            "must be an object, or true, got " + schema.dump_safe().substr(0, 40));
+    }
+
+    // What a chain of $refs alone leads to.
+    const json & followed(const json & schema) const {
+        const json * target = &schema;
+        for (int i = 0; target->is_object(); i++) {
+            const std::string keyword = only_applicator(*target);
+            check(i < MAX_DEPTH, "$ref", "leads only to itself, or is nested too deeply");
+            if (keyword == "$ref") {
+                target = &resolve(root, target->at("$ref"));
+            } else if (keyword == "allOf" && list_of(*target, "allOf").size() == 1) {
+                target = &target->at("allOf").at(0);
+            } else {
+                break;
+            }
+        }
+        return *target;
+    }
+
+    json part(const json & schema, const std::string & path) {
+        try {
+            count(schema);
+            check(++depth < MAX_DEPTH, "$ref", "or schemas are nested too deeply");
+            const std::string keyword = schema == true ? "" : only_applicator(schema);
+            const bool is_list_of_one = keyword == "allOf" && list_of(schema, "allOf").size() == 1;
+            const json result = schema == true ? json::object() : keyword == "$ref" ? reference(schema) :
+                is_list_of_one ? part(schema.at("allOf").at(0), path + "/allOf/0") : combined(schema, path);
+            depth--;
+            return result;
+        } catch (const error_with_place &) {
+            throw;
+        } catch (const std::exception & e) {
+            throw error_with_place("JSON schema error at " + path + ": " + e.what());
+        }
+    }
+
+    json reference(const json & schema) {
+        const json & target = followed(schema);
+        const auto [named, is_new] = names.emplace(&target, prefix + std::to_string(names.size()));
+        const std::string name = named->second;
+        if (is_new) {
+            defs[name] = part(target, schema.at("$ref"));
+        }
+        return { { "$ref", DEFS + name } };
+    }
+
+    // Assertions hold together, and one of the alternatives.
+    void add(const json & schema, json & all, const json *& alternatives, int n_inside) {
+        count(schema, n_inside > 0 ? all.dump_safe().size()/64 : 0);
+        check(n_inside < MAX_DEPTH, "$ref", "leads to itself, or schemas are nested too deeply");
+        if (schema == true) {
+            return;
+        }
+        check(n_inside == 0 || !schema.contains("unevaluatedProperties"), "unevaluatedProperties",
+            "cannot be combined with another schema");
+        merge(all, assertions(schema));
+        if (schema.contains("$ref")) {
+            add(resolve(root, schema.at("$ref")), all, alternatives, n_inside + 1);
+        }
+        if (schema.contains("allOf")) {
+            for (const auto & one : list_of(schema, "allOf")) {
+                add(one, all, alternatives, n_inside + 1);
+            }
+        }
+        for (const std::string keyword : { "anyOf", "oneOf" }) {
+            if (schema.contains(keyword)) {
+                check(!alternatives, keyword, "cannot be combined with another anyOf or oneOf");
+                alternatives = &list_of(schema, keyword);
+            }
+        }
+    }
+
+    json combined(const json & schema, const std::string & path) {
+        json         all          = json::object();
+        const json * alternatives = nullptr;
+        add(schema, all, alternatives, 0);
+
+        json any = json::array();
+        if (alternatives) {
+            for (const auto & one : *alternatives) {
+                count(true, all.dump_safe().size()/64);
+                const json both = { { "allOf", json::array({ all, one }) } };
+                any.push_back(part(all.empty() ? one : both, path + "/" + std::to_string(any.size())));
+            }
+            return { { "anyOf", any } };
+        }
+        if (all.contains("enum")) {
+            return enumeration(all);
+        }
+        for (const auto & type : types_of(all)) {
+            is_of_type(all, type); // throws if there is none of this name
+            json result = { { "type", type } };
+            if (type == "string") {
+                add_string(result, all);
+            } else if (type == "number" || type == "integer") {
+                result["gbnf"] = h2o_number_range_to_gbnf(all, type == "integer");
+            } else if (type == "array") {
+                add_items(result, all, path);
+            } else if (type == "object") {
+                add_properties(result, all, path);
+            }
+            any.push_back(result);
+        }
+        return any.empty() ? json::object() : any.size() == 1 ? any.at(0) : json { { "anyOf", any } };
+    }
+
+    void add_items(json & result, const json & schema, const std::string & path) {
+        const json prefix = schema.value("prefixItems", json::array()), items = schema.value("items", json(true));
+        const int  n      = (int) prefix.size();
+        check(prefix.is_array(), "prefixItems", "must be an array of schemas");
+        add_counts(result, schema, "minItems", "maxItems");
+        if (n == 0 && items != false) {
+            result["items"] = part(items, path + "/items");
+            return;
+        }
+        check(!schema.contains("items") || items == false, "items",
+            "cannot be combined with prefixItems, unless it is false");
+        check(count_of(schema, "minItems", n) <= n && count_of(schema, "maxItems", n) >= n, "prefixItems",
+            "has another number of schemas than \"minItems\" and \"maxItems\" admit");
+        result["maxItems"] = n;
+        for (int i = 0; i < n; i++) {
+            const json item = part(prefix.at(i), path + "/prefixItems/" + std::to_string(i));
+            result["prefixItems"] = i == 0 ? json::array() : result.at("prefixItems");
+            result["prefixItems"].push_back(item);
+        }
+    }
+
+    void add_properties(json & result, const json & schema, const std::string & path) {
+        json    properties = schema.value("properties", json::object());
+        json    more       = schema.value("additionalProperties", schema.value("unevaluatedProperties", json()));
+        bool    is_closed  = more == false;
+        strings required   = strings_of(schema.value("required", json::array()), "required");
+        more = more.is_null() ? json(properties.empty()) : more;
+        check(more.is_boolean() || more.is_object(), "additionalProperties", "must be a boolean or a schema");
+
+        std::string names; // of additionalProperties
+        if (schema.contains("propertyNames")) {
+            const json given = part(followed(schema.at("propertyNames")), path + "/propertyNames");
+            is_closed = given.contains("enum");
+            names     = is_closed ? "" : given.value("gbnf", "");
+            check(properties.empty() && (is_closed || (!names.empty() && required.empty())), "propertyNames",
+                "must be an enum, or a pattern without \"required\", and cannot be combined with properties");
+            for (const auto & name : is_closed ? strings_of(given.at("enum"), "propertyNames") : strings {}) {
+                properties[name] = more;
+            }
+            more = is_closed ? json(false) : more;
+        }
+        for (const auto & name : required) {
+            if (!properties.contains(name)) {
+                check(!is_closed, "required", "has a property that is not admitted: " + name);
+                properties[name] = more == false ? json(true) : more;
+            }
+        }
+        std::sort(required.begin(), required.end());
+        size_t  n_optional = 0;
+        strings all;
+        result["properties"] = json::object();
+        for (const auto & [name, value] : properties.items()) {
+            check(name.size() <= MAX_NAME && (name != "*" || more == false), "properties",
+                "cannot have the name * next to additionalProperties, or names of more than 190 bytes");
+            n_optional += !std::binary_search(required.begin(), required.end(), name);
+            check(n_optional <= MAX_OPTIONAL, "properties", "cannot have more than 256 that are not required");
+            result["properties"][name] = part(value, path + "/properties/" + name);
+            all.push_back(name);
+        }
+        count(true, n_optional*n_optional/64);
+        result["required"]             = required;
+        result["additionalProperties"] = more;
+        if (more != false) {
+            const json value = part(more, path + "/additionalProperties");
+            names = all.empty() ? names : h2o_other_strings_to_gbnf(all);
+            result["additionalProperties"] = names.empty() ? value :
+                json { { "anyOf", json::array({ value }) }, { "names", names } };
+        }
+    }
+};
+
+} // namespace
+
+common_json h2o_simplified_schema(const common_json & schema) { return simplifier(schema).read(); }

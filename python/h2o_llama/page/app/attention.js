@@ -50,7 +50,7 @@ function draw(tokens) {
   const strongest = [...passages.values()].sort(strongestFirst).slice(0, 3), [first = 0, second = 0] = strongest.map(({ weight }) => weight / all);
   $("read-heads").textContent = first > Math.min(0.5, Math.max(0.1, 2 * second)) ? "" : "No passage stands out: do not trust this view.";
   $("passages").replaceChildren(...strongest.map(({ text, weight, mark }) =>
-    element("li", {}, button(`${percent(weight)} ${text}`, () => mark.scrollIntoView({ block: "center" }), { className: "quiet" }))));
+    button(`${percent(weight)} ${text}`, () => mark.scrollIntoView({ block: "center" }), { className: "quiet" })));
   $("read").showModal();
   strongest[0]?.mark.scrollIntoView({ block: "center" });
 }
