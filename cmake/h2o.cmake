@@ -9,7 +9,7 @@ function(h2o_add_sources target)
 endfunction()
 
 h2o_add_sources(ggml-base ggml/*/*.c ggml/*/kernels/*.cpp ggml/simd/*.cpp)
-h2o_add_sources(llama h2o/*/*.cpp h2o/llama/*/*.cpp h2o/llama/memory/side/*.cpp h2o/llama/memory/state/*.cpp h2o/store/cold/*.cpp)
+h2o_add_sources(llama pattern/*.cpp h2o/*/*.cpp h2o/llama/*/*.cpp h2o/llama/memory/side/*.cpp h2o/llama/memory/state/*.cpp h2o/store/cold/*.cpp)
 h2o_add_sources(llama-common chat/*.cpp schema/*.cpp)
 h2o_add_sources(server-context server/*.cpp)
 target_link_libraries(server-context PRIVATE cpp-httplib vendor::hash) # addresses; names of slot files

@@ -7,7 +7,7 @@
 //
 // Exit status 1 names what failed.
 
-#include "llama-h2o.h"
+#include "llama-h2o-cache.h"
 
 #include <sys/resource.h>
 

@@ -3,6 +3,8 @@
 #include "bindings/llama-call.h"
 #include "bindings/types.h"
 
+#include "llama-h2o-cache.h"
+
 #include <pybind11/stl.h>
 
 #include <map>

@@ -3,6 +3,7 @@
 #include "h2o/llama/memory/memory.h"
 
 #include "llama-cparams.h"
+#include "llama-h2o-cache.h"
 #include "llama-hparams.h"
 #include "llama-impl.h"
 #include "llama-model.h"

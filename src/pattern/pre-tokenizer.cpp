@@ -1,4 +1,4 @@
-#include "h2o/pattern/pattern.h"
+#include "pattern/pattern.h"
 
 #define ANY_CASE_END R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?)"
 #define HAN_UPPER    R"((?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]-\p{sc:Han}]))"

@@ -1,4 +1,4 @@
-#include "h2o/pattern/left-recursion.h"
+#include "pattern/left-recursion.h"
 
 #include "llama-impl.h"
 

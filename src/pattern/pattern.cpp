@@ -1,4 +1,4 @@
-#include "h2o/pattern/pattern.h"
+#include "pattern/pattern.h"
 
 #include "unicode.h"
 
