@@ -10,20 +10,20 @@ class h2o_past {
 public:
     explicit h2o_past(const h2o_sequence_state & state) : st(state), config(*state.config) {}
 
-    // Nothing of the past changes later, neither scores nor memory sets: the sequence can be cut at every
-    // `rewind_step` positions of a chunk, with eviction of the open one. 0: it cannot.
+    // The sequence can be cut at every `rewind_step` positions of a chunk, with eviction of the open one. 0: scores, or
+    // a memory set by hand, forbid it.
     uint32_t rewind_step() const;
 
-    // pos is on the grid of rewind_step(), or the tokens after it have left no trace, or it has a checkpoint
+    // pos is on the grid of rewind_step(), or later tokens changed no score and closed no chunk, or it has a checkpoint
     bool can_rewind(uint32_t pos) const;
 
-    // what to restore for that
+    // what to restore for a rewind to pos
     h2o_checkpoint checkpoint_of(uint32_t pos) const;
 
     // Positions at which a sequence that is restored from this one's state can be cut, ascending.
     std::vector<uint32_t> state_points() const;
 
-    // The checkpoint here lets a generated token be undone. A state has none of these.
+    // A checkpoint at pos is that of a scored generated token. Saved states leave these out.
     bool is_generated(uint32_t pos) const {
         return st.scores_generated() && pos > st.generated_start && pos % config.chunk_size != 0;
     }

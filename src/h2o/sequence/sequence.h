@@ -47,7 +47,7 @@ public:
     void add_scores   (uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
     void add_generated(uint32_t layer, const h2o_columns & columns, const float * sums, size_t stride);
 
-    // likewise, of a dense tail, to positions before `end`, if it is kept
+    // Keeps the attention of a dense tail to positions before `end`, apart from the scores.
     void add_attention(uint32_t layer, uint32_t end, const float * sums, size_t stride);
 
     // sets the extra keys of the queries [q0, q1) of one chunk

@@ -23,7 +23,7 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // The input that builds a layer's attention; nullptr if upstream's does.
+    // The input that builds a layer's attention; nullptr where upstream computes that of generated tokens.
     static h2o_attention_input * begin_layer(llm_graph_input_attn_kv * inp, int il);
 
     bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
@@ -35,6 +35,7 @@ public:
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
             ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il);
 
+    // Adds column sums to the scores. keeps_choices: also the extra keys that the index chose.
     void read_results(ggml_backend_sched_t sched, bool keeps_choices) override;
 
     const std::map<int32_t, h2o_rope> & get_ropes() const override { return ropes; }

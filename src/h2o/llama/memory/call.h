@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-// A call on a sequence: what its steps change of host state, rows and side caches. Without commit() the destructor undoes
-// all of it.
+// A call on a sequence, from its first step on. Its steps change host state, rows and side caches. Without commit() the
+// destructor restores them, but not statistics and kept attention. h2o_step_context makes, commits and destroys calls.
 class h2o_call {
 public:
     // Throws std::runtime_error if a device cannot be read or memory for copies is missing; the sequence is unchanged.
@@ -16,7 +16,7 @@ public:
     ~h2o_call();
 
     // The step is computed next. If it begins a chunk, the one before is closed: its memory sets are chosen, their rows
-    // moved, and the side caches saved at the boundary. Throws std::runtime_error.
+    // moved, and the side caches saved at the boundary. Phase 1 closes none. Throws std::runtime_error.
     void begin_step(const h2o_step & step);
 
     // n_sequences have shared its time. Returns whether to go on: the progress callback may end a call.
@@ -38,5 +38,5 @@ private:
     std::optional<h2o_checkpoint> checkpoint; // before the call; none if the sequence has one, or needs none
     std::optional<h2o_row_copies> rows;       // before the call; none if it moves no rows
 
-    std::shared_ptr<const std::vector<uint8_t>> windows; // of side caches
+    std::shared_ptr<const std::vector<uint8_t>> windows; // their rows before the call
 };

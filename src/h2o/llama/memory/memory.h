@@ -29,11 +29,11 @@ struct llama_h2o_kv {
     const h2o_sequence_state & state() const { return sequence.state(); }
     h2o_past                   past () const { return sequence.past(); }
 
-    // what the next llama_decode is
+    // what the next llama_decode is; its last dense_tail tokens attend to everything
     llama_h2o_call next_call  = LLAMA_H2O_CALL_AUTO;
     uint32_t       dense_tail = 0;
 
-    uint32_t state_end = UINT32_MAX; // partial states are of the tokens before it
+    uint32_t state_end = UINT32_MAX; // a partial state holds the tokens before this position
 
     llama_h2o_progress_callback progress      = nullptr;
     void *                      progress_data = nullptr;
@@ -91,13 +91,13 @@ public:
 
     void clear(llama_h2o_kv & kv);
 
-    // The sequence's, and the side caches'.
+    // Where both the sequence and the side caches (other layers' windows and recurrent states) can be cut.
     bool     can_rewind  (const llama_h2o_kv & kv, uint32_t pos) const;
     uint32_t rewind_limit(const llama_h2o_kv & kv) const;
-    uint32_t rewind_step (const llama_h2o_kv & kv) const; // 0 with eviction
+    uint32_t rewind_step (const llama_h2o_kv & kv) const; // 0 with eviction, side caches or scores
 
-    // Restores host state and rows, but not the side caches. rows: copies of moved rows. moves_keys: rotate their keys
-    // again, else they are among rows.
+    // Restores host state and rows, but not the side caches. rows: copies of moved rows. moves_keys: keys are rotated
+    // again, else `rows` holds rotated ones.
     void go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint, const std::optional<h2o_row_copies> & rows,
             bool moves_keys);
 
