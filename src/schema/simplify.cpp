@@ -109,10 +109,12 @@ static strings types_of(const json & schema) {
 static void merge(json & all, const json & more) {
     // additionalProperties of one are also about the properties of the other
     const auto check_closed = [](const json & schema, const json & other) {
+        if (schema.value("additionalProperties", json(true)) == true) {
+            return;
+        }
         const json own = schema.value("properties", json::object()), others = other.value("properties", json::object());
         for (const auto & [name, value] : others.items()) {
-            const bool is_open = schema.value("additionalProperties", json(true)) == true;
-            check(is_open || own.contains(name), "additionalProperties",
+            check(own.contains(name), "additionalProperties",
                 "cannot be combined with properties of another schema: " + name);
         }
     };
@@ -417,10 +419,12 @@ private:
         check(count_of(schema, "minItems", n) <= n && count_of(schema, "maxItems", n) >= n, "prefixItems",
             "has another number of schemas than \"minItems\" and \"maxItems\" admit");
         result["maxItems"] = n;
+        json parts = json::array();
         for (int i = 0; i < n; i++) {
-            const json item = part(prefix.at(i), path + "/prefixItems/" + std::to_string(i));
-            result["prefixItems"] = i == 0 ? json::array() : result.at("prefixItems");
-            result["prefixItems"].push_back(item);
+            parts.push_back(part(prefix.at(i), path + "/prefixItems/" + std::to_string(i)));
+        }
+        if (n > 0) {
+            result["prefixItems"] = std::move(parts);
         }
     }
 

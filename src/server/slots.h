@@ -321,8 +321,8 @@ struct server_h2o_request {
     template <typename Request>
     std::string read_completion(const common_params & params, const Request & request, const common_json & body) {
         n_attention = body.contains("top_attention") ? server_h2o_number<int32_t>(body.at("top_attention")) : 0;
-        if (n_attention < 0) {
-            throw std::invalid_argument("'top_attention' must be at least 0, but got " + std::to_string(n_attention));
+        if (n_attention < 0 || n_attention > 1024) {
+            throw std::invalid_argument("'top_attention' must be 0 to 1024, but got " + std::to_string(n_attention));
         }
         return server_h2o_owner(params, request, body);
     }
