@@ -33,9 +33,7 @@ def memory_sets(llm: Llama) -> np.ndarray:
 def assert_goes_on_as_before(llm: Llama) -> None:
     """In its open chunk. Logits differ in their last bits between CPUs."""
     assert llm.tokens.tolist() == llm.tokenize(TEXT)
-    np.testing.assert_array_equal(
-        [llm.kv.memory_indices(layer) for layer in llm.kv.layers], np.load(FOLDER / "sets.npy")
-    )
+    np.testing.assert_array_equal(memory_sets(llm), np.load(FOLDER / "sets.npy"))
     llm.eval(llm.tokenize("k17?"))
     expected = np.load(FOLDER / "logits.npy")
     np.testing.assert_allclose(llm.logits, expected, atol=0.02 * np.abs(expected).max())

@@ -39,7 +39,7 @@ class VendorError(Exception):
 
 
 class Source(NamedTuple):
-    """What is taken of a distribution."""
+    """A folder, and the files of a distribution that fill it."""
 
     target: str  # the folder that is filled
     requirements: str  # the pin, in vendor/
@@ -139,7 +139,7 @@ class Layout(NamedTuple):
     @property
     def tree(self) -> Path:
         """The llama.cpp that is built."""
-        return self.vendor / "llama.cpp"
+        return self.root / SOURCES["llama.cpp"].target
 
     def patches(self) -> list[Path]:
         return sorted((self.root / "patches").glob("*.patch"))
@@ -159,7 +159,7 @@ def read_pin(requirements: Path) -> Pin:
 
 
 def fill(layout: Layout, name: str = "llama.cpp", local: Path | None = None) -> str:
-    """Make a folder of SOURCES current and say in one line what was done.
+    """Make a folder of SOURCES current. Returns a line about it.
 
     `local` is used instead of a download: for llama.cpp a checkout, else a folder with the distribution. Raises
     VendorError, and changes nothing then.

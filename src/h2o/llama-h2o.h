@@ -297,8 +297,8 @@ struct llama_h2o_points {
 LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id,
         struct llama_h2o_points * dst, size_t n);
 
-// Keep the memory sets (llama_h2o_kv_history) and extra keys of every chunk from now on, not only of the last one, and
-// the scores of the next text, of this one if it is empty, also without heavy hitters.
+// Keep the memory sets (llama_h2o_kv_history) of every chunk and the extra keys of every tile from now on, not only of
+// the last ones, and the scores of the next text, of this one if it is empty, also without heavy hitters.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
 // The sequence can be cut at the ends of all its chunks from now on, where rewind_step is 0.
@@ -344,7 +344,7 @@ LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chu
 
 // Extra keys: the positions that the queries of a tile read in addition to their chunk and the memory set, ascending.
 // A chunk has n = ceil(S/T) tiles; tile i of chunk c is number c*n + i. Returns how many there are, and writes them to
-// dst unless it is NULL. -1 if they are not kept, as for earlier chunks without llama_h2o_kv_set_record, after a state
+// dst unless it is NULL. -1 if they are not kept, as for earlier tiles without llama_h2o_kv_set_record, after a state
 // was restored, or where tokens of the tile were removed. Tokens that attend to everything choose none.
 LLAMA_API int32_t llama_h2o_kv_extra_keys(const struct llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile,
         int32_t * dst);

@@ -378,8 +378,9 @@ private:
 
         json any = json::array();
         if (alternatives) {
+            const size_t n_copied = all.dump_safe().size()/64;
             for (const auto & one : *alternatives) {
-                count(true, all.dump_safe().size()/64);
+                count(true, n_copied);
                 const json both = { { "allOf", json::array({ all, one }) } };
                 any.push_back(part(all.empty() ? one : both, path + "/" + std::to_string(any.size())));
             }
@@ -406,9 +407,9 @@ private:
     }
 
     void add_items(json & result, const json & schema, const std::string & path) {
-        const json prefix = schema.value("prefixItems", json::array()), items = schema.value("items", json(true));
-        const int  n      = (int) prefix.size();
-        check(prefix.is_array(), "prefixItems", "must be an array of schemas");
+        const json tuple = schema.value("prefixItems", json::array()), items = schema.value("items", json(true));
+        const int  n     = (int) tuple.size();
+        check(tuple.is_array(), "prefixItems", "must be an array of schemas");
         add_counts(result, schema, "minItems", "maxItems");
         if (n == 0 && items != false) {
             result["items"] = part(items, path + "/items");
@@ -421,7 +422,7 @@ private:
         result["maxItems"] = n;
         json parts = json::array();
         for (int i = 0; i < n; i++) {
-            parts.push_back(part(prefix.at(i), path + "/prefixItems/" + std::to_string(i)));
+            parts.push_back(part(tuple.at(i), path + "/prefixItems/" + std::to_string(i)));
         }
         if (n > 0) {
             result["prefixItems"] = std::move(parts);
@@ -436,12 +437,12 @@ private:
         more = more.is_null() ? json(properties.empty()) : more;
         check(more.is_boolean() || more.is_object(), "additionalProperties", "must be a boolean or a schema");
 
-        std::string names; // of additionalProperties
+        std::string names_gbnf; // of additionalProperties
         if (schema.contains("propertyNames")) {
             const json given = part(followed(schema.at("propertyNames")), path + "/propertyNames");
-            is_closed = given.contains("enum");
-            names     = is_closed ? "" : given.value("gbnf", "");
-            check(properties.empty() && (is_closed || (!names.empty() && required.empty())), "propertyNames",
+            is_closed  = given.contains("enum");
+            names_gbnf = is_closed ? "" : given.value("gbnf", "");
+            check(properties.empty() && (is_closed || (!names_gbnf.empty() && required.empty())), "propertyNames",
                 "must be an enum, or a pattern without \"required\", and cannot be combined with properties");
             for (const auto & name : is_closed ? strings_of(given.at("enum"), "propertyNames") : strings {}) {
                 properties[name] = more;
@@ -471,9 +472,9 @@ private:
         result["additionalProperties"] = more;
         if (more != false) {
             const json value = part(more, path + "/additionalProperties");
-            names = all.empty() ? names : h2o_other_strings_to_gbnf(all);
-            result["additionalProperties"] = names.empty() ? value :
-                json { { "anyOf", json::array({ value }) }, { "names", names } };
+            names_gbnf = all.empty() ? names_gbnf : h2o_other_strings_to_gbnf(all);
+            result["additionalProperties"] = names_gbnf.empty() ? value :
+                json { { "anyOf", json::array({ value }) }, { "names", names_gbnf } };
         }
     }
 };

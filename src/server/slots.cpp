@@ -255,7 +255,7 @@ void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, u
     }
 }
 
-void server_h2o_keep_attention(llama_context * ctx, llama_seq_id id, bool keeps, bool begins) {
+void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool keeps, bool begins) {
     if (auto * kv = llama_get_h2o_kv_seq(ctx, id); kv && (begins || !keeps)) {
         llama_h2o_kv_keep_attention(kv, keeps);
     }
@@ -319,7 +319,8 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
         const size_t  n  = n_tokens(kv);
 
         std::vector<float> weights(llama_h2o_kv_n_head_kv(kv, il)*n);
-        for (size_t head = 0; llama_h2o_kv_attention(kv, il, weights.data()) && head*n < weights.size(); ++head) {
+        const bool is_kept = llama_h2o_kv_attention(kv, il, weights.data());
+        for (size_t head = 0; is_kept && head*n < weights.size(); ++head) {
             const float * w = weights.data() + head*n;
 
             std::vector<int32_t> order(end);
@@ -334,10 +335,8 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
                 { "positions", positions }, { "weights", read } });
         }
     }
-    if (kv) {
-        llama_h2o_kv_keep_attention(kv, true); // forgets it
-        llama_h2o_kv_keep_attention(kv, false);
-    }
+    server_h2o_keep_attention(ctx, id, true, true); // forgets it
+    server_h2o_keep_attention(ctx, id, false, false);
     auto        pieces = common_json::array();
     std::string text;
     for (int32_t i = 0; i < n_prompt; ++i) { // the last token of a character has all of it

@@ -143,8 +143,7 @@ bool server_h2o_wants_checkpoint(
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail);
 
 // Whether the next call keeps what its tail attends to. `begins`: weights kept before are another prompt's.
-void server_h2o_keep_attention(llama_context * ctx, llama_seq_id id, bool keeps, bool begins);
-
+void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool keeps, bool begins);
 
 // The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
 // ends with its chunk or with a tile, so an answer does not depend on the other slots. n_past: it waits for more room.

@@ -597,6 +597,7 @@ def day_of(
 
     They are known from the library, or from the text `now` that has this `day` in it.
     """
+    asked = np.asarray(ids, dtype=np.int32)
 
     def n_known(ids: Tokens) -> int:
         return max(shared_prefix(now, ids), library.n_known(origin, ids) if library else 0)
@@ -607,18 +608,18 @@ def day_of(
             yield day
         for text in library.stored(origin) if library else ():
             tokens = text.contents.tokens
-            n = shared_prefix(tokens, ids)
-            after = np.asarray(ids[n + _DATE_TOKENS :][:_DATE_TOKENS], dtype=np.int32)
+            n = shared_prefix(tokens, asked)
+            after = asked[n + _DATE_TOKENS :][:_DATE_TOKENS]
             if len(after) > 0 and after.tobytes() in tokens[n:][: 3 * _DATE_TOKENS].tobytes():
                 yield text.contents.day
 
     best, today = None, date.today().isoformat()
     with suppress(OSError, ValueError, H2OError, MemoryError):  # reading the prompt warns of it
-        n = n_known(ids) + LEAST_NEW
-        for other in dict.fromkeys(days()) if n < len(ids) // 2 else ():
+        n = n_known(asked) + LEAST_NEW
+        for other in dict.fromkeys(days()) if n < len(asked) // 2 else ():
             if other != today and (n_other := n_known(ids_on(other))) > n:
                 n, best = n_other, other
-            if n > len(ids) // 2:
+            if n > len(asked) // 2:
                 break
     return best
 

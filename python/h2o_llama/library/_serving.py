@@ -57,8 +57,7 @@ class ServerTexts:
 
     def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:
         """Noon of the day on which a prompt continues a text; `now` if there is none. `ids_at` is the prompt then."""
-        library = self._library(key)
-        day = day_of(library, self._origin, ids_at(now), lambda day: ids_at(int(noon(day))))
+        day = day_of(self._library(key), self._origin, ids_at(now), lambda day: ids_at(int(noon(day))))
         return now if day is None else int(noon(day))
 
     def give(

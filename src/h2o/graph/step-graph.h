@@ -158,13 +158,13 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
 void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape);
 
-// The inputs of a graph, once it is built and computed.
+// Inputs of a graph, once it is built and computed.
 struct h2o_computed_graph {
     virtual ~h2o_computed_graph() = default;
 
     // Adds column sums, and chosen extra keys if they are kept, to the sequences. Waits for the devices if there are any.
     virtual void read_results(ggml_backend_sched_t sched, bool keeps_choices) = 0;
 
-    // How RoPE rotates the keys of layers, where they are to be moved to other positions: the same in every graph.
-    virtual const std::map<int32_t, h2o_rope> & get_ropes() const = 0;
+    // Adds how RoPE rotates the keys of layers, where they move to other positions: the same in every graph.
+    virtual void add_ropes(std::map<int32_t, h2o_rope> & ropes) const = 0;
 };

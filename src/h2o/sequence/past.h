@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-// Where a text can be cut, and what is restored there.
+// Positions at which a text can be cut, and the checkpoints to restore there.
 class h2o_past {
 public:
     explicit h2o_past(const h2o_sequence_state & state) : st(state), config(*state.config) {}

@@ -11,8 +11,8 @@
 
 // What a tile has chosen by the index of keys.
 struct h2o_tile_choice {
-    std::shared_ptr<const std::vector<int32_t>> all; // the step's: [n_head_kv, n_tiles, n] positions, ascending, -1 padded
-    uint32_t i, n_tiles; // it is the ith tile
+    std::shared_ptr<const std::vector<int32_t>> all; // [n_head_kv, n_tiles, n] positions, ascending, -1 padded
+    uint32_t i, n_tiles; // it is the ith of the step's tiles that are kept: the last one, or all
 };
 
 // Scores and memory set of one layer.

@@ -38,7 +38,7 @@ public:
     // Adds column sums to the scores. keeps_choices: also the extra keys that the index chose.
     void read_results(ggml_backend_sched_t sched, bool keeps_choices) override;
 
-    const std::map<int32_t, h2o_rope> & get_ropes() const override { return ropes; }
+    void add_ropes(std::map<int32_t, h2o_rope> & all) const override { all.insert(ropes.begin(), ropes.end()); }
 
 private:
     struct step_t {

@@ -69,11 +69,13 @@ static void find_ropes(llama_context & ctx, llama_memory_context_i * mctx, uint3
     if (!ctx.graph_reserve(2*n_seqs, n_seqs, 1, mctx)) {
         refuse_buffers();
     }
+    std::map<int32_t, h2o_rope> ropes;
     for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
         if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(input.get())) {
-            store.set_ropes(graph->get_ropes());
+            graph->add_ropes(ropes);
         }
     }
+    store.set_ropes(std::move(ropes));
 }
 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {

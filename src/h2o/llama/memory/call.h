@@ -19,7 +19,7 @@ public:
     // moved, and the side caches saved at the boundary. Phase 1 closes none. Throws std::runtime_error.
     void begin_step(const h2o_step & step);
 
-    // n_sequences have shared its time. Returns whether to go on: the progress callback may end a call.
+    // n_sequences share the step's time. Returns false if the progress callback ends the call.
     bool end_step(const h2o_step & step, uint32_t n_sequences);
 
     void commit();

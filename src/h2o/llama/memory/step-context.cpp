@@ -84,10 +84,10 @@ bool h2o_step_context::apply() {
 
 bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t sched) {
     try {
-        // they would be forgotten when the next chunk's come
+        // a chunk's extra keys would be forgotten when the next chunk's come
         const auto & [kv, step, i_call] = steps[i_step].front();
         const auto & call        = calls[i_call];
-        const bool keeps_choices = kv->sequence.keep_extra_keys || (call.has_logits &&
+        const bool keeps_choices = step.keeps_choices || (call.has_logits &&
                 step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1));
         for (const auto & input : res.inputs) {
             if (auto * graph = dynamic_cast<h2o_computed_graph *>(input.get())) {

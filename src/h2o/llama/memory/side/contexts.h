@@ -81,10 +81,9 @@ struct h2o_hybrid_input : input, h2o_computed_graph {
         }
     }
 
-    const std::map<int32_t, h2o_rope> & get_ropes() const override {
-        static const std::map<int32_t, h2o_rope> none;
-        const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get());
-
-        return graph ? graph->get_ropes() : none;
+    void add_ropes(std::map<int32_t, h2o_rope> & ropes) const override {
+        if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get())) {
+            graph->add_ropes(ropes);
+        }
     }
 };
