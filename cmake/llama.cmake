@@ -3,9 +3,8 @@
 h2o_fetch(llama.cpp patches/*.patch vendor/*.py vendor/requirements.txt)
 
 # Upstream would ask git, and find this project's repository.
-file(STRINGS vendor/requirements.txt pinned_commit REGEX "^# commit:")
-string(REGEX MATCH "[0-9a-f]+$" pinned_commit "${pinned_commit}")
-string(SUBSTRING "${pinned_commit}" 0 9 LLAMA_BUILD_COMMIT)
+file(STRINGS vendor/requirements.txt pinned_tag REGEX "^# tag:")
+string(REGEX MATCH "b[0-9]+$" LLAMA_BUILD_COMMIT "${pinned_tag}")
 set(LLAMA_BUILD_NUMBER 0)
 set(GIT_EXE OFF)
 

@@ -95,11 +95,11 @@ def layout(index: Path, tmp_path: Path) -> fetch.Layout:
     layout.cache.mkdir(parents=True)
     (layout.root / "patches").mkdir()
     sdist = write_sdist(
-        index / "some_package-1.0.tar.gz", {f"vendor/llama.cpp/{name}": text for name, text in SOURCES.items()}
+        index / "some_package-1.0.tar.gz", {f"thirdparty/llama.cpp/{name}": text for name, text in SOURCES.items()}
     )
     tree = "".join(sorted(f"{name} {sha256(SOURCES[name].encode())}\n" for name in KEPT))
     layout.requirements.write_text(
-        f"# commit: ggml-org/llama.cpp {'0' * 40}\n# tree-sha256: {sha256(tree.encode())}\n"
+        f"# tag: ggml-org/llama.cpp b1\n# tree-sha256: {sha256(tree.encode())}\n"
         f"some-package==1.0 --hash=sha256:{sha256(sdist.read_bytes())}\n"
     )
     return layout
@@ -170,7 +170,7 @@ def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path)
     for name, text in SOURCES.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text + "int changed;\n" * (name == "src/unicode.cpp"))
-    for folder, message in ((source, "is not an unchanged llama.cpp 000000000"), (tmp_path, "llama.cpp source folder")):
+    for folder, message in ((source, "is not an unchanged llama.cpp b1"), (tmp_path, "llama.cpp source folder")):
         with pytest.raises(fetch.VendorError, match=message):
             fetch.fill(layout, local=folder)
         assert tree_of(layout) == {}

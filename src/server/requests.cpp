@@ -140,17 +140,18 @@ void server_h2o_read_chat(common_json & body) {
     body.erase("top_logprobs");
 }
 
-common_chat_msg server_h2o_parse(const std::string & text, bool is_partial, const common_chat_parser_params & params,
-        const common_chat_msg & so_far, size_t & n_parsed) {
+common_chat_msg server_h2o_parse(common_chat_session & session, const common_chat_input & added, bool is_partial,
+        const common_chat_msg & so_far, std::string & unparsed) {
+    unparsed += added.text;
     try {
-        const auto message = common_chat_parse(text, is_partial, params);
+        const auto & message = is_partial ? session.feed(added) : session.finish(added);
         common_chat_msg_diff::compute_diffs(so_far, message); // throws if it takes back a part of so_far
-        n_parsed = text.size();
+        unparsed.clear();
         return message;
     } catch (const std::runtime_error &) {
         auto message = so_far;
         message.role = "assistant";
-        message.content += is_partial ? "" : text.substr(n_parsed);
+        message.content += is_partial ? "" : unparsed;
         return message;
     }
 }

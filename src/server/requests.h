@@ -67,10 +67,10 @@ T server_h2o_number(const common_json & value) {
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
 
-// The message that an answer's text is. What cannot be parsed is content: the text after the n_parsed bytes that
-// `so_far` was parsed of; of an answer that is not complete, nothing.
-common_chat_msg server_h2o_parse(const std::string & text, bool is_partial, const common_chat_parser_params & params,
-        const common_chat_msg & so_far, size_t & n_parsed);
+// The message that an answer's text is, of which `so_far` is known and `added` is new. What cannot be parsed is content:
+// `unparsed`, the text after the last that could be; of an answer that is not complete, nothing.
+common_chat_msg server_h2o_parse(common_chat_session & session, const common_chat_input & added, bool is_partial,
+        const common_chat_msg & so_far, std::string & unparsed);
 
 // Whether an exception is about memory, files or threads, and not about what a client has sent.
 bool server_h2o_is_ours(const std::exception & error);

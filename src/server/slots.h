@@ -168,10 +168,10 @@ void server_h2o_begin(
         auto       & slot = slots[t.id_slot];
         for (n_slot = 1; i + n_slot < off + n && tokens[i + n_slot].id_slot == t.id_slot; ++n_slot) {}
 
-        const int32_t end = t.pos + n_slot;
+        const int32_t end = t.pos[0] + n_slot;
 
         if (t.is_prompt && slot.task) {
-            server_h2o_begin_prompt(ctx, slot, t.pos, end, n_slot);
+            server_h2o_begin_prompt(ctx, slot, t.pos[0], end, n_slot);
         } else {
             server_h2o_keep_rows(ctx, t.id_slot, slot.prompt.checkpoints, end);
             server_h2o_set_call(ctx, t.id_slot, t.is_prompt, 0);

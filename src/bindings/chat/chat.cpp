@@ -32,28 +32,26 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
 }
 
 // With which bytes a run of content or thoughts may end; none if not all of them are what upstream's `until` reads.
-static std::optional<std::string> ends_of_runs(const std::string & parser) {
+static std::optional<std::string> ends_of_runs(const common_peg_arena & parser) {
     std::string ends;
-    if (parser.empty()) { // all is content
-        return ends;
-    }
-    const auto arena = common_json::parse(parser);
-    const auto & parsers = arena.at("parsers");
-    for (size_t i = 0; i < parsers.size(); i++) {
-        if (parsers.at(i).value("tag", "") != "content" && parsers.at(i).value("tag", "") != "reasoning") {
+    for (size_t i = 0; i < parser.size(); i++) {
+        const auto * tag = std::get_if<common_peg_tag_parser>(&parser.get(i));
+        if (!tag || (tag->tag != "content" && tag->tag != "reasoning")) {
             continue;
         }
-        const auto * child = &parsers.at(parsers.at(i).at("child").get<size_t>());
-        for (std::string type = child->at("type"); type != "until"; type = child->at("type").get<std::string>()) {
-            if (type == "ref") {
-                child = &parsers.at(arena.at("rules").at(child->at("name").get<std::string>()).get<size_t>());
-            } else if (type == "rule" || type == "atomic") {
-                child = &parsers.at(child->at("child").get<size_t>());
+        const auto * child = &parser.get(tag->child);
+        while (!std::holds_alternative<common_peg_until_parser>(*child)) {
+            if (const auto * ref = std::get_if<common_peg_ref_parser>(child)) {
+                child = &parser.get(parser.get_rule(ref->name));
+            } else if (const auto * rule = std::get_if<common_peg_rule_parser>(child)) {
+                child = &parser.get(rule->child);
+            } else if (const auto * atomic = std::get_if<common_peg_atomic_parser>(child)) {
+                child = &parser.get(atomic->child);
             } else {
                 return std::nullopt;
             }
         }
-        for (const auto & delimiter : child->at("delimiters").get<std::vector<std::string>>()) {
+        for (const auto & delimiter : std::get<common_peg_until_parser>(*child).delimiters) {
             ends += delimiter.substr(0, 1);
         }
     }
@@ -63,20 +61,16 @@ static std::optional<std::string> ends_of_runs(const std::string & parser) {
 // Text of an answer -> a message, piece by piece. Keeps the last message, to report the difference.
 class chat_parser {
 public:
-    chat_parser(const common_chat_params & params, bool parse_tool_calls, std::string id_prefix)
+    chat_parser(const common_chat_params & params, std::string id_prefix)
         : params(params), ends(ends_of_runs(params.parser)), id_prefix(std::move(id_prefix)) {
-        this->params.reasoning_format = COMMON_REASONING_FORMAT_AUTO;
-        this->params.parse_tool_calls = parse_tool_calls;
-        if (!params.parser.empty()) {
-            this->params.parser.load(params.parser);
-        }
+        this->params.parser = params.parser;
     }
 
     // What a piece of text adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end
     // anywhere.
     std::string update(const std::string & piece, bool is_partial) {
         return run("the answer does not have this model's format", [&] {
-            text += piece;
+            text.append(common_chat_input(piece));
             common_json deltas = common_json::array();
 
             // Upstream parses all of a text. But what begins no delimiter, in a run where no other one has begun, is
@@ -151,7 +145,7 @@ private:
 
     common_chat_parser_params params;
     common_chat_msg           msg;
-    std::string               text;
+    common_chat_input         text;
     std::vector<std::string>  ids;
 
     std::optional<run_type>          open_run; // that the text is in
@@ -202,7 +196,7 @@ public:
 
     chat_parser make_parser(const std::string & id_prefix) const {
         return run("this model's format is not understood",
-            [&] { return chat_parser(params, !inputs.tools.empty(), id_prefix); });
+            [&] { return chat_parser(params, id_prefix); });
     }
 
     // What begins thoughts, and what ends them; nothing if the model does not think. Then: what of them the prompt has.

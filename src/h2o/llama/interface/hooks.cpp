@@ -120,8 +120,9 @@ h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, cons
     if (!h2o || !h2o->memory.store.layout.moves_keys || !ubatch.pos) {
         return;
     }
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        pos.push_back(h2o->memory.store.positions.own(ubatch.pos[i]));
+    // with M-RoPE, text has its position in each of the first three sections, and 0 in the fourth
+    for (uint32_t i = 0; i < ubatch.n_tokens*ubatch.n_pos; ++i) {
+        pos.push_back(i < 3*ubatch.n_tokens ? h2o->memory.store.positions.own(ubatch.pos[i]) : 0);
     }
     this->ubatch.pos = pos.data();
 }
