@@ -13,8 +13,6 @@ CUDA libraries cudart and cublas of the version in tools/requirements-cuda.txt, 
 of time, and its output is in h2o-gpu/PART.log. It fails if one does.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
