@@ -424,7 +424,7 @@ def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path
 def test_settings_with_eviction_and_a_cold_store() -> None:
     """Without a cold store, heavy hitters replace the lookups."""
     pairs = ["chunk_size=64", "local_window=4", "heavy_budget=6", "sink_tokens=1", "lookup_budget=0,8", "scorer=sum"]
-    chosen = sweeps.settings(Options(h2o="fast", evict=True, cold_store="memory", h2o_set=pairs))
+    chosen = sweeps.settings_of(Options(h2o="fast", evict=True, cold_store="memory", h2o_set=pairs))
     configs = [s.h2o for s in chosen]
     assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
         (6, 0, False, None),

@@ -18,18 +18,8 @@ _LONGEST_TAG = 64
 class Thoughts:
     """Follows the tokens of an answer. Their number is `n`, and `n_answer` that of the others.
 
-    At the budget, or where the model would end its text among thoughts, the end of the thoughts is written for it.
-
-    Parameters
-    ----------
-    model
-        For the text of tokens.
-    prompt
-        What the answer is to.
-    budget
-        The most tokens of thoughts, but for their end.
-    has_grammar
-        Whether the grammar describes thoughts, too.
+    At the `budget`, or where the model would end its text among thoughts, the end of the thoughts is written for it,
+    which does not count. `has_grammar`: the grammar describes thoughts, too.
     """
 
     def __init__(self, model: _core.Model, prompt: _core.ChatPrompt, budget: int, has_grammar: bool = False) -> None:

@@ -34,6 +34,9 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
     Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
     pages, each after a line "[page N]". Lines end with "\\n".
 
+    Raises OSError if the file cannot be read, ValueError if it has no text: it is empty, an image, an archive, or has
+    NUL bytes; a PDF that is encrypted, damaged, or has only images; or a text in another encoding.
+
     Parameters
     ----------
     source : str, os.PathLike or bytes
@@ -45,14 +48,6 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
     -------
     str
         At least one character that is not white space.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If it has no text: it is empty, an image, an archive, or has NUL bytes; a PDF that is encrypted, damaged, or has
-        only images; or a text in another encoding.
 
     Examples
     --------

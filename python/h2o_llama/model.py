@@ -263,6 +263,9 @@ class Model:
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 
+        Raises ValueError if an argument has the wrong type, H2OError if the model has no tokenizer, or it cannot
+        tokenize this text.
+
         Parameters
         ----------
         text : str or bytes
@@ -271,13 +274,6 @@ class Model:
             Add the tokens that the model expects around a text, such as the one that begins it.
         parse_special : bool, default False
             Turn the names of special tokens in the text into these tokens. Do not enable this for untrusted text.
-
-        Raises
-        ------
-        ValueError
-            If an argument has the wrong type.
-        H2OError
-            If the model has no tokenizer, or it cannot tokenize this text.
 
         Examples
         --------
@@ -296,17 +292,14 @@ class Model:
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: a single token may hold a part of a character.
 
+        Raises ValueError if a token is not a token id.
+
         Parameters
         ----------
         tokens : sequence of int, or integer ndarray [n]
             Token ids.
         special : bool, default False
             Write special tokens by their names instead of leaving them out.
-
-        Raises
-        ------
-        ValueError
-            If a token is not a token id.
 
         Examples
         --------
@@ -351,6 +344,9 @@ class Model:
         It is a prompt for `llm(text)`, or `tokenize(text, parse_special=True)`, which add what begins a text. Names of
         special tokens in messages count as these tokens, too: `create_chat_completion` tells them apart.
 
+        Raises ValueError if the model has no template, or messages or tools are not as below, or the template refuses
+        them.
+
         Parameters
         ----------
         messages : list of dict
@@ -362,11 +358,6 @@ class Model:
             End with what begins an answer.
         chat_template_kwargs : dict, optional
             What else the template knows: {"enable_thinking": False} for some models.
-
-        Raises
-        ------
-        ValueError
-            If the model has no template, or messages or tools are not as above, or the template refuses them.
 
         Examples
         --------
@@ -391,6 +382,8 @@ class Model:
     ) -> Prompt:
         """Messages as the token ids that `create_chat_completion` reads: for `eval`, `generate` or `reuse`.
 
+        Raises ValueError or OSError as `create_chat_completion`.
+
         Parameters
         ----------
         messages, tools, add_generation_prompt, chat_template_kwargs
@@ -402,11 +395,6 @@ class Model:
         -------
         sequence of int
             Token ids. The ids of rows of images are below 0.
-
-        Raises
-        ------
-        ValueError, OSError
-            As `create_chat_completion`.
 
         Examples
         --------

@@ -26,10 +26,7 @@ def python_command(module: str) -> list[str]:
 def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Call a function of a module in a new process.
 
-    Raises
-    ------
-    H2OError
-        If the process fails; the message begins with `name`.
+    Raises H2OError if the process fails; the message begins with `name`.
     """
     done = subprocess.run(
         python_command(__name__),

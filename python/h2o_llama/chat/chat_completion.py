@@ -216,6 +216,9 @@ def create_chat_completion(
     The sequence keeps the prefix that it shares with the previous chat, so a turn costs only its new tokens:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
+    Raises ValueError, H2OError or OSError as `apply_chat_template` and `generate`; ValueError too if a schema or a
+    grammar is none, or an image is none.
+
     Parameters
     ----------
     messages, tools, chat_template_kwargs
@@ -253,11 +256,6 @@ def create_chat_completion(
         "tool_calls"}, "logprobs", "finish_reason"}], "usage"}. finish_reason is "stop", "length" or "tool_calls";
         the content is None if there are only tool calls, and a model's thoughts are "reasoning_content". Chunks have a
         "delta" instead of the message; only the last has a finish_reason, and usage.
-
-    Raises
-    ------
-    ValueError, H2OError, OSError
-        As `apply_chat_template` and `generate`; ValueError too if a schema or a grammar is none, or an image is none.
 
     Examples
     --------

@@ -78,6 +78,8 @@ def create_completion(
     What the sequence shares with the prompt stays, so that only new tokens are computed:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how many were known.
 
+    Raises ValueError or H2OError as `generate`.
+
     Parameters
     ----------
     prompt : str, bytes, or token ids
@@ -113,11 +115,6 @@ def create_completion(
         "accepted_prediction_tokens" and "rejected_prediction_tokens"; with `reuse`, usage["prompt_tokens_details"]
         "cached_tokens". Chunks have no "usage", and only the last has
         a finish_reason ("stop" or "length").
-
-    Raises
-    ------
-    ValueError, H2OError
-        As `generate`.
 
     Examples
     --------

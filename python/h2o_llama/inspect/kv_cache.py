@@ -22,6 +22,9 @@ class KVCache(KVView):
 
     The same code that inference runs: column sums of softmax weights go in, memory sets and gathered K and V come out.
 
+    Raises ValueError if an argument has the wrong type, shape or range; H2OError if the model has no plain KV cache, or
+    memory runs out.
+
     Parameters
     ----------
     model : str, os.PathLike, Model or Llama
@@ -34,13 +37,6 @@ class KVCache(KVView):
         How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of the given scores.
     type_k, type_v : str
         Types of K and V, such as "f16" or "q8_0".
-
-    Raises
-    ------
-    ValueError
-        If an argument has the wrong type, shape or range.
-    H2OError
-        If the model has no plain KV cache, or memory runs out.
 
     Examples
     --------

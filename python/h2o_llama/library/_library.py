@@ -83,6 +83,8 @@ class Library:
     `Llama(…, library=Library(…))` loads the beginning of a prompt from it, and adds each text that it has read. Common
     prefixes are stored once. If texts take more than `limit_bytes`, the least recently used ones are removed.
 
+    Raises ValueError if an argument is bad, or `folder` is a file; OSError if the folder cannot be made.
+
     Parameters
     ----------
     folder : str or os.PathLike, optional
@@ -90,13 +92,6 @@ class Library:
     limit_bytes : int, optional
         By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but at most a tenth of the disk's free space
         and the library's own together.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, or `folder` is a file.
-    OSError
-        If the folder cannot be made.
 
     Examples
     --------
@@ -166,12 +161,8 @@ class Library:
     def remove(self, *names: str) -> int:
         """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
 
-        Raises
-        ------
-        ValueError
-            If a name means no text, or several. Nothing is removed then.
-        BusyError
-            If another program does not let go of the library.
+        Raises ValueError if a name means no text, or several. Nothing is removed then. Raises BusyError if another
+        program does not let go of the library.
         """
         self.flush()
         ids = {self._named("remove", name).id for name in names}
@@ -198,10 +189,7 @@ class Library:
 
         With `repair` these are removed, and blocks that no text has. A file that cannot be read at all stays.
 
-        Raises
-        ------
-        BusyError
-            If another program does not let go of the library.
+        Raises BusyError if another program does not let go of the library.
         """
         check.flag(f"{_OWNER}.verify", "repair", repair)
         self.flush()
@@ -246,12 +234,8 @@ class Library:
     def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
         """Write a text to one file, which `import_text` adds to another library.
 
-        Raises
-        ------
-        ValueError
-            If the name means no text, or several.
-        OSError, DamagedFileError
-            If the text cannot be read, or the file cannot be written.
+        Raises ValueError if the name means no text, or several; OSError or DamagedFileError if the text cannot be read,
+        or the file cannot be written.
         """
         self.flush()
         contents = self._named("export_text", name).contents
@@ -341,10 +325,8 @@ class Library:
     def load(self, found: Found) -> Snapshot:
         """The text's state, as it was read. Its last use is now.
 
-        Raises
-        ------
-        DamagedFileError, OSError
-            If a file is damaged or missing. Damaged files are removed, so that they can be written again.
+        Raises DamagedFileError or OSError if a file is damaged or missing. Damaged files are removed, so that they can
+        be written again.
         """
         contents = found.text.contents
         with ThreadPoolExecutor(_READERS) as readers:

@@ -47,10 +47,7 @@ def resolved_matmul_kernels(h2o: H2OConfig | None, matmul_kernels: str) -> str:
 class ContextParams:
     """The arguments of `Llama` that make its context, checked; see there.
 
-    Raises
-    ------
-    ValueError
-        If one has the wrong type or is out of range, or two do not go together.
+    Raises ValueError if one has the wrong type or is out of range, or two do not go together.
     """
 
     n_ctx: int

@@ -15,7 +15,7 @@ from h2o_llama._internal.machine import check_fits
 from h2o_llama.chat import asking, chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
-from h2o_llama.inspect.sequence_kv import SequenceKV
+from h2o_llama.inspect.kv import SequenceKV
 from h2o_llama.model import Model
 from h2o_llama.sequence import _asynchronous, generating
 from h2o_llama.sequence._engine import Engine, ProgressOption
@@ -82,10 +82,7 @@ class Sequence:
     def fork(self) -> "Sequence":
         """A copy of the sequence: its tokens, K and V, scores and memory sets.
 
-        Raises
-        ------
-        BusyError
-            If all n_seq_max sequences are in use.
+        Raises BusyError if all n_seq_max sequences are in use.
 
         Examples
         --------
@@ -271,12 +268,7 @@ class Sequence:
     def snapshot(self) -> Snapshot:
         """The present sequence, to return to, or to continue elsewhere.
 
-        Raises
-        ------
-        H2OError
-            If llama.cpp cannot save it.
-        MemoryError
-            If a second copy of K and V does not fit.
+        Raises H2OError if llama.cpp cannot save it, MemoryError if a second copy of K and V does not fit.
 
         Examples
         --------
@@ -296,12 +288,8 @@ class Sequence:
         Bit for bit, on the same machine; `kv.stats` begins anew. `n_ctx`, `n_batch` and threads may be others. With
         `keep_history`, `kv.history` is there if it was recorded for the snapshot, too.
 
-        Raises
-        ------
-        ValueError
-            If it is of another model or configuration, or does not fit into n_ctx.
-        H2OError
-            If llama.cpp refuses it. In either case the sequence stays as it was.
+        Raises ValueError if it is of another model or configuration, or does not fit into n_ctx; H2OError if llama.cpp
+        refuses it. In either case the sequence stays as it was.
         """
         state = self._state
         with state.changed() as context:
@@ -319,17 +307,13 @@ class Sequence:
         Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
         Without H2O everywhere, but for recurrent models.
 
+        Raises ValueError if the sequence has fewer, H2OError if it is not possible there; the message names the nearest
+        positions that are. Nothing has changed then.
+
         Parameters
         ----------
         n_tokens : int
             How many to keep. Logits are then unknown, unless it is all of them.
-
-        Raises
-        ------
-        ValueError
-            If the sequence has fewer.
-        H2OError
-            If it is not possible there; the message names the nearest positions that are. Nothing has changed then.
 
         Examples
         --------
