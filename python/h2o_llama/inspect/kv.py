@@ -174,14 +174,7 @@ class KVView(ABC):
 
     @property
     def chunk_boundaries(self) -> list[tuple[int, int]]:
-        """(start, stop) of every chunk begun; the last one may be partial.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("x" * 150))
-        >>> llm.kv.chunk_boundaries
-        [(0, 64), (64, 128), (128, 150)]
-        """
+        """(start, stop) of every chunk begun; the last one may be partial."""
         info = self._info()
         starts = range(0, info.n_tokens, info.chunk_size)
         return [(start, min(start + info.chunk_size, info.n_tokens)) for start in starts]
@@ -198,37 +191,16 @@ class KVView(ABC):
             return kv.layers
 
     def memory_indices(self, layer: int) -> NDArray[np.int32]:
-        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> llm.kv.memory_indices(1).shape, llm.kv.memory_size
-        ((2, 7), 7)
-        """
+        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1."""
         with self._open() as kv:
             return kv.memory_indices(self._layer(kv, layer))
 
     def local_window_of(self, layer: int, head: int) -> NDArray[np.int32]:
-        """The positions of the memory set that are in the local window, int32 [k], ascending.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> llm.kv.local_window_of(1, 0)
-        array([189, 190, 191], dtype=int32)
-        """
+        """The positions of the memory set that are in the local window, int32 [k], ascending."""
         return self._parts(layer, head)[0]
 
     def heavy_hitters(self, layer: int, head: int) -> NDArray[np.int32]:
-        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> len(llm.kv.heavy_hitters(1, 0)) == llm.h2o.heavy_budget
-        True
-        """
+        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending."""
         return self._parts(layer, head)[1]
 
     def _parts(self, layer: int, head: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -246,12 +218,6 @@ class KVView(ABC):
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts only queries at least L positions later.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> llm.kv.scores(1).shape
-        (2, 230)
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
@@ -286,7 +252,22 @@ class KVView(ABC):
 
 
 class SequenceKV(KVView):
-    """`Sequence.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError."""
+    """`Sequence.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError.
+
+    Examples
+    --------
+    >>> text = llm.tokenize("a text of some length, " * 10)  # 230 tokens, in chunks of 64 and tiles of 32
+    >>> llm.eval(text, dense_tail=6, keep_attention=True)
+    >>> kv = llm.kv
+    >>> kv.chunk_boundaries[-1], kv.memory_indices(1).shape, kv.scores(1).shape
+    ((192, 230), (2, 7), (2, 230))
+    >>> kv.local_window_of(1, 0), len(kv.heavy_hitters(1, 0))
+    (array([189, 190, 191], dtype=int32), 0)
+    >>> kv.extra_keys(1, 0, 6).shape, kv.attention(1, 0).shape  # tile 6 begins at position 192
+    ((86,), (230,))
+    >>> len(kv.history), kv.history[0][1].shape  # of a Llama with keep_history=True
+    (3, (2, 7))
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -368,12 +349,6 @@ class SequenceKV(KVView):
 
         Raises H2OError with lookup_budget=0; or if they are not kept, as for earlier tiles without keep_history=True,
         in a restored snapshot, or where tokens of the tile were removed.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # in chunks of 64 and tiles of 32
-        >>> llm.kv.extra_keys(1, 0, 7).shape  # tile 7 begins at position 224
-        (86,)
         """
         with self._open() as kv:
             info = kv.info
@@ -400,12 +375,6 @@ class SequenceKV(KVView):
 
         Raises H2OError if no call has kept it: with keep_attention=True, a dense_tail, and K and V in memory it is
         kept.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10), dense_tail=8, keep_attention=True)
-        >>> llm.kv.attention(1, 0).shape
-        (230,)
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
@@ -424,12 +393,6 @@ class SequenceKV(KVView):
         """The memory sets of all chunks so far, M_0 first: mappings from layer to int32 [n_head_kv, M].
 
         Raises H2OError without keep_history=True, or after restoring a snapshot of a sequence without it.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))  # of a Llama with keep_history=True
-        >>> len(llm.kv.history), llm.kv.history[0][1].shape
-        (3, (2, 7))
         """
         with self._open() as kv:
             if not self._state.engine.params.keep_history:

@@ -68,15 +68,7 @@ class Sequence:
         self.close()
 
     def reset(self) -> None:
-        """Forget the tokens, scores, memory sets and logits.
-
-        Examples
-        --------
-        >>> llm.eval([1, 2, 3])
-        >>> llm.reset()
-        >>> llm.n_tokens
-        0
-        """
+        """Forget the tokens, scores, memory sets and logits."""
         self._state.reset()
 
     def fork(self) -> "Sequence":
@@ -107,12 +99,6 @@ class Sequence:
 
         It waits as long as `timeout` of the `Llama` says, also with `busy="raise"`. The block is one thread's: not for
         generators that several threads read, nor around an `await`.
-
-        Examples
-        --------
-        >>> with llm.lock():
-        ...     llm.reset()
-        ...     llm.eval([1, 2])
         """
         with self._state.claim.held(waits=True) as deadline:
             self._state.end_stream(deadline)
@@ -358,17 +344,7 @@ class Sequence:
         return self._state.keep(text_ids(f"{self._state.owner}.reuse", tokens, self.model.n_vocab))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("A document. "))
-        >>> llm.save("document.h2o")
-        >>> llm.reset()
-        >>> llm.load("document.h2o")
-        >>> llm.n_tokens
-        12
-        """
+        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`."""
         self.snapshot().save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
