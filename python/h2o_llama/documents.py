@@ -74,21 +74,9 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
 
 
 def document_messages(text: str, question: str | None = None) -> list[dict[str, str]]:
-    """A chat about a document, in the form that all commands use.
+    """A chat about a document: the system's message, which is the text after one line, and the user's question, if any.
 
-    Programs that ask in this form, through OpenAI's interface as well, share the texts in a library.
-
-    Parameters
-    ----------
-    text : str
-        The document.
-    question : str, optional
-        Without one the chat ends after the document.
-
-    Returns
-    -------
-    list of dict
-        The system's message, which is the document after one line, and the user's: the question.
+    All commands use this form. Programs that do, through OpenAI's interface as well, share the texts in a library.
 
     Examples
     --------

@@ -155,7 +155,7 @@ _ROOM = 4096
 
 
 class Answerer:
-    """A model that answers questions about documents, one document at a time.
+    """A model that answers questions about documents, one document at a time. Raises as `Llama`.
 
     Parameters
     ----------
@@ -174,10 +174,6 @@ class Answerer:
         As in `Llama`: documents are kept there once read, and found again.
     lora, **rope
         As in `Model`.
-
-    Raises
-    ------
-    As `Llama`.
     """
 
     def __init__(
@@ -229,14 +225,8 @@ class Answerer:
     ) -> Iterator[Answer]:
         """Each answer once it is complete; a failure is an answer with an "error".
 
-        Parameters
-        ----------
-        document : Document
-            It is read when the first answer is asked for.
-        questions : list of Question
-            At least one.
-        progress : callable, optional
-            Called as progress(n_done, n) with tokens of the document.
+        The document is read when the first answer is asked for. `progress` is called as progress(n_done, n) with its
+        tokens.
         """
         try:
             yield from self._answer(document, questions, progress)

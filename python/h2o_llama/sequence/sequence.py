@@ -29,14 +29,6 @@ class Sequence:
 
     `Llama.sequence()` and `fork()` make one. It holds one of the n_seq_max places until `close()`, or leaving a `with`
     block, or until it is garbage. Sequences of one `Llama` take turns; none sees anything of another.
-
-    Attributes
-    ----------
-    n_cached : int
-        How many tokens the last `eval` of a new text, `reuse` or completion did not have to compute: they were in the
-        sequence, or in the `library`.
-    text_name : str
-        What the `library` calls the text, such as a file's name. By default it is how the text begins.
     """
 
     def __init__(self, engine: Engine, owner: str = "Sequence") -> None:
@@ -44,10 +36,12 @@ class Sequence:
 
     @property
     def n_cached(self) -> int:
+        """Tokens that the last `eval` of a new text, `reuse` or completion found in the sequence or the `library`."""
         return self._state.n_cached
 
     @property
     def text_name(self) -> str:
+        """What the `library` calls the text, such as a file's name. By default it is how the text begins."""
         return self._state.text_name
 
     @text_name.setter
@@ -291,15 +285,10 @@ class Sequence:
         lookup_budget=0 every position. Otherwise scores cannot be undone: back to the last prompt token all positions
         are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
         Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
-        Without H2O everywhere, but for recurrent models.
+        Without H2O everywhere, but for recurrent models. Logits are then unknown, unless all tokens are kept.
 
         Raises ValueError if the sequence has fewer, H2OError if it is not possible there; the message names the nearest
         positions that are. Nothing has changed then.
-
-        Parameters
-        ----------
-        n_tokens : int
-            How many to keep. Logits are then unknown, unless it is all of them.
 
         Examples
         --------
