@@ -32,7 +32,7 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
     """The text of a file, as all commands read it.
 
     Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
-    pages, each after a line "[page N]". Lines end with "\\n".
+    pages, each after a line "[page N]". Lines end with "\\n". At least one character is not white space.
 
     Raises OSError if the file cannot be read, ValueError if it has no text: it is empty, an image, an archive, or has
     NUL bytes; a PDF that is encrypted, damaged, or has only images; or a text in another encoding.
@@ -43,11 +43,6 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
         The path of a file, or its bytes: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
     name : str, optional
         What errors call it; by default its path.
-
-    Returns
-    -------
-    str
-        At least one character that is not white space.
 
     Examples
     --------

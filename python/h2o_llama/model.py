@@ -361,7 +361,7 @@ class Model:
     ) -> Prompt:
         """Messages as the token ids that `create_chat_completion` reads: for `eval`, `generate` or `reuse`.
 
-        Raises ValueError or OSError as `create_chat_completion`.
+        The ids of rows of images are below 0. Raises ValueError or OSError as `create_chat_completion`.
 
         Parameters
         ----------
@@ -369,11 +369,6 @@ class Model:
             As in `apply_chat_template`; messages may have images, as in `create_chat_completion`.
         parse_special : bool, default False
             Turn the names of special tokens in messages into these tokens. Do not enable this for untrusted text.
-
-        Returns
-        -------
-        sequence of int
-            Token ids. The ids of rows of images are below 0.
 
         Examples
         --------

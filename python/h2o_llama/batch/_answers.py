@@ -136,22 +136,11 @@ def _parse(where: str, line: str) -> Question:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How documents are read and questions answered.
+    """How documents are read and questions answered. Raises ValueError if a value is bad.
 
-    Raises ValueError if a value is bad.
-
-    Parameters
-    ----------
-    h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
-        As in `Llama`. A model that H2O cannot work with needs None, dense attention.
-    max_tokens : int, default 512
-        The most tokens of an answer, thoughts apart.
-    temperature : float, default 0.0
-        0 always takes the most probable token.
-    seed : int, default 0
-        With a temperature. Documents, and questions that are asked together, are drawn by seeds made from this one.
-    think : bool, int or None, default None
-        As in `Llama.create_chat_completion`.
+    `h2o` is as in `Llama`; a model that H2O cannot work with needs "auto" or None, dense attention. `max_tokens`,
+    `temperature` and `think` are as in `Llama.create_chat_completion`. With a temperature, documents, and questions
+    that are asked together, are drawn by seeds made from `seed`.
     """
 
     h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto"
