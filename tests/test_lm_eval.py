@@ -145,10 +145,7 @@ def test_lm_eval_drives_the_model(tmp_path: Path, h2o: str) -> None:
     task = {
         "task": "keys",
         "dataset_path": "json",
-        "dataset_kwargs": {
-            "data_files": {"test": str(tmp_path / "docs.json")},
-            "cache_dir": str(tmp_path / "cache"),
-        },
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "docs.json")}, "cache_dir": str(tmp_path / "cache")},
         "test_split": "test",
         "target_delimiter": "",
         "output_type": "multiple_choice",
