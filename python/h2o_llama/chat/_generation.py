@@ -158,7 +158,7 @@ class TextBuffer:
 
 
 class AnswerText(TextBuffer):
-    """The text of an answer, to which its tokens are added one by one. It ends before any of the strings `stops`.
+    """The text of an answer, to which each token adds its part. It ends before any of the strings `stops`.
 
     Special tokens that the format of a `chat` has are part of it.
     """

@@ -232,8 +232,8 @@ def is_digest(text: str) -> bool:
 class Text:
     """A text in a library, its name when it was read, or its beginning, and the file name of the model that read it.
 
-    `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` are
-    those of its files, `n_own_bytes` of the files that no other text has. `used` is when it was last read or continued.
+    `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` is the
+    size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
     `owner` is empty, or in a server's library a digest of its API key.
     """
 
