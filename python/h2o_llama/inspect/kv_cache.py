@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.lock import Lock
-from h2o_llama._internal.machine import check_kv_size, core_errors
+from h2o_llama._internal.machine import check_fits, core_errors, kv_bytes_at_least
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
 from h2o_llama.model import HasModel, Model
@@ -81,7 +81,8 @@ class KVCache(KVView):
         check.choice(self._owner, "type_v", type_v, KV_TYPES)
 
         core_model = Model._of(model)._handle
-        check_kv_size(self._owner, "kv_size", kv_size, core_model, type_k, type_v)
+        needed = kv_bytes_at_least(core_model, kv_size, type_k, type_v)
+        check_fits(self._owner, "kv_size", kv_size, needed, "{} for the KV cache")
         self._claim = Lock(self._owner)
         with core_errors():
             self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)

@@ -23,6 +23,7 @@ from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_FOR_KV = "{} for the KV cache"
 
 MATMUL_KERNELS = tuple(OPTIONS["products"].choices)
 """Whose kernels multiply by weights, the default first."""
@@ -110,7 +111,7 @@ class ContextParams:
         needed = machine.kv_bytes_at_least(model, n_trained * int(self.n_seq_max), self.type_k, self.type_v, has_index)
         free = needed if memory is None else max(memory - model.size, 0)
         n_cells = n_trained
-        if needed > free:  # at least a step: where not even that fits, `check_kv_size` says so
+        if needed > free:  # at least a step: where not even that fits, `make_context` says so
             n_fitting = n_trained * free // needed // 256 * 256  # llama.cpp rounds up to these
             n_cells = min(n_trained, max(n_fitting, self._n_step))
         if n_cells < n_trained:
@@ -131,16 +132,17 @@ class ContextParams:
             )
         if self.n_gpu_layers == 0:
             has_index = self.h2o is not None and self.h2o.has_key_index
-            n_rows, name = n_cells, "n_ctx"
+            n_rows, name, types = n_cells, "n_ctx", (self.type_k, self.type_v)
             if self.h2o is not None and self.h2o.evict:
                 n_dense = len(cast(tuple[int, ...], self.h2o.dense_layers))
-                types = (self.type_k, self.type_v)
-                machine.check_kv_size(_OWNER, "n_ctx", n_cells, model, *types, n_seq_max=n_seq_max, n_layer=n_dense)
+                needed = machine.kv_bytes_at_least(model, n_cells * n_seq_max, *types) * n_dense // model.n_layer
+                machine.check_fits(_OWNER, "n_ctx", n_cells, needed, _FOR_KV)
                 n_sets = 2 if self.h2o.positions == "cache" else 1  # the keys of one as they were before they moved
                 n_rows, name = n_sets * self.h2o.memory_size + self.h2o.chunk_size, "memory_size and chunk_size"
             if n_seq_max > 1:
                 name = f"{n_seq_max} sequences (n_seq_max) with {name}"
-            machine.check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)
+            needed = machine.kv_bytes_at_least(model, n_rows * n_seq_max, *types, has_index)
+            machine.check_fits(_OWNER, name, n_rows, needed, _FOR_KV)
             self._check_logits(model, n_cells)
         dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
         if dense_layers and dense_layers[-1] >= model.n_layer:
