@@ -7,7 +7,7 @@
 //
 // Exit status 1 names what failed.
 
-#include "llama-h2o-cache.h"
+#include "h2o/llama/memory/memory.h"
 
 #include <sys/resource.h>
 
@@ -233,31 +233,6 @@ static void test_largest_graphs(llama_model * model, llama_h2o_params h2o) {
     }
 }
 
-// arguments of a stand-alone cache are checked, and nothing is thrown
-static void test_standalone(const llama_model * model, const llama_h2o_params & h2o) {
-    llama_h2o_kv_params params = {};
-    params.h2o     = h2o;
-    params.kv_size = 64;
-    params.type_k  = params.type_v = GGML_TYPE_F16;
-    llama_h2o_kv * kv = llama_h2o_kv_init(model, params);
-    require(kv && llama_h2o_kv_next_chunk(kv, 32), "no stand-alone cache is made");
-
-    const int32_t il = llama_h2o_kv_layer_id(kv, 0);
-    std::vector<float> rows(llama_h2o_kv_n_head_kv(kv, il)*33*llama_h2o_kv_head_size_k(kv, il));
-    require(llama_h2o_kv_get_k(kv, il, 0, 32, rows.data()), "K cannot be read");
-    require(!llama_h2o_kv_get_k(kv, il, 0, 33, rows.data()) && !llama_h2o_kv_get_k(kv, il, 2, 1, rows.data()) &&
-        !llama_h2o_kv_get_k(kv, 99, 0, 1, rows.data()), "K is read where there is none");
-
-    // memory sets are built one after the other, and may be ahead of the tokens
-    llama_h2o_kv_clear(kv);
-    require(!llama_h2o_kv_build_memory_set(kv, il, 64) && llama_h2o_kv_build_memory_set(kv, il, 20) && llama_h2o_kv_build_memory_set(kv, il, 32) &&
-        !llama_h2o_kv_build_memory_set(kv, il, 20), "a chunk is left out");
-    std::vector<int32_t> memory(llama_h2o_kv_n_head_kv(kv, il)*llama_h2o_kv_info(kv).memory_size);
-    llama_h2o_kv_clear(kv);
-    require(llama_h2o_kv_next_chunk(kv, 64) && !llama_h2o_kv_set_memory_indices(kv, il, memory.data()), "chunks are left out");
-    llama_h2o_kv_free(kv);
-}
-
 static const options EVICT = { { "chunk", "32" }, { "local", "8" }, { "heavy", "8" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" },
     { "evict", "on" }, { "cold-store", "memory" } };
 
@@ -357,20 +332,14 @@ struct sequence {
     // all that can be asked
     void use() {
         if (const auto * kv = llama_get_h2o_kv(ctx.get())) {
-            const llama_h2o_info info = llama_h2o_kv_info(kv);
-            for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
-                const int32_t  il     = llama_h2o_kv_layer_id(kv, i);
-                const uint32_t n_head = llama_h2o_kv_n_head_kv(kv, il);
-
-                std::vector<float>   scores(n_head*info.n_tokens);
-                std::vector<int32_t> memory(n_head*info.memory_size);
-                require(llama_h2o_kv_scores(kv, il, scores.data()) && llama_h2o_kv_memory_indices(kv, il, memory.data()), "scores or memory sets are not there");
-                for (uint32_t chunk = 0; chunk < info.n_memory_sets; ++chunk) {
-                    llama_h2o_kv_history(kv, chunk, il, memory.data());
+            const auto & state = kv->state();
+            for (const auto & layer : state.layers) {
+                require(!state.scores(layer).empty() && !state.memory(layer).empty(), "scores or memory sets are not there");
+                for (uint32_t chunk = 0; chunk < state.n_memory_sets(); ++chunk) {
+                    state.past_memory(layer, chunk);
                 }
-                for (uint32_t tile = 0; tile*info.tile < info.n_tokens; ++tile) {
-                    std::vector<int32_t> keys(std::max(0, llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, nullptr)));
-                    llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, keys.data());
+                for (uint32_t tile = 0; tile*kv->memory.config.tile < state.n_tokens; ++tile) {
+                    state.extra_keys(layer, layer.n_head_kv - 1, tile);
                 }
             }
         }
@@ -475,7 +444,6 @@ int main(int argc, char ** argv) {
         llama_h2o_params h2o = h2o_of({ { "local", "8" }, { "heavy", "8" }, { "chunk", "32" }, { "scorer", "sum" } });
         test_context(model, h2o);
         test_size_of_sequences(model, h2o);
-        test_standalone(model, h2o);
         for (const char * schedule : { "single_pass", "two_phase" }) {
             require(llama_h2o_params_set(&h2o, "schedule", schedule), "a schedule is not taken");
             for (const bool kv_unified : { false, true }) { // llama-perplexity and upstream's server ask for true; H2O's cache never is

@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <stdexcept>
 
-static constexpr uint32_t N_LAYER_MAX = 512; // LLAMA_MAX_LAYERS
-
 namespace {
 
 class model_check : public gguf_file {
@@ -87,12 +85,6 @@ public:
 
     void check_hparams() const {
         const std::string arch = architecture();
-
-        const uint32_t n_layer = get_u32(arch + ".block_count", 1);
-        if (n_layer < 1 || n_layer > N_LAYER_MAX) {
-            fail(
-                arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
-        }
 
         for (const char * name : { "layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon" }) {
             const std::string key = arch + ".attention." + name;
