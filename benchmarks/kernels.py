@@ -11,8 +11,6 @@ kernels read the weights in the file's layout. All kernels of a table take turns
 them; figures are medians.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

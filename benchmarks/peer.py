@@ -6,8 +6,6 @@ the positions from "first" to before "stop", "logprobs": a file for NumPy's floa
 token of the prompt alone.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

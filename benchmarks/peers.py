@@ -12,8 +12,6 @@ and 100. The loss of sparse attention is measured on the log-probabilities befor
 dense attention.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

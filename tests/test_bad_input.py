@@ -1,12 +1,13 @@
 """Bad input raises a Python exception that names the problem. It never ends the process, and prints nothing.
 
-The checks of `_internal/check.py` by themselves, then a case or two for each argument. Every group of cases runs in a
-process of its own.
+The checks of `_internal/check.py` by themselves, then a case or two for each argument.
 """
 
 from __future__ import annotations
 
 import inspect
+import random
+import re
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -15,15 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bad_files import FILES, write_files
+from bad_files import FILES, Case, write_files
 from chats import user
 from compare import case
 from gguf_mutation import GGUFFile
-from h2o_llama import Llama, LosslessConfig
+from h2o_llama import H2OError, Llama, LosslessConfig
 from h2o_llama._internal import check
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.sampling import SamplingOptions
-from subprocess_cases import Case, run_cases
 
 NAN, INF = float("nan"), float("inf")
 CHECKS: list[tuple[Callable[[Any], object], str, list[Any]]] = [
@@ -317,47 +317,46 @@ STATE = [
 GROUPS = {"files": FILES, "arguments": ARGUMENTS, "calls": CALLS, "cache": CACHE, "state": STATE}
 
 
+@pytest.fixture
+def names(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """What code of the cases finds."""
+    found: dict[str, Any] = {"MODEL": str(tiny_model), "FOLDER": f"{tmp_path}/"}
+    exec(PRELUDE, found)
+    return found
+
+
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_case_raises(tiny_model: Path, tmp_path: Path, group: str) -> None:
-    """In one process, which prints nothing."""
+def test_every_case_raises(
+    names: dict[str, Any], tiny_model: Path, tmp_path: Path, group: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     write_files(tiny_model, tmp_path)
-    prelude = f"MODEL, FOLDER = {str(tiny_model)!r}, {str(tmp_path) + '/'!r}\n" + PRELUDE
-    outcome = run_cases(GROUPS[group], prelude)
-    wrong = []
     for asked in GROUPS[group]:
-        kind, message = outcome.raised.get(asked.name, ("the process has ended", ""))
-        if kind != asked.error or asked.fragment not in message:
-            wrong.append(f"{asked.name}: {kind}: {message}, expected {asked.error}: ...{asked.fragment}")
-    assert not wrong, "\n".join(wrong)
-    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
+        with case(name=asked.name):
+            with pytest.raises(Exception, match=re.escape(asked.fragment)) as raised:
+                exec(asked.code, {**names})
+            assert raised.type.__name__ == asked.error
+    assert capfd.readouterr() == ("", "")
 
 
-RANDOM_DAMAGE = """
-import random
-rng = random.Random(0)
-n_refused = 0
-for _ in range(300):
-    damaged = bytearray(GOOD)
-    for _ in range(rng.choice((1, 2, 4))):
-        at, n = rng.randrange(HEADER_SIZE), rng.choice((1, 4, 8))
-        damaged[at : at + n] = rng.choice((bytes(n), b"\\xff" * n, rng.randbytes(n)))
-    with open(FOLDER + "damaged", "wb") as file:
-        file.write(damaged)
-    try:
-        with open_model(FOLDER + "damaged") as llm:
-            llm.tokenize(b"a text \\xff", parse_special=True)
-            llm.eval(range(40))
-            llm("a", max_tokens=3)
-    except (ValueError, h2o_llama.H2OError):
-        n_refused += 1
-assert 0 < n_refused < 300, n_refused
-"""
-
-
-def test_random_damage(tiny_model: Path, tmp_path: Path) -> None:
+def test_random_damage(
+    names: dict[str, Any], tiny_model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Damage anywhere in front of the weights is refused, or the model works."""
-    prelude = f"MODEL, FOLDER = {str(tiny_model)!r}, {str(tmp_path) + '/'!r}\n" + PRELUDE
-    prelude += f"GOOD, HEADER_SIZE = open(MODEL, 'rb').read(), {len(GGUFFile.read(tiny_model).header())}\n"
-    outcome = run_cases([Case("random", RANDOM_DAMAGE, "", "")], prelude)
-    assert outcome.raised == {"random": (None, "")}
-    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "", "")
+    good, header_size = tiny_model.read_bytes(), len(GGUFFile.read(tiny_model).header())
+    rng, n_refused = random.Random(0), 0
+    for number in range(300):
+        damaged = bytearray(good)
+        for _ in range(rng.choice((1, 2, 4))):
+            at, n = rng.randrange(header_size), rng.choice((1, 4, 8))
+            damaged[at : at + n] = rng.choice((bytes(n), b"\xff" * n, rng.randbytes(n)))
+        (tmp_path / "damaged").write_bytes(damaged)
+        with case(number=number):
+            try:
+                with names["open_model"](tmp_path / "damaged") as llm:
+                    llm.tokenize(b"a text \xff", parse_special=True)
+                    llm.eval(range(40))
+                    llm("a", max_tokens=3)
+            except (ValueError, H2OError):
+                n_refused += 1
+    assert 0 < n_refused < 300
+    assert capfd.readouterr() == ("", "")

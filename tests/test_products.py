@@ -5,7 +5,6 @@ In whole models, the oracle's tests use them: some of these models have such wei
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,37 +118,6 @@ def test_any_sizes(isa_name: str, data: st.DataObject) -> None:
     weights, x = weights_of(rng, type_name, draw(1, 70), n), columns_of(rng, draw(1, 130), n)
     with using(isa_name):
         check(type_name, weights, x, product(type_name, weights, x, n_threads=draw(1, 3)))
-
-
-def compiled(folder: Path, isa: str) -> Path:
-    """A program that multiplies by kernels of an instruction set. AVX-VNNI's have AVX-512's of the same meaning."""
-    upstream = [f"-isystem{ROOT}/vendor/llama.cpp/ggml/{name}" for name in ("include", "src", "src/ggml-cpu")]
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-static"]
-    flags += [f"-I{ROOT}/src", *upstream, "-march=haswell", "-DVL=8", "-DKERNEL=kernel_of_type"]
-    if isa == "avxvnni":
-        flags += ["-mavx512vl", "-mavx512vnni", "-D__AVXVNNI__", "-D_mm256_dpbusd_avx_epi32=_mm256_dpbusd_epi32"]
-    sources = [ROOT / "tests" / "products_driver.cpp", ROOT / "src" / "ggml" / "product" / "cpu" / "packed.cpp"]
-    sources += ["-x", "c++", ROOT / "src" / "ggml" / "product" / "kernels" / "simd.h"]
-    subprocess.run(["c++", *flags, *sources, "-o", folder / isa], check=True)
-    return folder / isa
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not {"avx2", "avx512vnni"} <= set(ALL_ISAS), reason="no AVX-512 VNNI")
-@pytest.mark.parametrize("isa_name", ["avx2", "avxvnni"])
-def test_kernels_of_other_cpus(rng: np.random.Generator, isa_name: str, tmp_path: Path) -> None:
-    program = compiled(tmp_path, isa_name)
-    for type_name in QUANTIZED:
-        for n_columns in (1, 2, 3, 4, 5, 6, 8, 9, 13, 30, 45, 70):
-            n = unit(type_name) * int(rng.integers(1, 2600 // unit(type_name)))
-            scales = [65504.0, 6e-8, 0.0, 1.0] if n_columns % 3 == 0 else None
-            weights = weights_of(rng, type_name, int(rng.integers(1, 80)), n, scales)
-            x = columns_of(rng, n_columns, n)
-            rounded = gguf.quants.quantize(x, ggml_type("q8_0"))
-            head = f"{ggml_type(type_name).value} {len(weights)} {n} {n_columns}\n".encode()
-            job = head + weights.tobytes() + rounded.tobytes()
-            output = subprocess.run(program, input=job, stdout=subprocess.PIPE, check=True).stdout
-            check(type_name, weights, x, np.frombuffer(output, dtype=np.float32).reshape(n_columns, -1))
 
 
 @every_isa

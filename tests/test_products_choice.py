@@ -53,15 +53,3 @@ def test_auto_is_own_with_h2o_and_upstreams_without(weights: Path) -> None:
         assert not np.array_equal(found["own"], found["upstream"])
         for values in found.values():
             assert_logits_close(values, expected, CONFIG.tolerance(model, CALLS).logits)
-
-
-@pytest.mark.parametrize("config", [None, CONFIG], ids=["dense", "h2o"])
-def test_what_was_read_with_the_one_goes_on_with_the_other(config: Case | None, weights: Path) -> None:
-    with open_llama(weights, config, matmul_kernels="upstream") as before:
-        before.eval(CALLS[0])
-        snapshot = before.snapshot()
-    with open_llama(weights, config, matmul_kernels="own") as after:
-        after.restore(snapshot)
-        assert after.tokens.tolist() == CALLS[0]
-        np.testing.assert_array_equal(after.logits, snapshot.logits[None])
-        after.eval(CALLS[1], decode=True)

@@ -1,7 +1,5 @@
 """The thoughts before an answer: their tokens, and their end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

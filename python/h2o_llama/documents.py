@@ -1,7 +1,5 @@
 """Documents: files as text, and the one form in which a model is asked about a text."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """Texts as vectors, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypedDict
 

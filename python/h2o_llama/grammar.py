@@ -1,13 +1,13 @@
 """What may be generated: llama.cpp's grammars."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import Self
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -30,7 +30,7 @@ class LlamaGrammar:
     text: str
 
     @classmethod
-    def from_string(cls, grammar: str) -> LlamaGrammar:
+    def from_string(cls, grammar: str) -> Self:
         """The grammar that a text is.
 
         Examples
@@ -44,12 +44,12 @@ class LlamaGrammar:
         return cls(grammar)
 
     @classmethod
-    def from_file(cls, file: str | os.PathLike[str]) -> LlamaGrammar:
+    def from_file(cls, file: str | os.PathLike[str]) -> Self:
         """The grammar that a file holds."""
         return cls.from_string(Path(file).read_text(encoding="utf-8"))
 
     @classmethod
-    def from_json_schema(cls, json_schema: Schema) -> LlamaGrammar:
+    def from_json_schema(cls, json_schema: Schema) -> Self:
         """The grammar of JSON that a schema describes: a dict, its JSON, or a pydantic model.
 
         Raises

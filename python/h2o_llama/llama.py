@@ -1,7 +1,5 @@
 """A model and its first sequence."""
 
-from __future__ import annotations
-
 import collections.abc
 import logging
 import os
@@ -43,7 +41,7 @@ DENSE_ON_A_GPU = 16_384
 def _of_model(name: str) -> Any:
     """The property of `Llama.model` with this name."""
 
-    def get(llm: Llama) -> Any:
+    def get(llm: "Llama") -> Any:
         value = getattr(llm.model, name)
         return Number(value) if isinstance(value, int) else value
 
@@ -173,7 +171,7 @@ class Llama(Sequence):
     @understands
     def __init__(
         self,
-        model_path: str | os.PathLike[str] | Model | Llama,
+        model_path: "str | os.PathLike[str] | Model | Llama",
         *,
         n_ctx: int = 0,
         n_batch: int | None = None,
@@ -286,7 +284,7 @@ class Llama(Sequence):
         revision: str | None = None,
         token: str | bool | None = None,
         **kwargs: Any,
-    ) -> Llama:
+    ) -> "Llama":
         """`Llama(f"{repo_id}:{filename}", **kwargs)`, with a revision and a token.
 
         Parameters

@@ -1,7 +1,5 @@
 """How the cold store is compressed, and what came of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A model without a context: weights, vocabulary and chat template."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +35,7 @@ class HasModel(Protocol):
     """A `Llama`, or one of its sequences."""
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> "Model": ...
 
 
 class Model:
@@ -152,7 +150,7 @@ class Model:
         check_takes_embeddings(self._owner, self._handle)
         self._projector = Projector(self._handle, mmproj, n_threads, self._uses_gpu, verbose or log.is_printed)
 
-    def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> Model:
+    def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> "Model":
         """A `Llama`'s own handle on the same weights."""
         self._handle  # noqa: B018 (raises if closed)
         model = copy.copy(self)
@@ -166,7 +164,7 @@ class Model:
         return model
 
     @classmethod
-    def _of(cls, model: str | os.PathLike[str] | Model | HasModel, **options: Any) -> Model:
+    def _of(cls, model: "str | os.PathLike[str] | Model | HasModel", **options: Any) -> "Model":
         """A handle on an open model, or else a file opened with these options."""
         opened = model if isinstance(model, Model) else getattr(model, "model", None)
         return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)

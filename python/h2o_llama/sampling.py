@@ -1,7 +1,5 @@
 """llama.cpp's sampler chain."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -156,7 +154,7 @@ class Sampling:
     mirostat_eta: float = 0.1
 
     @classmethod
-    def of(cls, owner: str, given: SamplingOptions) -> Sampling:
+    def of(cls, owner: str, given: SamplingOptions) -> "Sampling":
         """By keyword arguments of `owner`. Raises TypeError if it has no such argument."""
         check_names(owner, given, SamplingOptions)
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -195,12 +193,12 @@ class Sampling:
             biases.append((int(id_), float(bias)))
         return biases
 
-    def compiled(self, model: _core.Model) -> Sampling:
+    def compiled(self, model: _core.Model) -> "Sampling":
         """The same, checked against a model, with the grammar read."""
         self._biases(model.n_vocab)
         return replace(self, grammar=compile_grammar(_OWNER, model, self.grammar))
 
-    def make_sampler(self, model: _core.Model) -> Sampler:
+    def make_sampler(self, model: _core.Model) -> "Sampler":
         """A new chain: penalties, the grammar and the random state start afresh."""
         core = _core.Sampler(
             model,

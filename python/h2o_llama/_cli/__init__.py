@@ -1,7 +1,5 @@
 """The command `h2o-llama`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`h2o-llama ask`: questions about a document; `chat` uses its parts."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

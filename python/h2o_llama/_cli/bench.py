@@ -1,7 +1,5 @@
 """`h2o-llama bench`: how fast a model reads and generates, dense and with H2O, and in how much memory."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

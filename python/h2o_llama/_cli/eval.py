@@ -1,7 +1,5 @@
 """`h2o-llama eval`: what sparse attention costs on a model and a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

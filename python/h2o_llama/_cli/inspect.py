@@ -1,7 +1,5 @@
 """`h2o-llama inspect`: what a question reads of a document, or what each layer and head kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

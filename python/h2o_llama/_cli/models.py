@@ -1,7 +1,5 @@
 """`h2o-llama pull`, `models`, `quantize` and `info`: files of models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill

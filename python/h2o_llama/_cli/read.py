@@ -1,7 +1,5 @@
 """`h2o-llama read`: documents for the library."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`h2o-llama run`: read a long prompt, then generate."""
 
-from __future__ import annotations
-
 import codecs
 import time
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The settings of H2O: options of the commands that measure several, and `h2o-llama options`, which lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 The process reads a function and its arguments from standard input and writes the result to standard output, pickled.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """The machine: its CPUs and memory as this process may use them, and what a measurement was made on."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -1,7 +1,5 @@
 """A document is read once, and every question is a fork of it; in this process, or in several."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -18,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -215,7 +213,7 @@ class Answerer:
         self._llm.close()
         self._weights.close()
 
-    def __enter__(self) -> Answerer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,7 +1,5 @@
 """What a batch is given: documents, questions and settings; and the file of its answers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -10,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+
+from typing_extensions import Self
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
@@ -41,7 +41,7 @@ class Document:
     sha256: str
 
     @classmethod
-    def of_text(cls, name: str, text: str) -> Document:
+    def of_text(cls, name: str, text: str) -> Self:
         """A text that comes from no file."""
         # half of a surrogate pair is not a character
         content = text.encode(errors="replace")
@@ -296,7 +296,7 @@ class AnswersFile:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> AnswersFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,7 +1,5 @@
 """A prompt and the text after it, with log-probabilities, whatever shape it is given then."""
 
-from __future__ import annotations
-
 import codecs
 import collections.abc
 import time

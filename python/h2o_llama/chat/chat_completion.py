@@ -1,7 +1,5 @@
 """Answering a chat, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping

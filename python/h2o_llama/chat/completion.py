@@ -1,7 +1,5 @@
 """Completing a text, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 import collections.abc
 from collections.abc import Iterator
 from itertools import chain

@@ -1,7 +1,5 @@
 """The task "ruler": RULER's texts and questions, prompts, generated answers and their scores."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from bisect import bisect_left

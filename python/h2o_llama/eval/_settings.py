@@ -1,7 +1,5 @@
 """The measured configurations of H2O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product

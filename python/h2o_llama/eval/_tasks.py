@@ -1,7 +1,5 @@
 """The tasks "perplexity" and "continuation", the losses of a text and of the text after a prompt; and runs of tasks."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@
 is lm_eval's own command line, which knows the model "h2o-llama" then. It needs pip install "h2o-llama[eval]".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any

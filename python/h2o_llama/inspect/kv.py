@@ -1,7 +1,5 @@
 """Looking inside: which tokens each KV head kept, and why."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The KV cache on its own, for unit tests and research."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A look inside the KV cache of a sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace

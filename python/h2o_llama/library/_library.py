@@ -1,7 +1,5 @@
 """A folder of texts that were read; what a sequence takes from it, and gives to it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -145,7 +143,7 @@ class Library:
         """How much it takes."""
         return self._taken(self._shown)
 
-    def of_owner(self, owner: str) -> Library:
+    def of_owner(self, owner: str) -> "Library":
         """The texts of one owner alone, in the same folder and within the same limit."""
         library = Library(self.folder, limit_bytes=self._limit)
         library._owner = library._shown = owner
@@ -267,7 +265,7 @@ class Library:
         )
         _snapshot_file.write(path, about, dict(zip(_SECTIONS, sections, strict=True)))
 
-    def import_text(self, path: str | os.PathLike[str], model: Model | None = None) -> Text:
+    def import_text(self, path: str | os.PathLike[str], model: "Model | None" = None) -> Text:
         """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
 
         Raises

@@ -1,7 +1,5 @@
 """What a library knows of a text (tokens, places to rewind to, names of blocks), and the blocks of their states."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -74,7 +72,7 @@ class Layout:
         return self.cuts[-1] if self.cuts else 0
 
     @classmethod
-    def from_json(cls, values: Any) -> Layout:
+    def from_json(cls, values: Any) -> "Layout":
         """Of its fields in JSON. Raises TypeError, KeyError or ValueError if it is anything else."""
         rows = tuple(Rows(*map(_number, row)) for row in values["rows"])
         return cls(_number(values["size"]), rows, tuple(map(_number, values["cuts"])))
@@ -169,7 +167,7 @@ class Contents:
     day: str
 
     @classmethod
-    def from_json(cls, text: str, tokens: bytes) -> Contents:
+    def from_json(cls, text: str, tokens: bytes) -> "Contents":
         """What `to_json` gave, and int32 tokens. Raises TypeError, KeyError or ValueError if it is anything else."""
         about = json.loads(text)
         blocks = about["blocks"]
@@ -211,7 +209,7 @@ class Contents:
             n -= 1  # the last token's logits are wanted
         return max((min(last, n) for first, last in self.points if first <= n), default=0)
 
-    def covers(self, other: Contents) -> bool:
+    def covers(self, other: "Contents") -> bool:
         """Whether this text continues the other one, and can be rewound to its end and its first mark."""
         n = len(other.tokens)
         if n >= len(self.tokens) or shared_prefix(self.tokens, other.tokens) < n:

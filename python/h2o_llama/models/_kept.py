@@ -1,7 +1,5 @@
 """Models and texts that are on this machine."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the sequences of a `Llama` share: the parameters of its context, the context, and how it computes a prompt."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Several sequences generate at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

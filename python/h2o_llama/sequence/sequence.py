@@ -1,7 +1,5 @@
 """A text, read and continued."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -81,7 +79,7 @@ class Sequence:
         """
         self._state.reset()
 
-    def fork(self) -> Sequence:
+    def fork(self) -> "Sequence":
         """A copy of the sequence: its tokens, K and V, scores and memory sets.
 
         Raises
