@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 #include "bindings/model/gguf-file.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <stdexcept>
@@ -56,15 +57,6 @@ public:
         if (architecture() != "clip") {
             fail("its architecture is '" + architecture() + "', expected 'clip'");
         }
-        for (const std::string kind : { "vision", "audio" }) { // what upstream divides by
-            for (const char * name : { "attention.head_count", "image_size", "patch_size" }) {
-                const std::string key = "clip." + kind + "." + name;
-                if (get_u32(key, 1) == 0) {
-                    fail(key + " is 0");
-                }
-            }
-        }
-
         // the loader takes it as optional, the graph does not
         const std::string type = get_str("clip.projector_type");
         if (type == "mlp" && ggml_get_tensor(meta.get(), "mm.2.weight") && !ggml_get_tensor(meta.get(), "mm.2.bias")) {
@@ -74,7 +66,8 @@ public:
         // these do not interpolate: a kernel that looks for a position which is not there aborts
         const ggml_tensor * positions = ggml_get_tensor(meta.get(), "v.position_embd.weight");
         if (positions && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
-            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
+            const uint32_t patch  = std::max(get_u32("clip.vision.patch_size", 1), 1u); // the loader refuses 0
+            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/patch;
             const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
             if (n_want > (uint64_t) positions->ne[1]) {
                 fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " +
