@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attention_cases import (
-    COLUMN_SUMS,
-    NO_SUMS,
-    QUERY_SUMS,
-    Attention,
-    Case,
-    Problem,
-    side_by_side,
-)
+from attention_cases import COLUMN_SUMS, NO_SUMS, QUERY_SUMS, Attention, Case, Problem, side_by_side
 from compare import assert_all_equal, case
 from cuda_in_software import IS_SOFTWARE, running
 from kernels import CUDA
@@ -309,13 +301,7 @@ class TestExtremes:
 
     def test_sinks(self, kernel: str, way: Case) -> None:
         """All the weight, or none of it; all that a query sees, or no sink (-inf). NaN reaches its own head only."""
-        for sinks in (
-            [-np.inf],
-            [1e30, -1e30, 90, -90],
-            [0.5, -3, 7, -np.inf],
-            [0, np.nan, 1, 2],
-            [0, np.inf, 1, 2],
-        ):
+        for sinks in ([-np.inf], [1e30, -1e30, 90, -90], [0.5, -3, 7, -np.inf], [0, np.nan, 1, 2], [0, np.inf, 1, 2]):
             with case(sinks=sinks):
                 problem = Problem(replace(way, has_limits=False))
                 problem.sinks = np.resize(np.float32(sinks), problem.q.shape[0])

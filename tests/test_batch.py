@@ -26,10 +26,7 @@ DOCUMENTS = {"a.txt": "All about ducks. " * 20, "sub/b.md": "Geese are no ducks.
 QUESTIONS = ["What is this?", "Wann?", "Why are there ducks in it, and no geese?"]
 CONFIGS: dict[str, tuple[list[str], H2OConfig | None]] = {
     "h2o": (h2o_set(local_window=8, heavy_budget=16), H2OConfig(chunk_size=CHUNK, local_window=8, heavy_budget=16)),
-    "cold-store": (
-        ["--evict", "--cold-store", "memory"],
-        H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory"),
-    ),
+    "cold-store": (["--evict", "--cold-store", "memory"], H2OConfig(chunk_size=CHUNK, evict=True, cold_store="memory")),
     "dense": (["--h2o", "off"], None),
 }
 
@@ -165,11 +162,7 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
     content = (folder / "out.jsonl").read_bytes()
     for model, options, difference in (
         (chat_model, ["--max-tokens", "7"], "settings.max_tokens was 6, not 7."),
-        (
-            chat_model,
-            h2o_set(heavy_budget=5),
-            "settings.h2o.heavy_budget was 0, not 5.",
-        ),
+        (chat_model, h2o_set(heavy_budget=5), "settings.h2o.heavy_budget was 0, not 5."),
         (chat_model, ["--h2o", "off"], "settings.h2o was {"),
         (one_layer_model, [], "fingerprint was "),
     ):
@@ -235,8 +228,7 @@ def test_questions_from_a_file(tmp_path: Path) -> None:
         (b"", "there are no questions"),
         (b"Who?\n Who?", "two questions have the id 'Who\\?'"),
         (b'{"id": 1, "question": "Who?"}\nWhere?', "line 2 of .* must be JSON such as"),
-        (b'{"id": [], "question": "Who?"}', "line 1 of"),
-        (b'{"id": 1}', "line 1 of"),
+        (b'{"id": []}', "line 1 of"),
         (b'{"id": 1, "question": " "}', "question '1' is empty"),
         (b"Wo \xe4?", "must be UTF-8: .* at byte 3"),
     ]:

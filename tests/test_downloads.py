@@ -126,25 +126,6 @@ def tree_of(layout: fetch.Layout) -> dict[str, str]:
     return {path.relative_to(layout.tree).as_posix(): path.read_text() for path in files}
 
 
-def test_a_patch_touches_only_its_file(downloaded: fetch.Layout) -> None:
-    """A file that is no longer patched must be compiled again, too. A tree under git is its owner's."""
-    for text in (PATCH, None):
-        for path in downloaded.tree.rglob("*"):
-            os.utime(path, (1, 1))
-        if text is None:
-            (downloaded.root / "patches" / "0001-a.patch").unlink()
-        else:
-            patch(downloaded, text)
-        fetch.fill(downloaded)
-        assert ("line 10.5" in tree_of(downloaded)["src/llama.cpp"]) == (text is not None)
-        assert (downloaded.tree / "src/unicode.cpp").stat().st_mtime == 1
-        assert (downloaded.tree / "src/llama.cpp").stat().st_mtime > 1
-    (downloaded.tree / ".git").mkdir()
-    patch(downloaded, PATCH)
-    assert fetch.fill(downloaded) == "vendor/llama.cpp is an editable tree: used as it is"
-    assert tree_of(downloaded) == {name: SOURCES[name] for name in KEPT}
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -176,6 +157,9 @@ def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path)
         assert tree_of(layout) == {}
     (source / "src/unicode.cpp").write_text(SOURCES["src/unicode.cpp"])
     fetch.fill(layout, local=source)
+    (layout.tree / ".git").mkdir()  # such a tree is its owner's
+    patch(layout, PATCH)
+    assert fetch.fill(layout) == "vendor/llama.cpp is an editable tree: used as it is"
     assert tree_of(layout) == {name: SOURCES[name] for name in KEPT}
 
 

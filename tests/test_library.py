@@ -25,16 +25,7 @@ from chats import CHATML, write_chat_model
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import (
-    H2OError,
-    H2OWarning,
-    Library,
-    Llama,
-    Model,
-    Snapshot,
-    document_messages,
-    shared_prefix,
-)
+from h2o_llama import H2OError, H2OWarning, Library, Llama, Model, Snapshot, document_messages, shared_prefix
 from h2o_llama.batch import Answerer, BatchSettings, Question
 from h2o_llama.errors import DamagedFileError, OutOfMemoryError
 from h2o_llama.library._index import Index, Stored
@@ -124,10 +115,7 @@ def test_another_question_goes_on_near_the_end_of_the_document(tiny_model: Path,
     config = CONFIGS[name] and CONFIGS[name].but(chunk_size=2 * S)
     first, second = [*DOCUMENT, *question(1)], [*DOCUMENT, *question(2)]
     read(tiny_model, library, first, config)
-    with (
-        open_llama(tiny_model, config, library=library) as llm,
-        open_llama(tiny_model, config) as fresh,
-    ):
+    with open_llama(tiny_model, config, library=library) as llm, open_llama(tiny_model, config) as fresh:
         llm.eval(second)
         mark = llm.n_cached
         assert mark == (N if config is None else len(first) - 64)

@@ -16,9 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import case
+from cases import SMALL
+from compare import assert_logits_close, case
 from h2o_llama import _core
+from inputs import ModelByName, random_tokens
 from kernels import ALL_ISAS, using
+from llamas import eval_calls, open_llama
+from oracle import dense, read_model
 
 Array = NDArray[Any]
 ROOT = Path(__file__).parent.parent
@@ -221,3 +225,21 @@ def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
                 for i, expert in enumerate(ids[token]):
                     column = x[token, 0 if is_shared else i][None]
                     check(type_name, weights[expert], column, got[token, i][None])
+
+
+@pytest.mark.skipif(not ISAS, reason="no kernels for this CPU")
+def test_auto_is_own_with_h2o_and_upstreams_without(model_by_name: ModelByName) -> None:
+    """`Llama(matmul_kernels=)`: both are used, of the same weights; they differ, by as little as rounding."""
+    path = model_by_name("qwen3-gqa4-q8_0")
+    model = read_model(path)
+    config = SMALL.but(chunk_size=64, local_window=8, heavy_budget=8, sink_tokens=0)
+    calls = [random_tokens(60), [1], [2]]  # in one chunk: sparse attention is dense attention
+    expected = dense(model, np.concatenate(calls)).logits
+    for h2o, auto in ((None, "upstream"), (config, "own")):
+        found = {}
+        for kernels in ("auto", "upstream", "own"):
+            with open_llama(path, h2o, matmul_kernels=kernels) as llm:
+                found[kernels] = np.concatenate(eval_calls(llm, calls))
+            assert_logits_close(found[kernels], expected, config.tolerance(model, calls).logits)
+        np.testing.assert_array_equal(found["auto"], found[auto])
+        assert not np.array_equal(found["own"], found["upstream"])

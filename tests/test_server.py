@@ -499,24 +499,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return calls
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--n-ctx", "10"], "a slot holds 256 tokens, not 10:"),
-        (["--n-ctx", "100000"], "a slot holds 8,192 tokens, not 100,000:"),
-        (["--n-ctx", "10", "--evict", *h2o_set(positions="cache")], None),  # a slot is never full
-        ([], None),
-    ],
-)
-def test_a_slot_with_other_room_than_was_asked_for_says_so(
-    started: list[list[str]], options: list[str], said: str | None
-) -> None:
-    result = invoke("serve", *options)
-    assert result.exit_code == 0
-    assert said in result.stderr if said else not result.stderr
-    assert len(started) == 1
-
-
 def test_a_model_that_h2o_refuses_is_served_densely(started: list[list[str]], unsupported_memory_model: Path) -> None:
     assert "attention is dense" in invoke("serve", unsupported_memory_model).stderr
     assert "--h2o-lookup" not in started[0]
