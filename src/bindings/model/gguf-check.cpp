@@ -3,7 +3,6 @@
 #include "bindings/bindings.h"
 #include "bindings/model/gguf-file.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <stdexcept>
@@ -65,9 +64,9 @@ public:
 
         // these do not interpolate: a kernel that looks for a position which is not there aborts
         const ggml_tensor * positions = ggml_get_tensor(meta.get(), "v.position_embd.weight");
-        if (positions && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
-            const uint32_t patch  = std::max(get_u32("clip.vision.patch_size", 1), 1u); // the loader refuses 0
-            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/patch;
+        const uint32_t      n_patch   = get_u32("clip.vision.patch_size", 0); // the loader refuses 0
+        if (positions && n_patch > 0 && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
+            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/n_patch;
             const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
             if (n_want > (uint64_t) positions->ne[1]) {
                 fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " +

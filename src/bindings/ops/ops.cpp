@@ -31,7 +31,7 @@ static ggml_tensor * input_of_type(ops_graph & graph, const py::array & a, ggml_
 // further_rows [n_head_kv, n_tiles, n].
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
-        const std::string & backend, int n_threads, const py::kwargs & params) {
+        const std::string & backend, int n_threads, const py::KWArgs<py::object> & params) {
     ops_graph graph("attention", backend, n_threads);
 
     const ggml_type type = find_type(type_name);
