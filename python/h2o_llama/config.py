@@ -54,6 +54,8 @@ class H2OConfig:
     tokens and more. Two configurations are equal if the same values were given, so they stay equal under
     `dataclasses.replace`. `repr` shows these values.
 
+    Raises ValueError if a value has the wrong type or is out of range.
+
     Parameters
     ----------
     local_window : int, default 60
@@ -124,11 +126,6 @@ class H2OConfig:
         - "keep_ratio" (float, default None): a memory set holds this part of the text before it, rounded up (to whole
           blocks with "block_ema"), but at least sinks and local window, and at most M. H is the most that it may hold,
           by default the ratio's share of n_ctx tokens.
-
-    Raises
-    ------
-    ValueError
-        If a value has the wrong type or is out of range.
 
     References
     ----------

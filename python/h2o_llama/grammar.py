@@ -19,12 +19,9 @@ Schema = Any  # str | Mapping[str, Any] | type[pydantic.BaseModel], which need n
 
 @dataclass(frozen=True)
 class LlamaGrammar:
-    """A grammar in GBNF, llama.cpp's notation; its rule `root` is the whole text.
+    """A grammar in GBNF, llama.cpp's notation, such as 'root ::= "yes" | "no"': its rule `root` is the whole text.
 
-    Parameters
-    ----------
-    text : str
-        Such as 'root ::= "yes" | "no"'. It is read when it is used.
+    It is read when it is used.
     """
 
     text: str
@@ -52,10 +49,7 @@ class LlamaGrammar:
     def from_json_schema(cls, json_schema: Schema) -> Self:
         """The grammar of JSON that a schema describes: a dict, its JSON, or a pydantic model.
 
-        Raises
-        ------
-        ValueError
-            If it is not a JSON schema, or has conditions that a grammar cannot express.
+        Raises ValueError if it is not a JSON schema, or has conditions that a grammar cannot express.
 
         Examples
         --------

@@ -287,6 +287,9 @@ class Llama(Sequence):
     ) -> "Llama":
         """`Llama(f"{repo_id}:{filename}", **kwargs)`, with a revision and a token.
 
+        Raises ValueError if several files match; the message lists them; FileNotFoundError, PermissionError or
+        ConnectionError as `Llama`.
+
         Parameters
         ----------
         repo_id : str
@@ -299,13 +302,6 @@ class Llama(Sequence):
             As in huggingface_hub: for models that are not public. By default the one that is stored on this machine.
         **kwargs
             The arguments of `Llama`.
-
-        Raises
-        ------
-        ValueError
-            If several files match; the message lists them.
-        FileNotFoundError, PermissionError, ConnectionError
-            As `Llama`.
         """
         return cls(find_on_hub(HubFile(repo_id, filename, revision), token), **kwargs)
 
@@ -323,10 +319,7 @@ class Llama(Sequence):
     def sequence(self) -> Sequence:
         """A new sequence, empty, with the same weights and configuration.
 
-        Raises
-        ------
-        BusyError
-            If all n_seq_max sequences are in use.
+        Raises BusyError if all n_seq_max sequences are in use.
 
         Examples
         --------

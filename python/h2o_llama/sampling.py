@@ -72,6 +72,8 @@ class Sampling:
     takes the place of all from top-k on but temperature. With a grammar, a token that does not fit it is drawn again
     among the others.
 
+    Raises ValueError if a value has the wrong type or is out of range, or the grammar is none.
+
     Parameters
     ----------
     temperature : float, default 0.8
@@ -114,11 +116,6 @@ class Sampling:
         Mirostat 1 or 2 (Basu et al., 2021) instead of truncation: draws have the information tau on average; 0 is off.
     mirostat_tau, mirostat_eta : float, default 5.0 and 0.1
         The information in bits, and the rate at which drawn tokens correct it.
-
-    Raises
-    ------
-    ValueError
-        If a value has the wrong type or is out of range, or the grammar is none.
 
     Examples
     --------

@@ -48,10 +48,7 @@ class Layout:
 
     Block i has the rows of the positions from cuts[i - 1], or 0, to cuts[i]; the rest is what `rows` leave out.
 
-    Raises
-    ------
-    ValueError
-        If rows overlap, do not ascend or are not within the state, or cuts do not ascend.
+    Raises ValueError if rows overlap, do not ascend or are not within the state, or cuts do not ascend.
     """
 
     size: int
@@ -233,26 +230,11 @@ def is_digest(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Text:
-    """A text in a library.
+    """A text in a library, its name when it was read, or its beginning, and the file name of the model that read it.
 
-    Attributes
-    ----------
-    id : str
-        24 hex digits. Where one is asked for, the first six or more do if no other id begins so.
-    name : str
-        Its name when it was read, or its beginning.
-    model : str
-        File name of the model that read it.
-    n_tokens : int
-        Tokens.
-    n_bytes : int
-        Bytes of its files, shared ones included.
-    n_own_bytes : int
-        Bytes of the files that no other text has.
-    used : datetime
-        When it was last read or continued.
-    owner : str
-        Empty; in a server's library a digest of its API key.
+    `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` is the
+    size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
+    `owner` is empty, or in a server's library a digest of its API key.
     """
 
     id: str

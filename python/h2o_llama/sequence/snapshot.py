@@ -134,12 +134,8 @@ class Snapshot:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which replaces one of that name when it is complete.
 
-        Raises
-        ------
-        ValueError
-            If `path` is a folder or a special file.
-        OSError
-            If it cannot be written: no room, no permission. Nothing is left then, and an old file is as it was.
+        Raises ValueError if `path` is a folder or a special file, OSError if it cannot be written: no room, no
+        permission. Nothing is left then, and an old file is as it was.
         """
         logits = np.empty(0, dtype=np.float32) if self.logits is None else self.logits
         contents = (self.tokens.astype("<i4").tobytes(), logits.astype("<f4").tobytes(), self.state)
@@ -151,12 +147,8 @@ class Snapshot:
     def load(cls, path: str | os.PathLike[str]) -> "Snapshot":
         """Read what `save` has written.
 
-        Raises
-        ------
-        FileNotFoundError, PermissionError
-            If it cannot be opened.
-        DamagedFileError
-            If it is not a snapshot, damaged, or of an unknown version. The message says which.
+        Raises FileNotFoundError or PermissionError if it cannot be opened, DamagedFileError if it is not a snapshot,
+        damaged, or of an unknown version. The message says which.
         """
         values, (tokens, logits, state) = _snapshot_file.read(path, SECTIONS)
         try:
