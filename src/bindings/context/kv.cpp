@@ -27,7 +27,7 @@ static i32_array memory_indices(const h2o_kv & self, int32_t il) {
     return by_head(self.layer(il), self->state().memory(self.layer(il)));
 }
 
-// indices: [n_head_kv, M], of which the first n_memory() positions count
+// indices: [n_head_kv, M]; the first n_memory() positions of a row count
 static void set_memory_indices(h2o_kv & self, int32_t il, const i32_array & indices) {
     const auto &   layer    = self.layer(il);
     const auto &   config   = self->memory.config;

@@ -17,7 +17,7 @@
 
 class h2o_memory;
 
-// Of a sequence, since it was cleared.
+// What a sequence has computed since it was cleared.
 struct h2o_counts {
     struct count {
         uint64_t n    = 0;
