@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 
@@ -104,18 +105,18 @@ def test_no_damaged_file_ends_the_process(
     folder = tmp_path / "bad"
     folder.mkdir()
     write_files(tiny_model, folder)
-    raised: dict[str, str | None] = {}
-    for file in sorted(folder.iterdir()):
-        for name in ("Q8_0", "Q4_K_S", "F16"):
-            raised[f"{file.name} {name}"] = None
-            try:
-                quantize_model(file, out, name, 2)
-            except H2OError as error:
-                raised[f"{file.name} {name}"] = type(error).__name__
+    files = sorted(folder.iterdir())
+    raised = {}
+    for file, name in itertools.product(files, ("Q8_0", "Q4_K_S", "F16")):
+        try:
+            quantize_model(file, out, name, 2)
+            raised[file.name, name] = "nothing"
+        except H2OError as error:
+            raised[file.name, name] = type(error).__name__
     assert capfd.readouterr() == ("", "")
-    assert set(raised.values()) == {None, "H2OError", "DamagedFileError"}
-    assert raised["rope-scaling Q8_0"] == "H2OError"  # an assertion of llama.cpp
-    assert raised["truncated-0 Q8_0"] == "DamagedFileError"
+    assert set(raised.values()) == {"nothing", "H2OError", "DamagedFileError"}
+    assert raised["rope-scaling", "Q8_0"] == "H2OError"  # an assertion of llama.cpp
+    assert raised["truncated-0", "Q8_0"] == "DamagedFileError"
     assert [path for path in out.parent.iterdir() if path != out] == []
 
 
