@@ -1,7 +1,5 @@
 """`embed` and `create_embedding`: the hidden states before the logits, pooled as NumPy does it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
