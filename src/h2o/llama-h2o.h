@@ -27,7 +27,7 @@ enum llama_h2o_schedule {
 
 enum llama_h2o_decode {
     LLAMA_H2O_DECODE_FULL   = 0, // generated tokens attend to everything in the cache
-    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and lookups, as a prompt's tokens; scored likewise
+    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and extra keys, as a prompt's tokens; scored likewise
 };
 
 // where the keys of a memory set are once the text is longer than what the model was trained for
@@ -193,7 +193,7 @@ struct llama_h2o_stats {
     uint64_t bytes_token;        // K and V of one token in all layers
     uint64_t bytes_kept;         // of these, in use: memory sets, the open chunk, and all else that is not evicted
     uint64_t bytes_dropped;      // K and V of the sequence that are evicted and in no cold store
-    uint64_t bytes_index;        // keys in 4 bits, by which lookups are found
+    uint64_t bytes_index;        // keys in 4 bits, by which extra keys are found
     uint64_t bytes_scores;       // score tensors
     uint64_t bytes_memory;       // memory index tensors
     uint64_t bytes_cold;         // what the cold store holds

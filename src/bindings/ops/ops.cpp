@@ -84,13 +84,13 @@ static py::array column_sums(const py::array & weights, int64_t n_head_kv, const
 using int_array = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 
 // ggml_h2o_attn_params, of arrays: rows [n_head_kv, n_k], first [n_k], limits [n_q], sinks [n_head],
-// further_rows [n_head_kv, n_tiles, n].
+// extra_rows [n_head_kv, n_tiles, n].
 struct attention_params {
     std::optional<py::array_t<int32_t>> rows;
     int64_t                             n_k;
     std::optional<int_array>            first;
     std::optional<int_array>            limits;
-    std::optional<int_array>            further_rows;
+    std::optional<int_array>            extra_rows;
     int                                 tile;
     int                                 offset;
     std::optional<py::array_t<float>>   sinks;
@@ -119,7 +119,7 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     p.softcap = params.softcap;
     p.sums    = (ggml_h2o_attn_sums) params.sums;
 
-    p.extra.rows   = input(params.further_rows, GGML_TYPE_I32);
+    p.extra.rows   = input(params.extra_rows, GGML_TYPE_I32);
     p.extra.tile   = params.tile;
     p.extra.offset = params.offset;
 
@@ -142,9 +142,9 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     };
 }
 
-// q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], taken is [n_head_kv, n_taken]
+// q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], excluded is [n_head_kv, n_excluded]
 static py::array top_keys(
-        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken, int tile, int offset,
+        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & excluded, int tile, int offset,
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
@@ -152,7 +152,7 @@ static py::array top_keys(
     ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
 
     ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
-        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
+        excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
     graph.compute({ t });
 
     return graph.output(t, 3);
@@ -223,12 +223,12 @@ void init_ops(py::module_ & m) {
     py::class_<attention_params>(m, "ops_AttentionParams")
         .def(py::init<rows_t, int64_t, ints, ints, ints, int, int, reals, float, float, int>(), py::kw_only(),
             py::arg("rows") = py::none(), py::arg("n_k") = 0, py::arg("first") = py::none(), py::arg("limits") = py::none(),
-            py::arg("further_rows") = py::none(), py::arg("tile") = 1, py::arg("offset") = 0,
+            py::arg("extra_rows") = py::none(), py::arg("tile") = 1, py::arg("offset") = 0,
             py::arg("sinks") = py::none(), py::arg("scale") = 1.0f, py::arg("softcap") = 0.0f, py::arg("sums") = 0);
     m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("params"),
         py::arg("backend"), py::arg("n_threads"));
 
-    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("tile"), py::arg("offset"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("excluded").none(true), py::arg("tile"), py::arg("offset"), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
     m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");
