@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import models
 from gguf_mutation import (
@@ -20,12 +21,20 @@ from gguf_mutation import (
     pack_string,
     pack_strings,
 )
-from subprocess_cases import Case
 
 N_TRUNCATIONS = 20
 NOT_A_MODEL = "is not a valid GGUF model file"
 
 Mutation = Callable[[GGUFFile], None]
+
+
+class Case(NamedTuple):
+    """`code` must raise `error` with a message that contains `fragment`."""
+
+    name: str
+    code: str
+    error: str
+    fragment: str
 
 
 def _header(**fields: object) -> Mutation:

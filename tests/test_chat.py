@@ -40,10 +40,8 @@ from h2o_llama.chat._messages import response_schema
 from h2o_llama.chat._template import ChatTemplate, parse_deltas
 from h2o_llama.sampling import Sampling
 from h2o_llama.sequence._prompt import as_generated
-from h2o_llama.sequence._state import State
 from inputs import EXTERNAL_MODEL, Opened
 from servers import ServerOf
-from spies import record_calls
 
 
 @pytest.fixture
@@ -437,18 +435,6 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
     assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is not text
     assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
     assert same_text([], [0]) == same_text([0], [0]) == [0]
-
-
-def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    evals = record_calls(monkeypatch, State, "read")
-    before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
-    turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
-    n_turn = len(llm.tokenize(turn, parse_special=True))
-    llm.create_chat_completion([*before, user("three")], max_tokens=1)
-    llm.create_chat_completion([*before, user("three")], max_tokens=1, reuse=False, dense_tail=3)
-    llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
-    llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
-    assert [call["dense_tail"] for call in evals] == [n_turn, 3, 512, n_turn]
 
 
 def test_tokens_of_a_chat(llm: Llama) -> None:

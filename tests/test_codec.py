@@ -120,17 +120,6 @@ def test_damage_is_found() -> None:
             encoded.decode(0, 40, frames=other)
 
 
-def test_noise_in_place_of_frames_gives_an_error_or_rows() -> None:
-    """Also where the first bytes are right."""
-    rows = as_bytes(channels(40, 32))
-    encoded = EncodedRows(rows, type="f16", unit_rows=40)
-    for _ in range(3000):
-        n = int(RNG.integers(0, 60))
-        damaged = encoded.frames[:n] + RNG.bytes(len(encoded.frames) - n)
-        with pytest.raises(H2OError, match="zstd"):
-            encoded.decode(0, 40, frames=damaged)
-
-
 def test_the_python_package_zstandard_works_beside_our_copy() -> None:
     """Two versions in one process."""
     data = RNG.integers(0, 5, 50_000).astype(np.uint8)

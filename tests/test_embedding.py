@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compare import relative_error
-from h2o_llama import Llama, Model, UnsupportedModelError, _core
+from h2o_llama import Llama, Model, _core
 from inputs import ModelByName, random_tokens
 from oracle import read_model
 from test_architectures import generate, generator  # noqa: F401 (a fixture)
@@ -85,13 +85,3 @@ def test_models_that_read_a_text_as_a_whole(generator: Path, tmp_path: Path) -> 
         assert np.isfinite(parts[0]).all()
         for x, y in zip(parts, whole, strict=True):
             np.testing.assert_array_equal(x, y)
-
-
-def test_a_model_that_ranks_has_none(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ranks:
-        has_encoder = False
-        metadata = {"general.architecture": "bert", "bert.pooling_type": "4"}  # noqa: RUF012
-
-    monkeypatch.setattr(model, "_core", Ranks())
-    with pytest.raises(UnsupportedModelError, match="ranks texts"):
-        model.embed("a")

@@ -1,9 +1,7 @@
 """Texts as vectors, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +10,10 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus, check_fits, core_errors
 from h2o_llama.errors import UnsupportedModelError
-from h2o_llama.models.rope import RopeOptions, as_core
+from h2o_llama.models.rope import as_core
 
-
-class _Model(Protocol):
-    """A `Model`, whose methods these functions are."""
-
-    _owner: str
-    _matmul_kernels: str
-    _rope: RopeOptions
-
-    @property
-    def _name(self) -> str: ...
-    @property
-    def _handle(self) -> _core.Model: ...
-    @property
-    def model_path(self) -> str: ...
-    @property
-    def n_ctx_train(self) -> int: ...
-    def tokenize(self, text: str | bytes) -> list[int]: ...
+if TYPE_CHECKING:
+    from h2o_llama.model import Model
 
 
 _POOLING = ("none", "mean", "cls", "last", "rank")  # by LLAMA_POOLING_TYPE
@@ -58,7 +41,7 @@ class EmbeddingResponse(TypedDict):
 
 
 def embed(
-    model: _Model,
+    model: "Model",
     input: str | Sequence[str],
     *,
     normalize: bool = False,
@@ -139,7 +122,7 @@ def embed(
     return (result, sum(map(len, ids))) if check.flag(owner, "return_count", return_count) else result
 
 
-def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
+def create_embedding(model: "Model", input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
     """Embeddings as OpenAI's interface has them. Options: as in `embed`, without `return_count`.
 
     Examples

@@ -1,7 +1,5 @@
 """Asking about a document."""
 
-from __future__ import annotations
-
 import collections.abc
 import os
 from collections.abc import Iterable, Iterator

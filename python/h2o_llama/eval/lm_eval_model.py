@@ -6,8 +6,6 @@
 is lm_eval's own command line, which knows the model "h2o-llama" then. It needs pip install "h2o-llama[eval]".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -44,6 +42,8 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     attend to everything kept, and so does the continuation. `loglikelihood_rolling` reads the whole text as a prompt,
     without a dense tail. Texts that do not fit into n_ctx lose their beginning.
 
+    Raises ValueError, OSError or H2OError as `Llama` and `H2OConfig`; TypeError for an unknown option.
+
     Parameters
     ----------
     pretrained : str
@@ -57,11 +57,6 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     **options
         The fields of `H2OConfig` (local_window, heavy_budget, sink_tokens, …) and the arguments of `Llama` (n_ctx,
         n_ubatch, n_threads, …).
-
-    Raises
-    ------
-    ValueError, OSError, H2OError
-        As `Llama` and `H2OConfig`; TypeError for an unknown option.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """The index of a library: one SQLite file with a write-ahead log, for any number of programs at the same time."""
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 import time

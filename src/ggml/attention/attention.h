@@ -79,8 +79,8 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor                * v,
         const struct ggml_h2o_attn_params * params);
 
-// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v; then lists
-// of the shape of `rows`.
+// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v; then lists,
+// shaped as `rows`.
 struct ggml_h2o_attn_source_layout {
     size_t k;
     size_t v;
