@@ -1,9 +1,7 @@
 #include "h2o/llama/memory/step-context.h"
 
-#include "h2o/llama/memory/side/contexts.h"
 #include "h2o/store/cold/store.h"
 
-#include "llama-graph.h"
 #include "llama-impl.h"
 
 #include "ggml-backend.h"

@@ -51,12 +51,6 @@ inline const h2o_step_context * h2o_steps_of(const llama_memory_context_i * mctx
 llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention,
         const std::vector<llama_ubatch> & ubatches);
 
-struct h2o_hybrid {
-    virtual ~h2o_hybrid() = default;
-
-    virtual llm_graph_input_i * attention() const = 0;
-};
-
 // Graph input of a hybrid model: attention's and the recurrent layers' own inputs are asked, which may be H2O's.
 template <typename input>
 struct h2o_hybrid_input : input, h2o_hybrid {
@@ -83,14 +77,3 @@ struct h2o_hybrid_input : input, h2o_hybrid {
         return same_attn && same_recr;
     }
 };
-
-// f(input) for H2O's inputs of a graph
-template <typename F>
-void h2o_for_inputs(const llm_graph_result & graph, const F & f) {
-    for (const auto & input : graph.inputs) {
-        const auto * hybrid = dynamic_cast<const h2o_hybrid *>(input.get());
-        if (auto * own = dynamic_cast<h2o_computed_graph *>(hybrid ? hybrid->attention() : input.get())) {
-            f(*own);
-        }
-    }
-}
