@@ -181,8 +181,7 @@ class Problem:
         """By a kernel that is `on`."""
         stored = self.stored()
         o, s, m, l = _core.ops_attention(  # noqa: E741
-            *(stored.q, stored.k, stored.v, self.type, _core.ops_AttentionParams(**self.params(sums))),
-            *(backend_of(kernel), n_threads),
+            *(stored.q, stored.k, stored.v, self.type, backend_of(kernel), n_threads), **self.params(sums)
         )
         return Attention(o, np.zeros(0) if s is None else s, m, l)
 

@@ -202,12 +202,14 @@ def test_bad_projectors(chat_model: Path, mmproj: Path, model_by_name: ModelByNa
     for content, match in (
         (whole[:-50], "truncated"),
         (whole[:100], "valid projector"),
-        (with_patch_size(0), "patch_size is 0"),
         (with_patch_size(PATCH // 2), "has 36 rows, expected 144"),
     ):
         damaged.write_bytes(content)
         with pytest.raises(DamagedFileError, match=match):
             Model(chat_model, mmproj=damaged)
+    damaged.write_bytes(with_patch_size(0))
+    with pytest.raises(H2OError, match=r"patch_size \(0\) must be positive"):
+        Model(chat_model, mmproj=damaged)
     mutated(mmproj, damaged, without_bias)
     with pytest.raises(DamagedFileError, match=r"no mm\.2\.bias"):
         Model(chat_model, mmproj=damaged)

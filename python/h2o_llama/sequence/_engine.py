@@ -158,7 +158,7 @@ class ContextParams:
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
             n_threads=n_threads,
-            n_threads_batch=n_threads if self.n_threads_batch is None else self.n_threads_batch,
+            n_threads_batch=self.n_threads_batch or 0,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,

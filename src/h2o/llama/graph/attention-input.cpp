@@ -58,7 +58,7 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
     }
     for (auto & s : steps) {
         h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.graph.step, s.graph.shape);
-        s.kv->stats.n_reused += was_computed;
+        s.kv->counts.n_reused += was_computed;
     }
     was_computed = true;
 }
