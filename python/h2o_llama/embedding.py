@@ -68,6 +68,9 @@ def embed(
     H2O has no part in it: texts are read with dense attention, in a context of their own that no sequence notices. It
     is made anew for each call, so give many texts together.
 
+    Raises ValueError if an argument is bad, or a text has no tokens; UnsupportedModelError if the model only ranks
+    texts, or has an encoder and a decoder; H2OError if the computation fails.
+
     Parameters
     ----------
     input : str or list of str
@@ -88,15 +91,6 @@ def embed(
     -------
     list
         [n_embd] floats, with "none" [n_tokens][n_embd]; of several texts a list of these.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, or a text has no tokens.
-    UnsupportedModelError
-        If the model only ranks texts, or has an encoder and a decoder.
-    H2OError
-        If the computation fails.
 
     Examples
     --------

@@ -27,7 +27,7 @@ enum llama_h2o_schedule {
 
 enum llama_h2o_decode {
     LLAMA_H2O_DECODE_FULL   = 0, // generated tokens attend to everything in the cache
-    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and lookups, as a prompt's tokens; scored likewise
+    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and extra keys, as a prompt's tokens; scored likewise
 };
 
 // where the keys of a memory set are once the text is longer than what the model was trained for
