@@ -164,7 +164,7 @@ class Problem:
         sums = self.case.sums if sums is None else sums
         lists: dict[str, Any] = {}
         if self.list_rows is not None:
-            lists = {"tile": self.case.tile, "offset": self.offset, "further_rows": self.list_rows}
+            lists = {"tile": self.case.tile, "offset": self.offset, "extra_rows": self.list_rows}
         return {
             "rows": None if self.case.rows == "in order" else self.rows,
             "n_k": self.rows.shape[-1],

@@ -490,7 +490,7 @@ def ops_top_keys(
     q: numpy.ndarray,
     k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
     n_top: typing.SupportsInt | typing.SupportsIndex,
-    taken: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    excluded: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     tile: typing.SupportsInt | typing.SupportsIndex,
     offset: typing.SupportsInt | typing.SupportsIndex,
     backend: str,

@@ -28,7 +28,7 @@ static ggml_tensor * input_of_type(ops_graph & graph, const py::array & a, ggml_
 
 // q is [n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]; sums are [1 or n_q, n_head_kv, n_k].
 // params: fields of ggml_h2o_attn_params, as arrays: rows [n_head_kv, n_k], first [n_k], limits [n_q], sinks [n_head],
-// further_rows [n_head_kv, n_tiles, n].
+// extra_rows [n_head_kv, n_tiles, n].
 static std::tuple<py::array, std::optional<py::array>, py::array, py::array> attention(
         const py::array & q, const py::array & k, const py::array & v, const std::string & type_name,
         const std::string & backend, int n_threads, const py::KWArgs<py::object> & params) {
@@ -54,7 +54,7 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     p.softcap = number("softcap", 0.0f);
     p.sums    = (ggml_h2o_attn_sums) number("sums", 0);
 
-    p.extra.rows   = ints("further_rows");
+    p.extra.rows   = ints("extra_rows");
     p.extra.tile   = number("tile", 1);
     p.extra.offset = number("offset", 0);
 
@@ -77,9 +77,9 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     };
 }
 
-// q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], taken is [n_head_kv, n_taken]
+// q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], excluded is [n_head_kv, n_excluded]
 static py::array top_keys(
-        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & taken, int tile, int offset,
+        const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & excluded, int tile, int offset,
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
@@ -87,7 +87,7 @@ static py::array top_keys(
     ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
 
     ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
-        taken ? graph.input(*taken, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
+        excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
     graph.compute({ t });
 
     return graph.output(t, 3);
@@ -148,7 +148,7 @@ void init_ops(py::module_ & m) {
     m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
     m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("backend"),
         py::arg("n_threads"));
-    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("taken").none(true), py::arg("tile"), py::arg("offset"), py::arg("backend"), py::arg("n_threads"));
+    m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("excluded").none(true), py::arg("tile"), py::arg("offset"), py::arg("backend"), py::arg("n_threads"));
 
     // for tests and benchmarks
     m.def("ops_isas", &isas, "Instruction sets of this CPU for which H2O's operators have kernels, the best first.");

@@ -12,7 +12,8 @@
     do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
 
 h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens)
-    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE) {
+    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE),
+      keeps_attention(steps.back().keeps_attention) {
     const auto & memory = kv.memory;
     const auto & config = memory.config;
     const auto & first  = steps.front();
@@ -50,6 +51,9 @@ h2o_call::~h2o_call() {
         kv.memory.go_back(kv, checkpoint ? *checkpoint : kv.past().checkpoint_of(start), rows,
                 /*moves_keys =*/ false);
         kv.memory.caches.side.go_back(kv.id, start, windows.get());
+        if (keeps_attention) {
+            kv.sequence.forget_attention();
+        }
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
         LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone, sequence %d is empty now: %s\n", __func__,
                 kv.id, e.what());
