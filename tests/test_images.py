@@ -1,5 +1,7 @@
 """Images in chats: with a projector, each becomes rows of embeddings in the text."""
 
+from __future__ import annotations
+
 import os
 import struct
 from collections.abc import Iterator
