@@ -78,7 +78,7 @@ def attention(repeats: int, n_threads: int) -> str:
         kv = rng.standard_normal((2, 2 * n_k, N_HEAD_KV, HEAD_SIZE), dtype=np.float32).astype(np.float16)
         rows = np.sort(np.argsort(rng.random((N_HEAD_KV, 2 * n_k)), axis=-1)[..., :n_k]).astype(np.int32)
         first = np.maximum(np.arange(n_k) - memory, 0).astype(np.int32)
-        params = _core.ops_AttentionParams(rows=rows, first=first, sums=1)
+        params = {"rows": rows, "first": first, "sums": 1}
         for isa in _core.ops_isas():
             if isa in ATTENTION:
                 name = f"{isa}, M {memory}"
@@ -90,9 +90,9 @@ def attention(repeats: int, n_threads: int) -> str:
     return markdown("kernel", ["GFLOP/s", "of the product"], lines)
 
 
-def attention_seconds(isa: str, q: object, k: object, v: object, params: object, n_threads: int) -> float:
+def attention_seconds(isa: str, q: object, k: object, v: object, params: dict[str, object], n_threads: int) -> float:
     _core.ops_set_isa(isa)
-    return _core.ops_seconds(partial(_core.ops_attention, q, k, v, "f16", params, "cpu", n_threads))
+    return _core.ops_seconds(partial(_core.ops_attention, q, k, v, "f16", "cpu", n_threads, **params))
 
 
 def numpy_seconds(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:

@@ -3,8 +3,6 @@
 The checks of `_internal/check.py` by themselves, then a case or two for each argument.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import re
@@ -157,10 +155,11 @@ ARGUMENTS = [
             ("'qwen3.context_length': -1", "['qwen3.context_length'] must be an integer from 0"),
             ("'general.name': 1", "['general.name'] must be a str, got 1"),
             ("'tokenizer.ggml.tokens': 1", "['tokenizer.ggml.tokens'] must be left out: the file has an"),
-            ("'qwen3.block_count': 0", ": qwen3.block_count is 0, expected 1 to 512"),
+            ("'qwen3.rope.dimension_count': 31", ": qwen3.rope.dimension_count is 31, expected an even number"),
         )
     ),
     _open("kv_overrides={'qwen3.contextlength': 9}", "llama.cpp does not read 'qwen3.contextlength'", "H2OError"),
+    _open("kv_overrides={'qwen3.block_count': 2**31 - 1}", "[Llama] llama.cpp cannot load", "H2OError"),
     _open("kv_overrides={'qwen3.attention.head_count_kv': 0}", "[Llama] llama.cpp cannot load", "H2OError"),
     _open("main_gpu=0, tensor_split=[1]", "[Llama] tensor_split must be left out with main_gpu"),
     _open("n_ubatch=65", "[Llama] n_batch must be at least n_ubatch (65), got 64"),

@@ -1,10 +1,7 @@
 """Chats in OpenAI's shapes: templates, answers, tools, schemas, the cost of a second turn."""
 
-from __future__ import annotations
-
 import itertools
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +34,7 @@ from compare import case
 from doors import told, told_by_chunks
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core
 from h2o_llama.chat._messages import response_schema
-from h2o_llama.chat._template import ChatTemplate, parse_deltas
+from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.sampling import Sampling
 from h2o_llama.sequence._prompt import as_generated
 from inputs import EXTERNAL_MODEL, Opened
@@ -217,42 +214,6 @@ def test_what_is_not_understood_is_an_answer_all_the_same(
     chunks = list(with_tools.create_chat_completion(**arguments, stream=True, logits_processor=dictate(text)))
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == rest
     assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"] == "stop"
-
-
-@pytest.mark.parametrize("template", [TOOLS, "Qwen3"])
-def test_pieces_are_understood_as_the_whole_text_is(tiny_model: Path, template: str) -> None:
-    """Also the pieces that are not parsed, because they can only extend the answer or the thoughts."""
-    parts = ["word ", "a", "\n", "  ", "<", ">", "<tool", "_call>", "é", "{", '"name"', call_text("add", a=3, b=5)]
-    parts += ["<think>", "</think>", "</", "think>", "<<", "x<", "[", "<tool_call>\n", "more words, ", "."]
-    rng = random.Random(0)
-    n_compared = n_tools = 0
-    source = template if template == TOOLS else upstream_template(template)
-    with Model(tiny_model, chat_template=source) as model:
-        prompt = model._template.apply(
-            "test", [user("Hi")], [ADD] if template == TOOLS else [], parallel_tool_calls=True
-        )
-        for _ in range(40):
-            parser, pieces, told = prompt.core.parser("id"), list[str](), {"content": "", "reasoning_content": ""}
-            for _ in range(25):
-                pieces.append(rng.choice(parts[: rng.choice((3, len(parts)))]))
-                whole = prompt.core.parser("id")
-                try:
-                    parse_deltas(whole, "".join(pieces), True)
-                    deltas = parse_deltas(parser, pieces[-1], True)
-                except ValueError:
-                    break
-                for delta in deltas:
-                    for kind in told:
-                        told[kind] += delta.get(kind, "")
-                assert parser.message == whole.message
-                message = json.loads(whole.message)
-                if len(message.get("content") or "") < len(told["content"]):  # upstream's, of a broken call
-                    break
-                assert told == {kind: message.get(kind) or "" for kind in told}
-                n_compared += 1
-                n_tools += bool(message.get("tool_calls"))
-    assert n_compared > 200
-    assert (n_tools > 0) == (template == TOOLS)
 
 
 def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path) -> None:

@@ -3,9 +3,8 @@
 Also positions of the cache, memory sets that grow with the text, bytes, and refusals.
 """
 
-from __future__ import annotations
-
 import math
+import re
 import sys
 from itertools import islice
 from pathlib import Path
@@ -62,6 +61,17 @@ def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path
     for n_threads in (3, 5):
         with open_llama(tiny_model, INDEXED[name], n_threads=n_threads) as llm:
             np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
+
+
+def test_rows_that_come_back_take_memory_as_they_are_chosen(
+    tiny_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A device gets those alone, not the text's."""
+    sizes = []
+    for n_ctx in (4000, 64_000):
+        with open_llama(tiny_model, COLD.but(tile=S), n_ctx=n_ctx, n_batch=S, verbose=True):
+            sizes.append(sum(map(float, re.findall(r"compute buffer size = +([\d.]+) MiB", capfd.readouterr().err))))
+    assert sizes[1] - sizes[0] < 1
 
 
 def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
@@ -122,6 +132,19 @@ def test_the_rows_of_a_state(tiny_model: Path, config: Case) -> None:
         restore(llm, rows, partial=True)
         restore(llm, state, partial=True, rows=False)
         assert_all_equal(arrays(llm), expected)
+
+
+@pytest.mark.parametrize("name", ["gemma3-windows-f32", "lfm2-conv-f32"])
+def test_rows_of_a_state_are_not_continued_without_its_windows(model_by_name: ModelByName, name: str) -> None:
+    with open_llama(model_by_name(name), EVICT) as llm:
+        llm.eval(random_tokens(S + 5))
+        state = state_of(llm, partial=True, rows=False)
+        llm.eval([65])
+        restore(llm, state_of(llm, partial=True, end=S + 5), partial=True)
+        with pytest.raises(H2OError, match="lacks the sliding windows and recurrent states"):
+            llm.eval([65])
+        restore(llm, state, partial=True, rows=False)
+        llm.eval([65])
 
 
 # --- dense tails

@@ -195,7 +195,7 @@ def test_bad_projectors(chat_model: Path, mmproj: Path, model_by_name: ModelByNa
     cut.write_bytes(mmproj.read_bytes()[:-50])
     for open_, error, match in (
         (lambda: Model(chat_model, mmproj=cut), DamagedFileError, "truncated"),
-        (lambda: open_damaged(patches_of(0)), DamagedFileError, "patch_size is 0"),
+        (lambda: open_damaged(patches_of(0)), H2OError, r"patch_size \(0\) must be positive"),
         (lambda: open_damaged(patches_of(PATCH // 2)), DamagedFileError, "has 36 rows, expected 144"),
         (lambda: open_damaged(without_bias), DamagedFileError, r"no mm\.2\.bias"),
         (lambda: Model(chat_model, mmproj=chat_model), DamagedFileError, "is 'qwen3', expected 'clip'"),

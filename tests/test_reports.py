@@ -1,7 +1,5 @@
 """What the reports show: memory sets of a real model, then data by hand as an HTML page and as terminal text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html import unescape
@@ -89,6 +87,12 @@ def test_what_a_question_reads_is_the_sum_of_its_weights(tiny_model: Path) -> No
             llm.kv.attention(0, 0)
         with pytest.raises(ValueError, match="keep_attention is for a dense_tail"):
             llm.eval(tokens[:1], keep_attention=True)
+        llm.reset()
+        llm.eval(tokens[:60])
+        with pytest.raises(ZeroDivisionError):  # the first of two steps is undone
+            llm.eval(tokens[60:], dense_tail=15, keep_attention=True, progress=lambda n_done, _: n_done and 1 / 0)
+        with pytest.raises(H2OError, match="no attention is kept"):
+            llm.kv.attention(0, 0)
     assert report.heads[0].positions[0] == 3 + np.argmax(asked[3 : report.local.start])
     assert "read most by" in render_html(report)
 

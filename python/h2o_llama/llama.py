@@ -287,21 +287,12 @@ class Llama(Sequence):
     ) -> "Llama":
         """`Llama(f"{repo_id}:{filename}", **kwargs)`, with a revision and a token.
 
-        Raises ValueError if several files match; the message lists them; FileNotFoundError, PermissionError or
-        ConnectionError as `Llama`.
+        `repo_id` is such as "Qwen/Qwen3-0.6B-GGUF". `filename` is a file there, a pattern that only one matches, in any
+        case, or a type of weights; by default as in `Llama`. `revision` is a branch, tag or commit, by default the main
+        branch. `token` is as in huggingface_hub, for models that are not public: by default that of this machine.
 
-        Parameters
-        ----------
-        repo_id : str
-            Such as "Qwen/Qwen3-0.6B-GGUF".
-        filename : str, optional
-            A file in it, a pattern that only one matches, in any case, or a type of weights. By default as in `Llama`.
-        revision : str, optional
-            A branch, tag or commit; by default the main branch.
-        token : str or bool, optional
-            As in huggingface_hub: for models that are not public. By default the one that is stored on this machine.
-        **kwargs
-            The arguments of `Llama`.
+        Raises ValueError, which lists the files, if several match; FileNotFoundError, PermissionError or
+        ConnectionError as `Llama`.
         """
         return cls(find_on_hub(HubFile(repo_id, filename, revision), token), **kwargs)
 

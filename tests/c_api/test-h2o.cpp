@@ -7,7 +7,7 @@
 //
 // Exit status 1 names what failed.
 
-#include "llama-h2o-cache.h"
+#include "h2o/llama/memory/memory.h"
 
 #include <sys/resource.h>
 
@@ -260,20 +260,14 @@ struct sequence {
     // all that can be asked
     void use() {
         if (const auto * kv = llama_get_h2o_kv(ctx.get())) {
-            const llama_h2o_info info = llama_h2o_kv_info(kv);
-            for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
-                const int32_t  il     = llama_h2o_kv_layer_id(kv, i);
-                const uint32_t n_head = llama_h2o_kv_n_head_kv(kv, il);
-
-                std::vector<float>   scores(n_head*info.n_tokens);
-                std::vector<int32_t> memory(n_head*info.memory_size);
-                require(llama_h2o_kv_scores(kv, il, scores.data()) && llama_h2o_kv_memory_indices(kv, il, memory.data()), "scores or memory sets are not there");
-                for (uint32_t chunk = 0; chunk < info.n_memory_sets; ++chunk) {
-                    llama_h2o_kv_history(kv, chunk, il, memory.data());
+            const auto & state = kv->state();
+            for (const auto & layer : state.layers) {
+                require(!state.scores(layer).empty() && !state.memory(layer).empty(), "scores or memory sets are not there");
+                for (uint32_t chunk = 0; chunk < state.n_memory_sets(); ++chunk) {
+                    state.past_memory(layer, chunk);
                 }
-                for (uint32_t tile = 0; tile*info.tile < info.n_tokens; ++tile) {
-                    std::vector<int32_t> keys(std::max(0, llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, nullptr)));
-                    llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, keys.data());
+                for (uint32_t tile = 0; tile*kv->memory.config.tile < state.n_tokens; ++tile) {
+                    state.extra_keys(layer, layer.n_head_kv - 1, tile);
                 }
             }
         }

@@ -132,21 +132,15 @@ class Answerer:
 
     Parameters
     ----------
-    model : str or os.PathLike
-        As in `Llama`.
+    model, n_threads, n_gpu_layers, library, lora, **rope
+        As in `Llama`. Documents are kept in the library once read, and found again.
     settings : BatchSettings
         How.
     n_ctx : int, default 0
         The most tokens of a document, a question and its answer together; 0 is what the model was trained for, and no
         limit with eviction.
-    n_threads, n_gpu_layers
-        As in `Llama`.
     parallel : int, default 4
         How many questions generate at once. Each takes as much memory as the document does.
-    library : Library, str, os.PathLike, bool or None, default None
-        As in `Llama`: documents are kept there once read, and found again.
-    lora, **rope
-        As in `Model`.
     """
 
     def __init__(

@@ -105,12 +105,8 @@ def make_questions(questions: Iterable[str | Question]) -> list[Question]:
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     """Read a file with a question on each line, or, if the first line begins with {, with JSON on each.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        As `make_questions`; or if the file is not UTF-8, or a line is not {"id": …, "question": …}.
+    Raises OSError if it cannot be read; ValueError as `make_questions`, or if it is not UTF-8, or a line is not {"id":
+    …, "question": …}.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")

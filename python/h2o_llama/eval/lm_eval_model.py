@@ -52,11 +52,9 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         "off" is llama.cpp's dense attention; dense_tail and the fields of `H2OConfig` do not matter then.
     dense_tail : int, default 128
         See above.
-    batch_size, max_batch_size, device : optional
-        lm_eval passes them to every model. They are ignored; for a GPU, use n_gpu_layers.
     **options
-        The fields of `H2OConfig` (local_window, heavy_budget, sink_tokens, …) and the arguments of `Llama` (n_ctx,
-        n_ubatch, n_threads, …).
+        The fields of `H2OConfig` (local_window, heavy_budget, …) and the arguments of `Llama` (n_ctx, n_threads, …).
+        What lm_eval passes to every model (batch_size, max_batch_size, device) is ignored; for a GPU, use n_gpu_layers.
     """
 
     def __init__(

@@ -85,11 +85,11 @@ class KVCache(KVView):
         check_fits(self._owner, "kv_size", kv_size, needed, "{} for the KV cache")
         self._claim = Lock(self._owner)
         with core_errors():
-            self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)
+            self._kv = _core.KVCache(core_model, kv_size, config.as_text(), type_k, type_v)
         self._ends: dict[int, int] = {}
 
     @contextmanager
-    def _open(self) -> Iterator[_core.KV]:
+    def _open(self) -> Iterator[_core.KVCache]:
         with self._claim, core_errors():
             yield self._kv
 
@@ -175,7 +175,7 @@ class KVCache(KVView):
         with self._open() as kv:
             return kv.gather_v_memory(self._layer(kv, layer))
 
-    def _colsum(self, kv: _core.KV, layer: int, colsum: ArrayLike, n: int | None) -> NDArray[np.float32]:
+    def _colsum(self, kv: _core.KVCache, layer: int, colsum: ArrayLike, n: int | None) -> NDArray[np.float32]:
         array = check.float_array(self._owner, "colsum", colsum, (None, n))
         rows = (kv.n_head_kv(layer), kv.n_head(layer))
         if array.shape[0] not in rows:

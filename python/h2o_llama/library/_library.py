@@ -244,14 +244,9 @@ class Library:
     def import_text(self, path: str | os.PathLike[str], model: "Model | None" = None) -> _texts.Text:
         """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
 
-        Raises
-        ------
-        ValueError
-            If it was written by a version whose states this one cannot read, or is of another model than the one given.
-        DamagedFileError
-            If it is damaged, or of another kind.
-        OSError
-            If it cannot be read, or the library cannot be written.
+        Raises ValueError if it was written by a version whose states this one cannot read, or is of another model than
+        the one given; DamagedFileError if it is damaged, or of another kind; OSError if it cannot be read, or the
+        library cannot be written.
         """
         self.flush()
         about, (known, tokens, content) = _snapshot_file.read(path, _SECTIONS)

@@ -80,27 +80,20 @@ class ContextParams:
             raise check.bad_argument(_OWNER, "n_batch", f"at least n_seq_max ({self.n_seq_max})", self.n_batch)
         if self.n_batch < self.n_ubatch:
             raise check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
-        if self.h2o is not None:
-            self._check_h2o(self.h2o)
-        if self.cold_store_compression is not None:
-            self._check_compression(self.cold_store_compression)
-
-    def _check_compression(self, compression: LosslessConfig) -> None:
-        if not isinstance(compression, LosslessConfig):
-            raise check.bad_argument(_OWNER, "cold_store_compression", "a LosslessConfig or None", compression)
-        if self.h2o is None or self.h2o.cold_store is None:
-            raise ValueError(
-                f"[{_OWNER}] cold_store_compression needs a cold store: pass "
-                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
-            )
-
-    def _check_h2o(self, h2o: H2OConfig) -> None:
-        if not isinstance(h2o, H2OConfig):
+        h2o, compression = self.h2o, self.cold_store_compression
+        if not (h2o is None or isinstance(h2o, H2OConfig)):
             raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
-        if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
+        if h2o is not None and h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
             warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
                 "costs more than it saves"
+            )
+        if not (compression is None or isinstance(compression, LosslessConfig)):
+            raise check.bad_argument(_OWNER, "cold_store_compression", "a LosslessConfig or None", compression)
+        if compression is not None and (h2o is None or h2o.cold_store is None):
+            raise ValueError(
+                f"[{_OWNER}] cold_store_compression needs a cold store: pass "
+                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
             )
 
     def default_n_ctx(self, model: _core.Model, n_trained: int) -> int:
@@ -158,7 +151,7 @@ class ContextParams:
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
             n_threads=n_threads,
-            n_threads_batch=n_threads if self.n_threads_batch is None else self.n_threads_batch,
+            n_threads_batch=self.n_threads_batch or 0,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,
