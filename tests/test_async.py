@@ -1,7 +1,5 @@
 """The asynchronous calls: what the blocking ones do, without blocking the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -150,18 +148,6 @@ def test_a_task_that_is_cancelled_at_every_tick_ends_at_once(llm: Llama) -> None
     assert n_tokens % 16 == 0
     llm.eval(TOKENS)
     assert llm.n_tokens == n_tokens + len(TOKENS)
-
-
-def test_errors_come_through(llm: Llama) -> None:
-    def stop(*_: int) -> None:
-        raise KeyError("progress")
-
-    with pytest.raises(ValueError, match=r"\[Llama.eval\] tokens must not be empty"):
-        asyncio.run(llm.aeval([]))
-    with pytest.raises(KeyError, match="progress"):
-        asyncio.run(llm.aeval(TOKENS, progress=stop))
-    with pytest.raises(ValueError, match="progress must be"):
-        asyncio.run(llm.aeval(TOKENS, progress=3))
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

@@ -1,7 +1,5 @@
 """Rows of embeddings in the place of tokens: a token's row gives the token's results, in all of H2O."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -28,16 +26,6 @@ def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelB
         for sequence in (a, b):
             sequence.eval([3], decode=True)
         assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
-
-
-def test_a_draft_ends_before_a_row(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CASES["memory"], n_ctx=N_CTX) as llm:
-        for _ in range(3):
-            llm.eval([5, 6, 7])
-            llm.eval(embeddings=rows_of(tiny_model, [1, 2, 3, 4]))
-        llm.eval([5, 6, 7])
-        with llm._state.used() as context:
-            assert context.find_draft(8, 1, 8).tolist() == []
 
 
 def test_what_is_shared_with_a_text_of_rows(tiny_model: Path) -> None:
@@ -80,13 +68,3 @@ def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
         snapshot.tokens[1] = -1  # an unknown token
         with pytest.raises(ValueError, match="token id from 0"):
             llm.restore(snapshot)
-
-
-def test_rows_in_a_report(tiny_model: Path) -> None:
-    """They have no text: a sign stands for each."""
-    from h2o_llama.inspect._report import memory_report
-
-    with open_llama(tiny_model, SMALL, n_ctx=N_CTX) as llm:
-        llm.eval(embeddings=rows_of(tiny_model, random_tokens(40)))
-        report = memory_report(llm, llm.tokens.tolist(), "rows")
-        assert {piece.text for piece in report.pieces} == {"▨"}

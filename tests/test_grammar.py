@@ -1,7 +1,5 @@
 """Constraints on generated tokens: grammars, biases, logits processors. Log-probabilities of the result."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -54,17 +52,6 @@ def test_only_what_a_grammar_says_is_generated(llm: Llama) -> None:
     assert text_of(llm, grammar='root ::= "ä"', temperature=0) == "ä"
 
 
-def test_a_grammar_from_a_schema(llm: Llama) -> None:
-    """One of llama-cpp-python's schemas."""
-    unit = {"anyOf": [{"enum": ["celsius", "fahrenheit"], "type": "string"}, {"type": "null"}]}
-    schema = {"type": "object", "properties": {"temperature": {"type": "number"}, "unit": unit}}
-    for grammar in (LlamaGrammar.from_json_schema(schema), LlamaGrammar.from_json_schema(json.dumps(schema))):
-        good = '{"temperature": 3.5, "unit": null}'
-        assert text_of(llm, grammar=grammar, logits_processor=dictate(good, EOS)) == good
-        with pytest.raises(H2OError, match="no token fits the grammar"):
-            text_of(llm, grammar=grammar, logits_processor=dictate(good.replace("null", '"kelvin"'), EOS))
-
-
 def test_a_grammar_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "x.gbnf").write_text('root ::= "x"')
     assert LlamaGrammar.from_file(tmp_path / "x.gbnf") == LlamaGrammar.from_string('root ::= "x"')
@@ -76,17 +63,6 @@ def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     drafted = llm(PROMPT, max_tokens=60, grammar=grammar, temperature=0, draft=15)
     assert drafted["choices"][0]["text"] == plain
     assert drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
-
-
-def test_several_sequences_have_their_own_state_of_a_grammar(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, n_seq_max=2) as llm:
-        other = llm.sequence()
-        prompts = {llm: PROMPT[:3], other: PROMPT}
-        steps = list(llm.generate_many(prompts, grammar='root ::= "x" [a-z]{5} "y"', temperature=3.0, seed=1))
-        for sequence in prompts:
-            text = bytes(step[sequence] for step in steps)
-            assert len(text) == 7
-            assert text[:1] + text[-1:] == b"xy"
 
 
 def test_a_grammar_is_as_long_as_it_likes(llm: Llama) -> None:

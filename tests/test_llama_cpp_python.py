@@ -1,7 +1,5 @@
 """Programs written for llama-cpp-python: its calls, and the guide for its users."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path
@@ -45,15 +43,11 @@ draft_model=None, tokenizer=None, type_v=None, spm_infill=False"""
 TABLE = {
     f"opened({DEFAULTS})": "opened()",
     "llm.create_embedding('a', model=None)": "llm.create_embedding('a')",
-    "opened(embedding=True)": "opened()",
     "opened(logits_all=True)": "opened()",
-    "opened(offload_kqv=True)": "opened()",
     "opened(offload_kqv=False)": "leave it out",
     "opened(vocab_only=True)": r"Model\(path\) has no context",
     "opened(flash_attn=True)": "opened(flash_attn='on')",
-    "opened(flash_attn=False)": "opened(flash_attn='off')",
     "opened(type_k=8)": "opened(type_k='q8_0')",
-    "opened(type_v=1)": "opened(type_v='f16')",
     "opened(chat_format='chatml')": "opened(chat_template='chatml')",
     "opened(chat_format='llama-2')": "pass a chat_template=",
     "opened(rope_scaling_type=2)": "opened(rope_scaling_type='yarn')",
@@ -63,14 +57,9 @@ TABLE = {
     "opened(pooling_type=1)": r"pass pooling_type= to embed\(\)",
     "opened(lora_path='a')": "pass lora=PATH",
     "opened(lora_scale=2.0)": r"lora=\[\(PATH, scale\)\]",
-    "opened(lora_base='a')": "leave it out",
     "llm.n_ctx()": "llm.n_ctx",
-    "llm.n_vocab()": "llm.n_vocab",
-    "llm.n_embd()": "llm.n_embd",
-    "llm.token_bos()": "llm.token_bos",
     "llm.token_eos()": "llm.token_eos",
     "llm.token_nl()": "use tokenize",
-    "llm.tokenize(b'a<|im_start|>', add_bos=False, special=True)": "[97, 257]",
     "llm.tokenize(b'a<|im_start|>', False, True)": "[97, 257]",
     "llm.detokenize([97], prev_tokens=[97])": "detokenize all tokens together",
     "llm('a', 128)": "by name, as max_tokens=128",
@@ -81,13 +70,10 @@ TABLE = {
     "next(llm.generate([97], temp=0, reset=False, penalize_nl=True))": "next(llm.generate([97], temperature=0))",
     "llm.generate([97], reset=True)": r"call reset\(\)",
     "llm.create_chat_completion([], functions=[])": "pass tools=",
-    "llm.create_chat_completion([], function_call='auto')": "pass tool_choice=",
     "llm.create_chat_completion([], model='gpt')": "leave it out",
     "llm.input_ids.tolist()": "llm.tokens.tolist()",
-    "llm.eval_tokens.tolist()": "llm.tokens.tolist()",
     "llm.load_state(llm.save_state())": "llm.restore(llm.snapshot())",
     "llm.scores": "use logits",
-    "llm.eval_logits": "use logits",
     "llm.sample": r"use next\(",
     "llm.set_cache": "pass library=",
     "llm.set_seed": "pass seed=",

@@ -1,7 +1,5 @@
 """How a model's file is loaded: memory, threads, metadata in the place of the file's."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,23 +40,6 @@ def test_metadata_is_replaced(tiny_model: Path) -> None:
 def test_threads_of_prompts(tiny_model: Path, n_threads_batch: int | None, expected: tuple[int, int]) -> None:
     with Llama(tiny_model, n_ctx=64, n_threads=3, n_threads_batch=n_threads_batch) as llm:
         assert llm._state.context.n_threads == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ({}, "mmap"),
-        ({"use_mmap": False}, "none"),
-        ({"use_mlock": True}, "mmap+mlock"),
-        ({"use_mmap": False, "use_mlock": True}, "mlock"),
-    ],
-)
-def test_how_the_file_is_read(
-    tiny_model: Path, capfd: pytest.CaptureFixture[str], options: dict[str, bool], mode: str
-) -> None:
-    with Model(tiny_model, verbose=True, **options) as model:
-        assert f"(load_mode = {mode})" in capfd.readouterr().err
-        np.testing.assert_array_equal(logits(model), logits(tiny_model))
 
 
 def test_shared_weights_are_loaded_already(tiny_model: Path) -> None:

@@ -4,8 +4,6 @@ Only in a build with Vulkan, where there is a device. `.ci/run` runs them on Mes
 software. Products are in float32, see conftest.py: rounded to float16, near ties would be chosen otherwise.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -45,6 +43,13 @@ CONFIGS = {
     "evict": EVICT,
     "evict, dense layer": EVICT.but(dense_layers=(1,)),
 }
+
+
+def test_max_rows(rng: np.random.Generator) -> None:
+    for n in (1, 33, 1024, 4099):
+        x = rng.standard_normal((2, 5, n)).astype(np.float32)
+        x[0, 1, n // 2 :], x[1, 2] = -np.inf, -np.inf
+        np.testing.assert_array_equal(_core.ops_max_rows(x, "f32", DEVICE, 1), x.max(axis=-1, keepdims=True))
 
 
 def run(path: Path, config: Case, n_gpu_layers: int) -> tuple[NDArray[Any], list[NDArray[Any]]]:

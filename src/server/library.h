@@ -76,6 +76,7 @@ public:
     template <typename Slot>
     void give(llama_context * ctx, const Slot & slot, const std::vector<Slot> & slots) {
         leave(slot.id); // the request was cancelled
+        server_h2o_drop_attention(ctx, slot.id);
         const auto goes_on = [&](const Slot & other) { return other.id != slot.id && other.is_processing(); };
 
         if (is_for(slot) && !slot.task->is_child()) {
@@ -157,12 +158,10 @@ private:
 
     std::list<conversation> conversations; // the latest ones
 
-    using copied_state = std::unique_ptr<llama_h2o_copy, decltype(&llama_h2o_copy_free)>;
-
     struct copied_text {
-        llama_seq_id          id;
-        server_h2o_given_text text;
-        copied_state          state;
+        llama_seq_id                    id;
+        server_h2o_given_text           text;
+        std::unique_ptr<h2o_state_copy> state;
     };
 
     std::list<copied_text>                copies;

@@ -8,12 +8,12 @@
 #include "chat.h"
 #include "common.h"
 #include "log.h"
+#include "sampling.h"
 
 #include <pybind11/stl.h>
 
 #include <cctype>
 #include <chrono>
-#include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -31,38 +31,11 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
     }
 }
 
-// With which bytes a run of content or thoughts may end; none if not all of them are what upstream's `until` reads.
-static std::optional<std::string> ends_of_runs(const common_peg_arena & parser) {
-    std::string ends;
-    for (size_t i = 0; i < parser.size(); i++) {
-        const auto * tag = std::get_if<common_peg_tag_parser>(&parser.get(i));
-        if (!tag || (tag->tag != "content" && tag->tag != "reasoning")) {
-            continue;
-        }
-        const auto * child = &parser.get(tag->child);
-        while (!std::holds_alternative<common_peg_until_parser>(*child)) {
-            if (const auto * ref = std::get_if<common_peg_ref_parser>(child)) {
-                child = &parser.get(parser.get_rule(ref->name));
-            } else if (const auto * rule = std::get_if<common_peg_rule_parser>(child)) {
-                child = &parser.get(rule->child);
-            } else if (const auto * atomic = std::get_if<common_peg_atomic_parser>(child)) {
-                child = &parser.get(atomic->child);
-            } else {
-                return std::nullopt;
-            }
-        }
-        for (const auto & delimiter : std::get<common_peg_until_parser>(*child).delimiters) {
-            ends += delimiter.substr(0, 1);
-        }
-    }
-    return ends;
-}
-
 // Text of an answer -> a message, piece by piece. Keeps the last message, to report the difference.
 class chat_parser {
 public:
     chat_parser(const common_chat_params & params, std::string id_prefix)
-        : params(params), ends(ends_of_runs(params.parser)), id_prefix(std::move(id_prefix)) {
+        : params(params), id_prefix(std::move(id_prefix)) {
         this->params.parser = params.parser;
     }
 
@@ -71,34 +44,13 @@ public:
     std::string update(const std::string & piece, bool is_partial) {
         return run("the answer does not have this model's format", [&] {
             text.append(common_chat_input(piece));
-            common_json deltas = common_json::array();
-
-            // Upstream parses all of a text. But what begins no delimiter, in a run where no other one has begun, is
-            // more of the run.
-            const bool may_end =
-                !is_partial || piece.empty() || !ends || piece.find_first_of(*ends) != std::string::npos;
-            if (open_run && !may_end) {
-                common_chat_msg_diff diff;
-                (diff.*open_run->second) = piece;
-                (msg.*open_run->first) += piece;
-                deltas.push_back(to_json(diff));
-                return deltas.dump_safe();
-            }
-            open_run.reset();
 
             common_chat_msg next = common_chat_parse(text, is_partial, params);
             next.set_tool_call_ids(ids, [&] { return id_prefix + std::to_string(ids.size()); });
 
-            const auto diffs = common_chat_msg_diff::compute_diffs(msg, next);
-            for (const auto & diff : diffs) {
+            common_json deltas = common_json::array();
+            for (const auto & diff : common_chat_msg_diff::compute_diffs(msg, next)) {
                 deltas.push_back(to_json(diff));
-            }
-            if (!may_end && diffs.size() == 1) {
-                for (const auto & kind : RUNS) {
-                    if (diffs[0].*kind.second == piece) {
-                        open_run = kind;
-                    }
-                }
             }
             msg = next;
             return deltas.dump_safe();
@@ -136,21 +88,11 @@ private:
         return delta;
     }
 
-    using run_type = std::pair<std::string common_chat_msg::*, std::string common_chat_msg_diff::*>;
-
-    static constexpr run_type RUNS[] = {
-        { &common_chat_msg::content,           &common_chat_msg_diff::content_delta           },
-        { &common_chat_msg::reasoning_content, &common_chat_msg_diff::reasoning_content_delta },
-    };
-
     common_chat_parser_params params;
     common_chat_msg           msg;
     common_chat_input         text;
     std::vector<std::string>  ids;
-
-    std::optional<run_type>          open_run; // that the text is in
-    const std::optional<std::string> ends;
-    const std::string                id_prefix;
+    const std::string         id_prefix;
 };
 
 static const char * REFUSES = "the model's chat template refuses these messages";
@@ -162,12 +104,11 @@ public:
         common_chat_templates_inputs inputs)
         : params(common_chat_templates_apply(templates.get(), inputs)), mdl(std::move(mdl)),
           templates(std::move(templates)), inputs(std::move(inputs)) {
-        for (const auto & text : this->params.preserved_tokens) {
-            const auto ids = common_tokenize(this->mdl->vocab, text, false, true);
-            if (ids.size() == 1) {
-                preserved_tokens.push_back(ids[0]);
-            }
-        }
+        common_params_sampling found;
+        common_sampling_add_preserved_tokens(found, this->mdl->vocab, params.preserved_tokens);
+        common_sampling_add_grammar_triggers(found, this->mdl->vocab, params.grammar_triggers);
+        preserved_tokens.assign(found.preserved_tokens.begin(), found.preserved_tokens.end());
+        triggers = std::move(found.grammar_triggers);
     }
 
     // Token ids; -1 for each marker of an image. Names of special tokens in messages are text, unless they are to be
@@ -187,7 +128,7 @@ public:
         }
         std::vector<std::string> patterns;
         std::vector<llama_token> tokens;
-        for (const auto & trigger : params.grammar_triggers) {
+        for (const auto & trigger : triggers) {
             add_trigger(trigger, patterns, tokens);
         }
         return std::make_shared<grammar>(mdl, params.grammar, params.grammar_lazy, patterns, tokens,
@@ -223,14 +164,8 @@ private:
                 tokens.push_back(trigger.token);
                 break;
             case COMMON_GRAMMAR_TRIGGER_TYPE_WORD:
-                {
-                    const auto ids = common_tokenize(mdl->vocab, trigger.value, false, true);
-                    if (ids.size() == 1) {
-                        tokens.push_back(ids[0]);
-                    } else {
-                        patterns.push_back(regex_escape(trigger.value));
-                    }
-                } break;
+                patterns.push_back(regex_escape(trigger.value));
+                break;
             case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
                 patterns.push_back(trigger.value);
                 break;
@@ -260,6 +195,8 @@ private:
     const std::shared_ptr<model>                       mdl;
     const std::shared_ptr<const common_chat_templates> templates;
     const common_chat_templates_inputs                 inputs;
+
+    std::vector<common_grammar_trigger> triggers; // of the grammar; words that are tokens are found
 };
 
 class chat_template {
