@@ -190,7 +190,7 @@ struct products {
     const float * q;
     int64_t       ld_q;
 
-    explicit products(const h2o_attn_tile & t) : config(64), q(t.q_pairs), ld_q(h2o_attn_pad(t.d_k)) {
+    explicit products(const h2o_attn_tile & t) : q(t.q_pairs), ld_q(h2o_attn_pad(t.d_k)) {
         split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
     }
 
