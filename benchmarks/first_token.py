@@ -6,8 +6,6 @@ Both are the same server with the same file and threads; llama.cpp is it without
 library. Each answers two questions, and a third after a restart. The chart needs matplotlib.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -11,8 +11,6 @@ kernels read the weights in the file's layout. All kernels of a table take turns
 them; figures are medians.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,7 +24,6 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal.machine import available_cpus, cpu_model
-from tables import Table
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE, CHUNK_SIZE, MEMORY_SIZE = 16, 8, 128, 1024, 384
 MATRIX_SIZE = 1536
@@ -47,8 +44,14 @@ def main(
     """Print Markdown tables."""
     n_threads = threads or available_cpus()
     print(f"{cpu_model()}, threads: {n_threads}, repeats: {repeats}\n")
-    print(attention(repeats, n_threads).markdown(), end="\n\n")
-    print(products(repeats, n_threads, types.split(","), [int(n) for n in columns.split(",")]).markdown())
+    print(attention(repeats, n_threads), end="\n\n")
+    print(products(repeats, n_threads, types.split(","), [int(n) for n in columns.split(",")]))
+
+
+def markdown(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table; the first column is text, the others are numbers."""
+    rows = [[title, *columns], ["---", *("--:" for _ in columns)], *lines]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
 def medians(repeats: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, float]:
@@ -60,7 +63,7 @@ def medians(repeats: int, ways: Mapping[str, Callable[[], float]]) -> dict[str, 
     return {name: median(seconds) for name, seconds in taken.items()}
 
 
-def attention(repeats: int, n_threads: int) -> Table:
+def attention(repeats: int, n_threads: int) -> str:
     """Every kernel that this CPU has."""
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, MATRIX_SIZE, MATRIX_SIZE), dtype=np.float32)
@@ -75,7 +78,7 @@ def attention(repeats: int, n_threads: int) -> Table:
         kv = rng.standard_normal((2, 2 * n_k, N_HEAD_KV, HEAD_SIZE), dtype=np.float32).astype(np.float16)
         rows = np.sort(np.argsort(rng.random((N_HEAD_KV, 2 * n_k)), axis=-1)[..., :n_k]).astype(np.int32)
         first = np.maximum(np.arange(n_k) - memory, 0).astype(np.int32)
-        params = _core.ops_AttentionParams(rows=rows, first=first, sums=1)
+        params = {"rows": rows, "first": first, "sums": 1}
         for isa in _core.ops_isas():
             if isa in ATTENTION:
                 name = f"{isa}, M {memory}"
@@ -84,12 +87,12 @@ def attention(repeats: int, n_threads: int) -> Table:
     speeds = {name: flops[name] / seconds / 1e9 for name, seconds in medians(repeats, ways).items()}
     best = max(speeds["NumPy's product"], speeds["ggml's product"])
     lines = [[name, f"{speed:.0f}", f"{speed / best:.2f}"] for name, speed in speeds.items()]
-    return Table("kernel", ["GFLOP/s", "of the product"], lines)
+    return markdown("kernel", ["GFLOP/s", "of the product"], lines)
 
 
-def attention_seconds(isa: str, q: object, k: object, v: object, params: object, n_threads: int) -> float:
+def attention_seconds(isa: str, q: object, k: object, v: object, params: dict[str, object], n_threads: int) -> float:
     _core.ops_set_isa(isa)
-    return _core.ops_seconds(partial(_core.ops_attention, q, k, v, "f16", params, "cpu", n_threads))
+    return _core.ops_seconds(partial(_core.ops_attention, q, k, v, "f16", "cpu", n_threads, **params))
 
 
 def numpy_seconds(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
@@ -100,7 +103,7 @@ def numpy_seconds(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     return time.perf_counter() - start
 
 
-def products(repeats: int, n_threads: int, types: Sequence[str], columns: Sequence[int]) -> Table:
+def products(repeats: int, n_threads: int, types: Sequence[str], columns: Sequence[int]) -> str:
     """Billions of multiplications a second, in brackets over upstream's; for one column GB/s."""
     names = [UPSTREAM, *(isa for isa in _core.ops_isas() if isa in PRODUCTS)]
     rng = np.random.default_rng(0)
@@ -116,7 +119,7 @@ def products(repeats: int, n_threads: int, types: Sequence[str], columns: Sequen
                 rates = (f" {weights.nbytes / t / 1e9:.1f} GB/s" for t in taken.values())
                 cells = [cell + rate for cell, rate in zip(cells, rates, strict=True)]
             lines.append([f"{type_name}, {n_columns:,}", *cells])
-    return Table("type, columns", names, lines)
+    return markdown("type, columns", names, lines)
 
 
 def product_seconds(isa: str, weights: object, type_name: str, x: object, n_threads: int) -> float:

@@ -164,7 +164,7 @@ class Problem:
         sums = self.case.sums if sums is None else sums
         lists: dict[str, Any] = {}
         if self.list_rows is not None:
-            lists = {"tile": self.case.tile, "offset": self.offset, "further_rows": self.list_rows}
+            lists = {"tile": self.case.tile, "offset": self.offset, "extra_rows": self.list_rows}
         return {
             "rows": None if self.case.rows == "in order" else self.rows,
             "n_k": self.rows.shape[-1],
@@ -181,8 +181,7 @@ class Problem:
         """By a kernel that is `on`."""
         stored = self.stored()
         o, s, m, l = _core.ops_attention(  # noqa: E741
-            *(stored.q, stored.k, stored.v, self.type, _core.ops_AttentionParams(**self.params(sums))),
-            *(backend_of(kernel), n_threads),
+            *(stored.q, stored.k, stored.v, self.type, backend_of(kernel), n_threads), **self.params(sums)
         )
         return Attention(o, np.zeros(0) if s is None else s, m, l)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import models
 from gguf_mutation import (
@@ -20,12 +21,20 @@ from gguf_mutation import (
     pack_string,
     pack_strings,
 )
-from subprocess_cases import Case
 
 N_TRUNCATIONS = 20
 NOT_A_MODEL = "is not a valid GGUF model file"
 
 Mutation = Callable[[GGUFFile], None]
+
+
+class Case(NamedTuple):
+    """`code` must raise `error` with a message that contains `fragment`."""
+
+    name: str
+    code: str
+    error: str
+    fragment: str
 
 
 def _header(**fields: object) -> Mutation:
@@ -74,7 +83,6 @@ MUTATIONS: dict[str, dict[str, tuple[Mutation, str]]] = {
         "tensor-type-int": (_tensor("blk.2.ffn_down.weight", type=26), "must not have the type i32"),
         "tensor-type-of-activations": (_tensor("blk.2.ffn_down.weight", type=9), "must not have the type q8_1"),
         "norm-f16": (_tensor("blk.2.ffn_norm.weight", type=1), NOT_A_MODEL),
-        "block-count-0": (_set_u32("qwen3.block_count", 0), "block_count is 0"),
         "rms-eps-nan": (
             _set("qwen3.attention.layer_norm_rms_epsilon", FLOAT32, pack("f", float("nan"))),
             "layer_norm_rms_epsilon is nan",
@@ -85,6 +93,7 @@ MUTATIONS: dict[str, dict[str, tuple[Mutation, str]]] = {
     "H2OError": {
         "no-architecture": (lambda file: file.remove("general.architecture"), "unknown model architecture: ''"),
         "tensor-wrong-shape": (_tensor("output.weight", dims=[models.N_VOCAB, 64]), "wrong shape"),
+        "block-count-0": (_set_u32("qwen3.block_count", 0), "GGML_ASSERT(hparams.n_layer_all > 0"),
         "block-count-4": (_set_u32("qwen3.block_count", 4), "'blk.3.attn_norm.weight' not found"),
         "block-count-string": (_text("qwen3.block_count", b"3"), "wrong type str"),
         "head-count-kv-0": (_set_u32("qwen3.attention.head_count_kv", 0), "cannot load"),

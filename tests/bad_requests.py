@@ -51,19 +51,8 @@ GETS = ("/health", "/metrics", "/props", "/models", "/slots", "/lora-adapters", 
 NUMBERS = (-(2**63), -(2**31) - 1, -1, 0, 1, 2, 97, 255, 300, 2**31 - 1, 2**31, 2**32 + 97, 2**63, 2**64, 2**70)
 FLOATS = (-1.5, 0.5, 1e-300, 1e300, float("nan"), float("inf"))
 STRINGS = (
-    "",
-    "x",
-    "\0",
-    "\ud800",
-    "../x",
-    "..",
-    "/etc/passwd",
-    "a/../../b",
-    "ab\u202e",
-    "x" * 3000,
-    "<|im_end|>",
-    "%s%n",
-    "{{x}}",
+    *("", "x", "\0", "\ud800", "../x", "..", "/etc/passwd", "a/../../b", "ab\u202e", "x" * 3000, "<|im_end|>"),
+    *("%s%n", "{{x}}"),
 )
 DEEP: list[Any] = []
 for _ in range(300):
@@ -237,10 +226,7 @@ def damaged_json(draw: Callable[..., Any]) -> Request:
     return Request("POST", path, draw(st.sampled_from((body[:at], inside, opened, long)) | st.binary(max_size=40)))
 
 
-SLOTS = (
-    *("0", "1", "-1", "2", "9", "x", "", "0x1", "1e3", " 1", "0 ", "%00", ".."),
-    *map(str, (2**31, 2**32, 2**64)),
-)
+SLOTS = (*("0", "1", "-1", "2", "9", "x", "", "0x1", "1e3", " 1", "0 ", "%00", ".."), *map(str, (2**31, 2**32, 2**64)))
 FILES = (
     *("/../x", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/index.html%00.x", "/" + "a" * 9000, "/%", "/?%zz", "/v1"),
     *(*POSTS, *GETS, "/slots/0/h2o"),

@@ -166,8 +166,12 @@ def rows_of(path: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
 
 
 def remove(sequence: h2o_llama.Sequence, start: int) -> bool:
-    with sequence._state.used() as context:
-        return context.remove(start)
+    try:
+        with sequence._state.used() as context:
+            context.rewind(start)
+    except h2o_llama.H2OError:
+        return False
+    return True
 
 
 def min_position(sequence: h2o_llama.Sequence) -> int:
@@ -182,14 +186,19 @@ def rewind_points(sequence: h2o_llama.Sequence, position: int) -> tuple[int, int
     return before, after
 
 
+def state_flags(partial: bool, rows: bool) -> int:
+    """As llama.h and llama-h2o.h define them."""
+    return (1 if partial else 0) | (0 if rows else 1 << 16)
+
+
 def state_of(sequence: h2o_llama.Sequence, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
     with sequence._state.used() as context:
-        return context.get_state(partial, rows, end)
+        return context.get_state(state_flags(partial, rows), 2**32 - 1 if end is None else end)
 
 
 def restore(sequence: h2o_llama.Sequence, state: bytes, partial: bool = False, rows: bool = True) -> None:
     with sequence._state.used() as context:
-        context.set_state(state, partial, rows)
+        context.set_state(state, state_flags(partial, rows))
 
 
 # --- views of a sequence

@@ -152,18 +152,6 @@ def test_a_task_that_is_cancelled_at_every_tick_ends_at_once(llm: Llama) -> None
     assert llm.n_tokens == n_tokens + len(TOKENS)
 
 
-def test_errors_come_through(llm: Llama) -> None:
-    def stop(*_: int) -> None:
-        raise KeyError("progress")
-
-    with pytest.raises(ValueError, match=r"\[Llama.eval\] tokens must not be empty"):
-        asyncio.run(llm.aeval([]))
-    with pytest.raises(KeyError, match="progress"):
-        asyncio.run(llm.aeval(TOKENS, progress=stop))
-    with pytest.raises(ValueError, match="progress must be"):
-        asyncio.run(llm.aeval(TOKENS, progress=3))
-
-
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_leaving_early_gives_the_text_away_in_a_thread(is_cancelled: bool, tiny_model: Path, tmp_path: Path) -> None:
     """A text on its way to a library may be large: the event loop does not wait for it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from typer.testing import Result
 
 import h2o_llama
 from command_line import h2o_set, invoke, succeeded
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OConfig
 from h2o_llama._bench import DENSE, Bench, Mode, Sample, verdict
 from h2o_llama._internal import apart
 
@@ -76,15 +75,6 @@ def test_peak_memory_is_that_of_the_mode_alone() -> None:
     assert plain.peak_rss is not None
     assert plain.peak_rss - flash.peak_rss > 4 * 6 * 1024 * 2048 / 2
     assert flash.peak_rss < ballast.nbytes
-
-
-def test_a_process_that_ends_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(H2OError, match=r"test ended: .*there is no file missing\.gguf"):
-        apart.call_apart("test", Llama, "missing.gguf")
-    killed = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
-    monkeypatch.setattr(apart, "python_command", lambda module: killed)
-    with pytest.raises(H2OError, match="ended: signal 9; a process that takes too much memory"):
-        apart.call_apart("test", os.getpid)
 
 
 def test_a_process_imports_nothing_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,14 @@
-"""The build: messages of CMake, includes and imports, and the notices of the compiled sources."""
+"""The build: includes and imports, the notices of the compiled sources, and the source distribution."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import cmake
-import ninja
 import pytest
 from scikit_build_core import build
 
@@ -32,50 +26,6 @@ FETCHED = (
     ".venv",
     "build/",
 )
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """The files that configuring reads, without a source tree or a download."""
-    root = tmp_path / "checkout"
-    (root / "vendor").mkdir(parents=True)
-    shutil.copy(ROOT / "CMakeLists.txt", root)
-    shutil.copytree(ROOT / "cmake", root / "cmake")
-    for name in ("fetch.py", "apply_patch.py", "requirements.txt"):
-        shutil.copy(ROOT / "vendor" / name, root / "vendor")
-    return root
-
-
-def configure_error(checkout: Path, *options: str, **environment: str) -> str:
-    """The error that configuring stops with, as one line."""
-    result = subprocess.run(
-        [
-            *(Path(cmake.CMAKE_BIN_DIR) / "cmake", "-S", checkout, "-B", checkout / "build", "-G", "Ninja", *options),
-            *(f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}", f"-DPython_EXECUTABLE={sys.executable}"),
-        ],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode != 0
-    assert not (checkout / "vendor" / "llama.cpp").exists()
-    assert result.stderr.count("CMake Error") == 1
-    return " ".join(result.stderr.split())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "environment", "expected"),
-    [
-        ([], {"CC": "no-such-compiler"}, "no working C and C++17 compiler found (CC='no-such-compiler', CXX='"),
-        (["-DGGML_CUDA=ON"], {"CUDACXX": "no-such-compiler"}, "GGML_CUDA is on, and nvcc was not found"),
-        (["-DGGML_VULKAN=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_Vulkan=ON"], {}, "GGML_VULKAN is on, and Vulkan's headers"),
-    ],
-)
-def test_what_is_missing_is_named(
-    checkout: Path, options: list[str], environment: dict[str, str], expected: str
-) -> None:
-    assert expected in configure_error(checkout, *options, **environment)
 
 
 def test_the_cores_includes_go_in_one_direction() -> None:

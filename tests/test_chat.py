@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -37,13 +36,11 @@ from compare import case
 from doors import told, told_by_chunks
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, shared_prefix
 from h2o_llama.chat._messages import response_schema
-from h2o_llama.chat._template import ChatTemplate, parse_deltas
+from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.sampling import Sampling
 from h2o_llama.sequence._prompt import as_generated
-from h2o_llama.sequence._state import State
 from inputs import EXTERNAL_MODEL, Opened
 from servers import ServerOf
-from spies import record_calls
 
 
 @pytest.fixture
@@ -219,42 +216,6 @@ def test_what_is_not_understood_is_an_answer_all_the_same(
     chunks = list(with_tools.create_chat_completion(**arguments, stream=True, logits_processor=dictate(text)))
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == rest
     assert chunks[-1]["choices"][0]["finish_reason"] == whole["finish_reason"] == "stop"
-
-
-@pytest.mark.parametrize("template", [TOOLS, "Qwen3"])
-def test_pieces_are_understood_as_the_whole_text_is(tiny_model: Path, template: str) -> None:
-    """Also the pieces that are not parsed, because they can only extend the answer or the thoughts."""
-    parts = ["word ", "a", "\n", "  ", "<", ">", "<tool", "_call>", "é", "{", '"name"', call_text("add", a=3, b=5)]
-    parts += ["<think>", "</think>", "</", "think>", "<<", "x<", "[", "<tool_call>\n", "more words, ", "."]
-    rng = random.Random(0)
-    n_compared = n_tools = 0
-    source = template if template == TOOLS else upstream_template(template)
-    with Model(tiny_model, chat_template=source) as model:
-        prompt = model._template.apply(
-            "test", [user("Hi")], [ADD] if template == TOOLS else [], parallel_tool_calls=True
-        )
-        for _ in range(40):
-            parser, pieces, told = prompt.core.parser("id"), list[str](), {"content": "", "reasoning_content": ""}
-            for _ in range(25):
-                pieces.append(rng.choice(parts[: rng.choice((3, len(parts)))]))
-                whole = prompt.core.parser("id")
-                try:
-                    parse_deltas(whole, "".join(pieces), True)
-                    deltas = parse_deltas(parser, pieces[-1], True)
-                except ValueError:
-                    break
-                for delta in deltas:
-                    for kind in told:
-                        told[kind] += delta.get(kind, "")
-                assert parser.message == whole.message
-                message = json.loads(whole.message)
-                if len(message.get("content") or "") < len(told["content"]):  # upstream's, of a broken call
-                    break
-                assert told == {kind: message.get(kind) or "" for kind in told}
-                n_compared += 1
-                n_tools += bool(message.get("tool_calls"))
-    assert n_compared > 200
-    assert (n_tools > 0) == (template == TOOLS)
 
 
 def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path) -> None:
@@ -437,18 +398,6 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
     assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is not text
     assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
     assert same_text([], [0]) == same_text([0], [0]) == [0]
-
-
-def test_the_last_turn_is_the_dense_tail(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    evals = record_calls(monkeypatch, State, "read")
-    before = [{"role": "system", "content": "x" * 100}, user("one"), {"role": "assistant", "content": "two"}]
-    turn = rendered(CHATML, [user("three")], add_generation_prompt=True)
-    n_turn = len(llm.tokenize(turn, parse_special=True))
-    llm.create_chat_completion([*before, user("three")], max_tokens=1)
-    llm.create_chat_completion([*before, user("three")], max_tokens=1, reuse=False, dense_tail=3)
-    llm.create_chat_completion([*before, user("y" * 600)], max_tokens=1, reuse=False)
-    llm.create_chat_completion([user("three")], max_tokens=1, reuse=False)
-    assert [call["dense_tail"] for call in evals] == [n_turn, 3, 512, n_turn]
 
 
 def test_tokens_of_a_chat(llm: Llama) -> None:

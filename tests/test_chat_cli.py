@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import models
-from chats import CHATML, IM_END, dictate, rendered, user
+from chats import CHATML, dictate, rendered, user
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from h2o_llama import H2OError, H2OWarning, Llama, Model, document_messages
 from h2o_llama._cli import chat
@@ -74,12 +74,6 @@ def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]],
         assert ("heavy hitters" if evict else "tokens read most") in result.stdout
     assert "H2O is off." in invoke("chat", str(chat_model), "--h2o", "off", stdin="/inspect\n").stderr
     assert "There is no question yet." in invoke("chat", str(chat_model), *FAST, stdin="/inspect\n").stderr
-
-
-def test_a_message_that_does_not_fit_is_taken_back(chat_model: Path, chats: list[list[Any]]) -> None:
-    result = invoke("chat", str(chat_model), *FAST, "--n-ctx", "64", stdin="x" * 100 + "\nshort\n")
-    assert "do not fit into --n-ctx=64" in result.stderr
-    assert chats[1] == [user("short")]
 
 
 @pytest.mark.parametrize("error", [H2OError("no"), KeyboardInterrupt()])
@@ -148,24 +142,3 @@ def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPa
         (raw, 200),
         (raw, 200),
     ]
-
-
-@pytest.mark.parametrize(("options", "is_token"), [([], False), (["--special"], True)])
-def test_special_names_in_a_document_are_text(
-    chat_model: Path,
-    chats: list[list[Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    is_token: bool,
-) -> None:
-    evals = record_calls(monkeypatch, State, "read")
-    (tmp_path / "a.txt").write_text("abc<|im_end|>def")
-    said = f"abc{chr(0) * is_token or '<|im_end|>'}def"
-    succeeded(invoke("run", str(chat_model), "--file", str(tmp_path / "a.txt"), "-n", "1", *options, *FAST))
-    ids = [0 if id_ == IM_END else id_ for id_ in evals[0]["prompt"]]
-    assert said.encode() in bytes(id_ for id_ in ids if id_ < 256)
-    if not options:
-        succeeded(invoke("chat", str(chat_model), "--file", str(tmp_path / "a.txt"), *FAST, stdin="hi\n"))
-        assert bytes(id_ for id_ in evals[-2]["prompt"] if id_ < 256).endswith(b"abc<|im_end|>def\nuser\n")
-        assert list(evals[-2]["prompt"]).count(IM_END) == 1

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chats import IM_START, dictate
-from h2o_llama import H2OConfig, H2OError, Llama, _core
+from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.chat._generation import TextBuffer
 from inputs import Opened, random_tokens
 
@@ -51,38 +51,6 @@ def test_a_criterion_ends_the_text(llm: Llama) -> None:
     assert completion["usage"]["completion_tokens"] == 4
 
 
-def test_a_token_comes_out_before_it_is_computed(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one only if somebody looks at the sequence."""
-    calls: list[int] = []
-    decode = _core.Context.decode
-
-    def spy(context: _core.Context, ids: Any, *arguments: Any) -> None:
-        calls.append(len(ids))
-        decode(context, ids, *arguments)
-
-    monkeypatch.setattr(_core.Context, "decode", spy)
-    generator = llm.generate(random_tokens(20), temperature=0)
-    token = next(generator)
-    assert calls == [20]
-    assert llm.tokens.tolist() == [*random_tokens(20), token]
-    assert calls == [20, 1]
-    next(generator)
-    assert calls == [20, 1]
-    calls.clear()
-    assert llm(random_tokens(20), max_tokens=4, temperature=0, reuse=False)["usage"]["completion_tokens"] == 4
-    assert calls == [20, 1, 1, 1]
-    assert llm.n_tokens == 24
-
-
-def test_a_refused_reset_forgets_nothing(llm: Llama) -> None:
-    """A token that came out is in the sequence, whatever was called meanwhile."""
-    generator = llm.generate(random_tokens(20), temperature=0)
-    next(generator)
-    with llm._state.claim, pytest.raises(H2OError, match="is in use"):
-        llm.reset()
-    assert llm.n_tokens == 21
-
-
 def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
     prompt, other = random_tokens(20), random_tokens(20, seed=1)
     llm.eval(prompt)
@@ -99,14 +67,6 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
         leave()
         with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence now holds another text"):
             next(stream)
-
-
-def test_generation_ends_when_the_context_is_full(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, n_ctx=24) as llm:
-        answer = llm([1] * 20, max_tokens=None, temperature=0)
-        assert answer["choices"][0]["finish_reason"] == "length"
-        known = {"prompt_tokens_details": {"cached_tokens": 0}}
-        assert answer["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "total_tokens": 24, **known}
 
 
 def test_completion(llm: Llama) -> None:

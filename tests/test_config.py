@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from compare import case
@@ -93,12 +92,6 @@ def test_the_cores_table_has_every_option() -> None:
         assert re.search(rf'^    {name} : |"{name}" \(', str(H2OConfig.__doc__), re.MULTILINE)
         assert option.default == ("0" if name in follow else config.get(name, option.default))
     assert set(upstream_options(H2OConfig(dense_layers=[3, 0, 1]))) >= {"--h2o-dense-layers", "0,1,3", "--h2o-chunk"}
-
-
-def test_numpy_integers_are_integers() -> None:
-    config = H2OConfig(local_window=np.int64(3), heavy_budget=np.uint8(4), sink_tokens=np.int32(0))  # type: ignore[arg-type]
-    assert config == H2OConfig(local_window=3, heavy_budget=4, sink_tokens=0)
-    assert type(config.local_window) is int
 
 
 def test_bad_values() -> None:

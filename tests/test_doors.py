@@ -14,18 +14,7 @@ import pytest
 from chats import write_model_of_calls
 from command_line import invoke, succeeded
 from compare import case
-from doors import (
-    ANSWERED,
-    MESSAGES,
-    PICKY,
-    READ,
-    REFUSED,
-    Fields,
-    Refused,
-    ask_command,
-    ask_llama,
-    ask_server,
-)
+from doors import ANSWERED, MESSAGES, PICKY, READ, REFUSED, Fields, Refused, ask_command, ask_llama, ask_server
 from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, read_document
 from h2o_llama.documents import SUFFIXES
 from h2o_llama.sequence._state import State

@@ -126,25 +126,6 @@ def tree_of(layout: fetch.Layout) -> dict[str, str]:
     return {path.relative_to(layout.tree).as_posix(): path.read_text() for path in files}
 
 
-def test_a_patch_touches_only_its_file(downloaded: fetch.Layout) -> None:
-    """A file that is no longer patched must be compiled again, too. A tree under git is its owner's."""
-    for text in (PATCH, None):
-        for path in downloaded.tree.rglob("*"):
-            os.utime(path, (1, 1))
-        if text is None:
-            (downloaded.root / "patches" / "0001-a.patch").unlink()
-        else:
-            patch(downloaded, text)
-        fetch.fill(downloaded)
-        assert ("line 10.5" in tree_of(downloaded)["src/llama.cpp"]) == (text is not None)
-        assert (downloaded.tree / "src/unicode.cpp").stat().st_mtime == 1
-        assert (downloaded.tree / "src/llama.cpp").stat().st_mtime > 1
-    (downloaded.tree / ".git").mkdir()
-    patch(downloaded, PATCH)
-    assert fetch.fill(downloaded) == "vendor/llama.cpp is an editable tree: used as it is"
-    assert tree_of(downloaded) == {name: SOURCES[name] for name in KEPT}
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -176,6 +157,9 @@ def test_a_local_source_is_the_same_commit(layout: fetch.Layout, tmp_path: Path)
         assert tree_of(layout) == {}
     (source / "src/unicode.cpp").write_text(SOURCES["src/unicode.cpp"])
     fetch.fill(layout, local=source)
+    (layout.tree / ".git").mkdir()  # such a tree is its owner's
+    patch(layout, PATCH)
+    assert fetch.fill(layout) == "vendor/llama.cpp is an editable tree: used as it is"
     assert tree_of(layout) == {name: SOURCES[name] for name in KEPT}
 
 
@@ -314,29 +298,14 @@ def test_names_mean_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, meant in {
         "org/repo": ("org/repo", None, None),
         "org/repo:Q4_K_M": ("org/repo", "Q4_K_M", None),
-        "hf.co/org/repo:q8_0": ("org/repo", "q8_0", None),
-        "https://huggingface.co/org/repo": ("org/repo", None, None),
         "https://huggingface.co/org/repo/resolve/v2/a/m.gguf?download=true": ("org/repo", "a/m.gguf", "v2"),
         "https://hf.co/org/repo/blob/main/m%20m.gguf": ("org/repo", "m m.gguf", "main"),
         "Qwen3-4B": ("Qwen/Qwen3-4B-GGUF", "Q4_K_M", None),
-        "qwen3-4b:Q8_0": ("Qwen/Qwen3-4B-GGUF", "Q8_0", None),
     }.items():
         found = parse_name(name)
         assert found is not None, name
         assert (found.repository, found.which, found.revision) == meant
-    for path in (
-        "m.gguf",
-        "org/m.gguf",
-        "a/b/c",
-        "./m",
-        "../m",
-        "~/m",
-        "/m",
-        "models/m",
-        "https://a.org/b/m.gguf",
-        "",
-        "m",
-    ):
+    for path in ("m.gguf", "org/m.gguf", "a/b/c", "./m", "~/m", "/m", "models/m", "https://a.org/b/m.gguf", "", "m"):
         assert parse_name(path) is None, path
 
 
@@ -344,14 +313,11 @@ def test_names_mean_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("which", "names", "chosen"),
     [
         (None, FILES, ["m-Q4_K_M.gguf"]),
-        (None, ["m-f16.gguf", "m-q8_0.gguf"], ["m-q8_0.gguf"]),
         (None, ["other.gguf", "imatrix.gguf"], ["other.gguf"]),
         ("Q8_0", FILES, ["m-q8_0.gguf"]),
-        ("bf16", FILES, ["m-BF16.gguf"]),
         ("F16", FILES, ["p-F16-00001-of-00002.gguf", "p-F16-00002-of-00002.gguf"]),
         ("*Q8_0.gguf", FILES, ["m-q8_0.gguf"]),
         ("Q4_K_M", ["m-UD-Q4_K_M.gguf", "m-Q4_K_M.gguf"], ["m-Q4_K_M.gguf"]),
-        ("Q2_K", ["Q2_K/m-00001-of-00001.gguf"], ["Q2_K/m-00001-of-00001.gguf"]),
         ("*.gguf", FILES, ValueError),
         ("Q3_K", FILES, FileNotFoundError),
     ],
@@ -484,38 +450,18 @@ def test_a_file_wins_over_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Llama("~/none.gguf")
 
 
-@pytest.mark.slow
-def test_from_pretrained(hub: Any) -> None:
-    program = (
-        "from h2o_llama import Llama\n"
-        "options = dict(n_ctx=32, n_ubatch=16, h2o=None)\n"
-        f"with Llama.from_pretrained({REPOSITORY!r}, '*Q8_0*', revision='main', **options) as llm:\n"
-        "    print(llm.model_path)\n"
-        f"with Llama('{REPOSITORY}:Q8_0', **options) as other:\n"
-        "    assert other.model_path == llm.model_path"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.endswith("/m-q8_0.gguf\n")
-
-
 def test_prose() -> None:
     for rst, text in [
-        ("One\nline.\n\nAnother.\n", "One line.\n\nAnother.\n"),
         ("=====\nTitle\n=====\n\nText.\n\nSection\n-------\n", "Title\n\nText.\n\nSection\n"),
         ("See::\n\n    code\n\n    more code\n\nText.\n", "See:\n\nText.\n"),
-        ("::\n\n    code\n\nText.\n", "Text.\n"),
         (".. code-block:: python\n   :linenos:\n\n   code\n\nText.\n", "Text.\n"),
-        (".. note:: Title\n\n    A note.\n", "A note.\n"),
         (".. note::\n    A note::\n\n        code\n\n    goes on.\n", "A note:\n\ngoes on.\n"),
         (".. _label:\n\nText.\n\n.. A comment\n   goes on.\n", "Text.\n"),
-        ("* one\n* two\n  lines\n", "* one\n\n* two lines\n"),
         ("1. one\n2. two\n", "1. one\n\n2. two\n"),
         (":Author: me\n\nText.\n", "Text.\n"),
         ("===  ===\na    b\n===  ===\n", "a    b\n"),
         ("``code``, *emphasis*, **strong**, 2 * 3 * 4\n", "code, emphasis, strong, 2 * 3 * 4\n"),
         (":doc:`the guide </topics/guide>` and :ref:`label`\n", "the guide and label\n"),
-        (":meth:`~django.db.Model.save` and :class:`!Thing`\n", "save and Thing\n"),
-        (":file:`<name>/x.py`\n", "<name>/x.py\n"),
         ("`a link <https://example.org>`_ and `a name`_\n", "a link and a name\n"),
         (":class:`Model`\\ s and \\*args\n", "Models and *args\n"),
         ("", "\n"),

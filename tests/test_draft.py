@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 import models
 from cases import CASES, EVICT, SMALL, Case, S
-from h2o_llama import H2OError, Llama, _core
+from h2o_llama import Llama
 from h2o_llama.sequence.generating import DraftLength
 from inputs import random_tokens
 from llamas import open_llama
-from spies import record_calls
 
 PROMPT = random_tokens(40)
 # The same token again and again.
@@ -173,26 +172,6 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | No
         assert llm.kv.stats.drafted_tokens > 0
 
 
-def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_draft(context: _core.Context, token: int, n_min: int, n_max: int) -> Any:
-        return np.array([1, 2, 10**6], dtype=np.int32)  # no token
-
-    with open_tiny(tiny_model, h2o) as llm:
-        llm.eval(PROMPT)
-        expected = list(itertools.islice(llm.generate(PROMPT, temperature=0), 5))
-        llm.reset()
-        llm.eval(PROMPT)
-        generator = llm.generate(PROMPT, temperature=0, draft=15)
-        with monkeypatch.context() as patch:
-            patch.setattr(_core.Context, "find_draft", find_draft)
-            assert next(generator) == expected[0]
-            with pytest.raises(H2OError):
-                next(generator)
-            assert llm.n_tokens == 2 * len(PROMPT) + 1  # what came out is computed alone
-        assert next(generator, None) is None
-        assert list(itertools.islice(llm.generate([], temperature=0), 4)) == expected[1:]
-
-
 @pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
 def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: dict[str, Any]) -> None:
     with open_tiny(tiny_model, h2o, n_ctx=128) as llm:
@@ -208,23 +187,6 @@ def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: 
         assert details["rejected_prediction_tokens"] >= 0
         chunks = [*llm(PROMPT, **arguments, draft=15, stream=True)]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected["choices"][0]["text"]
-
-
-def test_usage_is_of_one_completion(dense: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of all since the sequence was reset; and counting computes nothing."""
-    prompt, counts = PROMPT, [(0, 0)]
-    for _ in range(3):
-        details = dense(prompt, max_tokens=40, draft=15, reuse=len(counts) > 1, **REPEAT)["usage"][
-            "completion_tokens_details"
-        ]
-        counts.append((dense._state.drafted, dense._state.accepted))
-        drafted, accepted = np.diff(counts[-2:], axis=0)[0].tolist()
-        assert details == {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
-        assert accepted > 0
-        prompt = [*dense.tokens.tolist(), *[7] * 40]
-    computed = record_calls(monkeypatch, dense._state, "eval")
-    dense(PROMPT, max_tokens=1, draft=15)
-    assert len(computed) == 1
 
 
 # --- other models

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from compare import relative_error
-from h2o_llama import Llama, Model, UnsupportedModelError, _core
+from h2o_llama import Llama, Model
+from h2o_llama.embedding import _hidden_states
 from inputs import ModelByName, random_tokens
 from oracle import read_model
 from test_architectures import generate, generator  # noqa: F401 (a fixture)
@@ -80,18 +81,10 @@ def test_models_that_read_a_text_as_a_whole(generator: Path, tmp_path: Path) -> 
     (path,) = [path for path in generate(generator, tmp_path, "-a", "dream") if "moe" not in path.name][:1]
     with Model(path) as model:
         ids = random_tokens(600, min(model.n_vocab, 100))
-        parts, whole = (_core.embed(model._handle, [ids, ids[:9]], is_whole, 1, {}, {}) for is_whole in (False, True))
+        parts, whole = (
+            _hidden_states(model._handle, [ids, ids[:9]], is_whole, 1, {}, {}) for is_whole in (False, True)
+        )
         assert [x.shape[0] for x in parts] == [600, 9]
         assert np.isfinite(parts[0]).all()
         for x, y in zip(parts, whole, strict=True):
             np.testing.assert_array_equal(x, y)
-
-
-def test_a_model_that_ranks_has_none(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ranks:
-        has_encoder = False
-        metadata = {"general.architecture": "bert", "bert.pooling_type": "4"}  # noqa: RUF012
-
-    monkeypatch.setattr(model, "_core", Ranks())
-    with pytest.raises(UnsupportedModelError, match="ranks texts"):
-        model.embed("a")

@@ -30,16 +30,6 @@ def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelB
         assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
 
 
-def test_a_draft_ends_before_a_row(tiny_model: Path) -> None:
-    with open_llama(tiny_model, CASES["memory"], n_ctx=N_CTX) as llm:
-        for _ in range(3):
-            llm.eval([5, 6, 7])
-            llm.eval(embeddings=rows_of(tiny_model, [1, 2, 3, 4]))
-        llm.eval([5, 6, 7])
-        with llm._state.used() as context:
-            assert context.find_draft(8, 1, 8).tolist() == []
-
-
 def test_what_is_shared_with_a_text_of_rows(tiny_model: Path) -> None:
     with open_llama(tiny_model, None, n_ctx=N_CTX) as llm:
         llm.eval([1, 2, 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -20,12 +19,9 @@ from chats import log_softmax, open_chat
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama, demo_model_path
-from h2o_llama._cli import sweeps
-from h2o_llama._cli.options import Options
 from h2o_llama._demo.document import standard_library_text
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, _losses, _tables, evaluate, sweep
+from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, _losses, evaluate, sweep
 from h2o_llama.eval._ruler_task import ESSAYS, WORDS, Item, make_item, score
-from h2o_llama.eval._subject import halves
 from h2o_llama.eval._tasks import append_rows, read_rows
 from h2o_llama.models import _named
 from inputs import random_tokens
@@ -103,17 +99,6 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytes
     assert row["first_chunk"]["kld"] == pytest.approx(row["buckets"][0]["kld_mean"])
 
 
-def test_piece_size_does_not_change_the_numbers(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [Perplexity(1), Continuation(50, 1)]
-    whole = measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks)
-    monkeypatch.setattr(_losses, "_PIECE_BYTES", 10 * 4 * 260)  # ten tokens
-    for row, other in zip(whole, measure(tiny_model, SPARSE, TWO_PHASE, tasks=tasks), strict=True):
-        assert other["ppl"] == pytest.approx(row["ppl"], rel=1e-5)
-        assert other["ppl_dense"] == pytest.approx(row["ppl_dense"], rel=1e-3)  # dense attention rounds to F16
-        assert other["kld_mean"] == pytest.approx(row["kld_mean"], rel=1e-2)
-        assert other["n_scored"] == row["n_scored"]
-
-
 # --- continuation
 
 
@@ -158,12 +143,6 @@ def test_names_of_a_sweep() -> None:
             assert [sorted(s.name.split()) for s in settings] == [sorted(name.split()) for name in names]
 
 
-@pytest.mark.parametrize(("added", "said"), [(0.0, "keep it"), (0.015, "most uses"), (0.03, "try --h2o faithful")])
-def test_verdict(added: float, said: str) -> None:
-    means = {"nats_added": added, "nats_added_se": 0.001}
-    assert said in _tables._verdict({"setting": "balanced", "over_windows": means})
-
-
 def test_runs_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
 
@@ -200,18 +179,6 @@ def test_a_second_run_measures_only_what_is_missing(
             assert json.loads(path.read_text()) == rows
 
 
-def test_finished_rows_survive_a_failure(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("power cut")
-
-    monkeypatch.setattr(Continuation, "measure", fail)
-    path = tmp_path / "rows.json"
-    with pytest.raises(RuntimeError, match="power cut"):
-        measure(tiny_model, SPARSE, TWO_PHASE, json_file=path, tasks=[Perplexity(), Continuation(20)])
-    assert [row["task"] for row in json.loads(path.read_text())] == ["perplexity"] * 2
-    assert [p.name for p in tmp_path.iterdir()] == ["rows.json"]
-
-
 @pytest.mark.parametrize("content", [b" ", b'[{"name": "x"}]', b"\xff\xfe"])
 def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "precious"
@@ -228,13 +195,9 @@ def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
         ([Setting("dense", None)], {}, "leave it out"),
         ([SPARSE], {"n_tokens": [100]}, "at least two chunks, got 100 with chunks of 64"),
         ([SPARSE], {"n_tokens": [N, 4 * N]}, "the text has 582 tokens, but a window needs 1,024"),
-        ([SPARSE], {"tasks": [Continuation(330)]}, "the text has 582 tokens, but a window needs 586"),
-        ([SPARSE], {"chunk_size": 1}, "chunk_size"),
         ([SPARSE], {"tasks": [Perplexity(0)]}, "windows must be an integer of at least 1"),
         ([SPARSE], {"tasks": [Continuation(0)]}, "length must be an integer of at least 2"),
         ([SPARSE], {"tasks": [Ruler("nonsense")]}, "ruler must be one of 'niah_single_1'"),
-        ([SPARSE], {"tasks": [Ruler("vt", samples=0)]}, "samples must be an integer of at least 1"),
-        ([SPARSE], {"tasks": [Ruler("vt", dense_tail=-1)]}, "dense_tail must be an integer of at least 0"),
         ([SPARSE], {"tasks": [Ruler("vt")]}, "256 tokens are too short for RULER's 'vt': it takes at least"),
     ]:
         with case(match=match), pytest.raises(ValueError, match=match):
@@ -408,32 +371,6 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     assert max(map(len, narrow.splitlines())) <= 80
     assert "…" not in narrow
     assert json.loads(out.read_text()) == rows
-
-
-def test_halves_of_a_text_whose_name_looks_like_markup(text_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "rows.json"
-    (tmp_path / "[").mkdir()
-    text = text_file.rename(tmp_path / "[/b]\x1b[2J[page 1].txt")
-    for half in (both := ("first", "second")):
-        command = ["eval", "demo", "--file", text, *SMALL, "--half", half, "--continuation", "0", "--json", out]
-        assert f"[/b]␛[2J[page 1].txt, {half} half" in succeeded(invoke(*command)).stdout.replace("\n", " ")
-    sha256s = [hashlib.sha256(halves(text.read_bytes())[half]).hexdigest() for half in both]
-    assert [row["text_sha256"] for row in json.loads(out.read_text())] == sha256s
-
-
-def test_settings_with_eviction_and_a_cold_store() -> None:
-    """Without a cold store, heavy hitters replace the lookups."""
-    pairs = ["chunk_size=64", "local_window=4", "heavy_budget=6", "sink_tokens=1", "lookup_budget=0,8", "scorer=sum"]
-    chosen = sweeps.settings(Options(h2o="fast", evict=True, cold_store="memory", h2o_set=pairs))
-    configs = [s.h2o for s in chosen]
-    assert [(c.heavy_budget, c.lookup_budget, c.evict, c.cold_store) for c in configs if c is not None] == [
-        (6, 0, False, None),
-        (6, 8, False, None),
-        (6, 0, True, None),
-        (14, 0, True, None),
-        (6, 0, True, "memory"),
-        (6, 8, True, "memory"),
-    ]
 
 
 @pytest.mark.usefixtures("fetched")

@@ -78,17 +78,6 @@ def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     assert drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
 
 
-def test_several_sequences_have_their_own_state_of_a_grammar(tiny_model: Path) -> None:
-    with open_tiny(tiny_model, n_seq_max=2) as llm:
-        other = llm.sequence()
-        prompts = {llm: PROMPT[:3], other: PROMPT}
-        steps = list(llm.generate_many(prompts, grammar='root ::= "x" [a-z]{5} "y"', temperature=3.0, seed=1))
-        for sequence in prompts:
-            text = bytes(step[sequence] for step in steps)
-            assert len(text) == 7
-            assert text[:1] + text[-1:] == b"xy"
-
-
 def test_a_grammar_is_as_long_as_it_likes(llm: Llama) -> None:
     """On a small stack: its parser and the look for left recursion do not call themselves for each rule."""
     chain = "".join(f"a{i} ::= a{i + 1}\n" for i in range(12_000))

@@ -15,7 +15,7 @@ import pytest
 import models
 from chats import IM_END, open_chat, user
 from check_architecture import KINDS, OPEN, Checks
-from command_line import assert_one_line_error, h2o_set, invoke, succeeded
+from command_line import h2o_set, invoke, succeeded
 from gguf_mutation import GGUFFile, mutated
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
 from h2o_llama.chat import _messages
@@ -202,12 +202,14 @@ def test_bad_projectors(chat_model: Path, mmproj: Path, model_by_name: ModelByNa
     for content, match in (
         (whole[:-50], "truncated"),
         (whole[:100], "valid projector"),
-        (with_patch_size(0), "patch_size is 0"),
         (with_patch_size(PATCH // 2), "has 36 rows, expected 144"),
     ):
         damaged.write_bytes(content)
         with pytest.raises(DamagedFileError, match=match):
             Model(chat_model, mmproj=damaged)
+    damaged.write_bytes(with_patch_size(0))
+    with pytest.raises(H2OError, match=r"patch_size \(0\) must be positive"):
+        Model(chat_model, mmproj=damaged)
     mutated(mmproj, damaged, without_bias)
     with pytest.raises(DamagedFileError, match=r"no mm\.2\.bias"):
         Model(chat_model, mmproj=damaged)
@@ -240,38 +242,6 @@ def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: 
     projector = write_projector(tmp_path / "mmproj.gguf", spec.n_embd)
     with pytest.raises(UnsupportedModelError, match="positions of several dimensions"):
         Model(tmp_path / "mrope.gguf", mmproj=projector)
-
-
-def test_shared_weights(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
-    """They are read with their model's projector, or one of their own."""
-    with Model(chat_model, mmproj=mmproj) as weights, Llama(weights, n_ctx=256, h2o=None, n_threads=1) as llm:
-        expected = said(ask(llm, [about("?", A)]))
-    (tmp_path / "a.png").write_bytes(A)
-    options: dict[str, Any] = {"h2o": None, "n_threads": 1, "mmproj": mmproj, "allowed_image_folder": tmp_path}
-    with Model(chat_model) as weights, Llama(weights, n_ctx=256, **options) as llm:
-        assert (
-            said(ask(llm, [{"role": "user", "content": [image_part("a.png"), {"type": "text", "text": "?"}]}]))
-            == expected
-        )
-        assert weights._image_folder is None
-
-
-@pytest.mark.parametrize("llm", ["keep"], indirect=True)
-def test_an_image_is_encoded_once(llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    projector = llm.model._projector
-    assert projector is not None
-    encoded: list[str] = []
-    encode = projector._encode
-
-    def spy(where: str, image: bytes) -> Any:
-        encoded.append(where)
-        return encode(where, image)
-
-    monkeypatch.setattr(projector, "_encode", spy)
-    messages = [about("?", A), {"role": "assistant", "content": "A."}, about("?", B)]
-    ask(llm, messages[:1])
-    ask(llm, messages)
-    assert [where.rsplit(" ", 1)[1] for where in encoded] == ["messages[0]['content'][0]", "messages[2]['content'][0]"]
 
 
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
@@ -335,11 +305,3 @@ def test_an_image_on_the_command_line(chat_model: Path, mmproj: Path, tmp_path: 
     assert f"[read {n} tokens in" in chat.stderr
     assert chat.stdout.startswith(loaded.stdout)
     assert loaded.stdout == said(answer) + "\n"
-
-
-def test_a_missing_image_on_the_command_line(chat_model: Path, mmproj: Path) -> None:
-    common: list[str | Path] = [chat_model, "--threads", "1", "--mmproj", mmproj]
-    assert_one_line_error(invoke("run", *common, "--image", "none.png", "-p", "?"), "none.png: No such file")
-    result = succeeded(invoke("chat", *common, stdin="/image none.png\n?\nHello\n"))
-    assert "none.png: No such file" in result.stderr
-    assert result.stderr.count("[read ") == 1

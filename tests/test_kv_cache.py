@@ -46,25 +46,6 @@ def add_chunk(cache: h2o_llama.KVCache, colsum: Any) -> None:
     cache.next_chunk(n)
 
 
-def test_shapes_follow_the_model(model_path: Path, oracle_model: GGUFModel) -> None:
-    """Scores [n_head_kv, n_tokens] and indices [n_head_kv, M] of each layer."""
-    cache = make_cache(model_path)
-    hp = oracle_model.hparams
-    assert list(cache.layers) == hp.attention_layers
-    assert (cache.memory_size, cache.chunk_size, cache.memory_initialized) == (M, S, False)
-    for il in cache.layers:
-        assert cache.memory_indices(il).shape == (hp.n_head_kv[il], M)
-        assert (cache.memory_indices(il) == -1).all()
-        assert cache.scores(il).shape == (hp.n_head_kv[il], 0)
-    cache.next_chunk(S)
-    assert not cache.scores(first_layer(cache)).any()
-    assert (cache.n_tokens, cache.chunk_index) == (S, 1)
-    cache.build_memory_set(first_layer(cache), S)
-    assert cache.memory_initialized
-    cache.reset()
-    assert (cache.n_tokens, cache.memory_initialized) == (0, False)
-
-
 # --- memory sets
 
 # Sizes, the lengths of chunks, and scores [head, position]; None: random ones with ties, negative and huge.

@@ -25,22 +25,13 @@ from chats import CHATML, write_chat_model
 from command_line import assert_one_line_error, invoke, succeeded
 from compare import assert_all_equal
 from full_disk import file_size_limit
-from h2o_llama import (
-    H2OError,
-    H2OWarning,
-    Library,
-    Llama,
-    Model,
-    Snapshot,
-    document_messages,
-    shared_prefix,
-)
+from h2o_llama import H2OError, H2OWarning, Library, Llama, Model, Snapshot, document_messages, shared_prefix
 from h2o_llama.batch import Answerer, BatchSettings, Question
 from h2o_llama.errors import DamagedFileError, OutOfMemoryError
 from h2o_llama.library._index import Index, Stored
 from h2o_llama.library._library import _SECTIONS, LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
 from h2o_llama.sequence import _snapshot_file
-from inputs import ModelByName, random_tokens
+from inputs import random_tokens
 from llamas import open_llama, view
 from pairwise import SHAPES, pairwise
 
@@ -124,10 +115,7 @@ def test_another_question_goes_on_near_the_end_of_the_document(tiny_model: Path,
     config = CONFIGS[name] and CONFIGS[name].but(chunk_size=2 * S)
     first, second = [*DOCUMENT, *question(1)], [*DOCUMENT, *question(2)]
     read(tiny_model, library, first, config)
-    with (
-        open_llama(tiny_model, config, library=library) as llm,
-        open_llama(tiny_model, config) as fresh,
-    ):
+    with open_llama(tiny_model, config, library=library) as llm, open_llama(tiny_model, config) as fresh:
         llm.eval(second)
         mark = llm.n_cached
         assert mark == (N if config is None else len(first) - 64)
@@ -172,23 +160,6 @@ def test_models_with_other_memory(unsupported_memory_model: Path, library: Libra
     """What a sliding window or a recurrent state has forgotten cannot be gone back to; a text's end can."""
     for second, n in (([*DOCUMENT[:-3], *question(2)], 0), ([*DOCUMENT, *question(1)], N)):
         assert goes_on(unsupported_memory_model, Library(tmp_path / str(n)), None, DOCUMENT, second) == n
-
-
-@pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
-def test_other_layers_go_back_to_the_last_chunk(model: str, model_by_name: ModelByName, library: Library) -> None:
-    config = CONFIG.but(kv_type="f32")
-    second = [*DOCUMENT, *question(2)]
-    with (
-        open_llama(model_by_name(model), config, library=library) as llm,
-        open_llama(model_by_name(model), config, library=library) as other,
-    ):
-        llm.eval([*DOCUMENT, *question(1)])
-        library.flush()
-        other.eval(second)
-        assert other.n_cached == 5 * S
-        llm.rewind(5 * S)
-        llm.eval(second[5 * S :])
-        np.testing.assert_allclose(other.logits, llm.logits, atol=1e-5)
 
 
 def test_generated_tokens_are_kept(tiny_model: Path, library: Library) -> None:
@@ -404,16 +375,6 @@ def test_damaged_files(tiny_model: Path, library: Library, damage: str) -> None:
     assert library.verify() == []
 
 
-def test_a_warning_is_about_the_callers_line(tiny_model: Path, library: Library) -> None:
-    read(tiny_model, library, DOCUMENT)
-    library.flush()
-    for block in library.folder.glob("blocks/*/*"):
-        flip(block)
-    with open_llama(tiny_model, CONFIG, library=library) as llm, pytest.warns(H2OWarning, match="read again") as found:
-        llm(DOCUMENT, max_tokens=1)
-    assert [warning.filename for warning in found] == [__file__]
-
-
 def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> None:
     read(tiny_model, library, DOCUMENT)
     read(tiny_model, library, random_tokens(N, seed=1))
@@ -448,17 +409,6 @@ def test_a_damaged_index(tiny_model: Path, library: Library, damage: str) -> Non
     path.write_bytes(DAMAGES[damage](path.read_bytes(), b"another file" * 1000))
     assert read(tiny_model, Library(library.folder), DOCUMENT) in (0, N)
     assert read(tiny_model, Library(library.folder), DOCUMENT) == N
-
-
-def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: Library) -> None:
-    read(tiny_model, library, DOCUMENT)
-    library.flush()
-    block, *_ = files_of(library)
-    flip(block)
-    block.with_name("a.new").write_bytes(b"of a process that was killed")
-    library._index.path.write_bytes(b"another file" * 1000)
-    assert len(library.verify(repair=True)) == 2
-    assert files_of(library) == library.verify() == []
 
 
 def test_what_was_left_an_hour_ago_is_removed(
@@ -722,16 +672,3 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     command = ["run", tiny_model, "--raw", "--prompt", "a" * 300, "-n", "2"]
     assert "Not a directory: texts are not kept" in succeeded(invoke(*command)).stderr
     assert "Not a directory" not in succeeded(invoke(*command, "--no-library")).stderr
-
-
-def test_bad_arguments(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(ValueError, match="is a file, expected a folder"):
-        Library(tmp_path / "file")
-    with pytest.raises(ValueError, match="limit_bytes must be an integer"):
-        Library(tmp_path, limit_bytes=-1)
-    with pytest.raises(ValueError, match="library must be a Library, the path of a folder, True or None"):
-        Llama(tiny_model, library=3)  # type: ignore[arg-type]
-    monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "8 GB")
-    with pytest.raises(ValueError, match="H2O_LLAMA_LIBRARY_BYTES must be a number of bytes"):
-        Library(tmp_path)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,6 @@ from h2o_llama import (
     Model,
     OutOfMemoryError,
     UnsupportedModelError,
-    _core,
 )
 from h2o_llama._cli.serve import _cache_ram
 from h2o_llama._internal import machine
@@ -177,18 +175,6 @@ def test_all_logits_must_fit_into_memory(llm: Llama, monkeypatch: pytest.MonkeyP
 # --- the model
 
 
-def test_model_properties(llm: Llama, tiny_model: Path) -> None:
-    assert llm.model_path == str(tiny_model)
-    assert llm.n_vocab == N_VOCAB
-    assert llm.desc.startswith("qwen3")
-    assert llm.metadata["general.architecture"] == "qwen3"
-    assert llm.metadata["qwen3.block_count"] == "3"
-    assert (llm.token_bos, llm.token_eos) == (models.EOS, models.EOS)
-    assert llm.n_params * 4 == llm.model_bytes  # F32
-    assert llm.h2o == H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, chunk_size=S)
-    assert llm.n_gpu_layers == 0
-
-
 def test_n_ctx_is_what_was_asked_for(tiny_model: Path) -> None:
     """llama.cpp rounds up to 256; the limit is the user's number, and a chunk may be larger. 0: as it was trained."""
     with open_tiny(tiny_model, n_ctx=0) as llm:
@@ -223,18 +209,6 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
 # --- a model
 
 
-def test_a_model_tokenizes_without_a_context(tiny_model: Path, llm: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_core, "Context", None)
-    with Model(tiny_model) as model:
-        tokens = model.tokenize("Hello, world")
-        assert tokens == llm.tokenize("Hello, world")
-        assert model.detokenize(tokens) == b"Hello, world"
-        assert (model.n_vocab, model.n_params, model.metadata) == (llm.n_vocab, llm.n_params, llm.metadata)
-        assert model.fingerprint == llm.model.fingerprint
-    with pytest.raises(ValueError, match=r"^\[Model\] this model is closed$"):
-        model.tokenize("a")
-
-
 def test_a_model_and_what_shares_it_close_in_any_order(tiny_model: Path) -> None:
     with Model(tiny_model) as model:
         open_tiny(model).close()
@@ -251,48 +225,10 @@ def test_a_model_and_what_shares_it_close_in_any_order(tiny_model: Path) -> None
 # --- text
 
 
-def test_text_round_trip(llm: Llama) -> None:
-    for text in ["", "def f(x):\n    return x", "héllo ❤ 世界", "a\0b", "  two  spaces , here ."]:
-        with case(text=text):
-            tokens = llm.tokenize(text)
-            assert tokens == list(text.encode()) == llm.tokenize(text.encode())
-            assert llm.detokenize(tokens) == text.encode()
-    assert llm.detokenize(list(range(256))) == bytes(range(256))
-    # A character in two tokens: each gives its byte.
-    assert [llm.detokenize([t]) for t in llm.tokenize("é")] == [b"\xc3", b"\xa9"]
-
-
 # --- eval
 
 
-@pytest.mark.parametrize(
-    "tokens", [[5, 6, 7], (5, 6, 7), range(5, 8), np.array([5, 6, 7]), np.array([5, 6, 7], np.uint8)], ids=type
-)
-def test_token_containers(dense: Llama, tokens: Any) -> None:
-    dense.eval(tokens)
-    logits = dense.logits
-    dense.reset()
-    dense.eval([5, 6, 7])
-    np.testing.assert_array_equal(dense.logits, logits)
-
-
 # --- kv
-
-
-def test_kv_with_h2o(llm: Llama) -> None:
-    assert llm.kv.chunk_boundaries == []
-    llm.eval(random_tokens(16))
-    kv = llm.kv
-    assert (kv.memory_initialized, kv.history) == (False, [])
-    assert (kv.memory_indices(0) == -1).all()
-    assert kv.local_window_of(0, 0).size == kv.heavy_hitters(0, 0).size == 0
-    llm.eval(random_tokens(24))
-    assert (kv.n_tokens, kv.chunk_size, kv.memory_size, kv.chunk_index) == (40, S, M, 3)
-    assert kv.chunk_boundaries == [(0, 16), (16, 32), (32, 40)]
-    for layer, head in product(LAYERS, range(N_HEAD_KV)):
-        local, heavy = kv.local_window_of(layer, head), kv.heavy_hitters(layer, head)
-        assert local.tolist() == [28, 29, 30, 31]
-        assert sorted([*range(A), *local, *heavy]) == kv.memory_indices(layer)[head].tolist()
 
 
 def test_arrays_are_copies(llm: Llama) -> None:

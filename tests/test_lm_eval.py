@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow  # and of 0.5 GB
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from h2o_llama.eval import lm_eval_model  # noqa: E402
 from h2o_llama.eval.lm_eval_model import H2OLM  # noqa: E402
 
 N_CTX = 256
@@ -73,39 +72,12 @@ def test_loglikelihood_of_a_continuation(h2o: str, tail: int) -> None:
     assert is_greedy == (rows.argmax(axis=-1).tolist() == list(CONTINUATION.encode()))
 
 
-def test_continuations_of_one_token() -> None:
-    values = loglikelihoods(open_lm(dense_tail=0), *((CONTEXT, letter) for letter in "abc"), (CONTEXT[:-1], "a"))
-    rows = log_p(True, CONTEXT, 0)
-    expected = [rows[-1, ord("a")], rows[-1, ord("b")], rows[-1, ord("c")], rows[-2, ord("a")]]
-    np.testing.assert_allclose([value for value, _ in values], expected, atol=5e-3)
-
-
-def test_long_contexts_lose_their_beginning() -> None:
-    ((value, _),) = loglikelihoods(open_lm(h2o="off"), (TEXT[:300], TEXT[300:310]))
-    rows = log_p(False, TEXT[310 - N_CTX - 1 : 309], 0)
-    assert value == pytest.approx(picked(rows[-10:], TEXT[300:310]), abs=1e-2)
-
-
-def test_a_continuation_must_fit() -> None:
-    with pytest.raises(ValueError, match=rf"from 1 to n_ctx={N_CTX} tokens of its own, got {N_CTX + 1}"):
-        loglikelihoods(open_lm(), ("a", "b" * (N_CTX + 1)))
-
-
 @pytest.mark.parametrize(("h2o", "n"), [("on", 200), ("off", 200), ("off", 1), ("off", 0)])
 def test_rolling_reads_the_text_as_a_prompt(h2o: str, n: int) -> None:
     lm = open_lm(h2o=h2o)
     (value,) = lm.loglikelihood_rolling([request("loglikelihood_rolling", TEXT[:n])], True)
     expected = picked(log_p(h2o == "on", TEXT[: n - 1], 0, [lm.prefix_token_id]), TEXT[:n]) if n else 0.0
     assert value == pytest.approx(expected, abs=5e-2)
-
-
-def test_rolling_reads_long_texts_in_windows() -> None:
-    lm = open_lm(h2o="off")
-    (value,) = lm.loglikelihood_rolling([request("loglikelihood_rolling", TEXT[: N_CTX + 30])], True)
-    first = picked(log_p(False, TEXT[: N_CTX - 1], 0, [lm.prefix_token_id]), TEXT[:N_CTX])
-    # The second window is full: it begins 30 tokens later.
-    second = picked(log_p(False, TEXT[29 : N_CTX + 29], 0)[-30:], TEXT[N_CTX : N_CTX + 30])
-    assert value == pytest.approx(first + second, abs=5e-2)
 
 
 # --- generation
@@ -123,45 +95,7 @@ def test_generation_ends_before_a_stop_string() -> None:
     assert unstopped == free
 
 
-def test_tasks_are_sampled_as_they_ask_for() -> None:
-    """Samplers that they do not name are off."""
-    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    asked = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 3}
-    for options, expected in [
-        ({"do_sample": False, "temperature": 0.7}, {"temperature": 0.0}),
-        ({}, {"temperature": 0.0}),
-        ({"do_sample": True}, {}),
-        ({"do_sample": True, **asked}, asked),
-        ({"do_sample": True, "repetition_penalty": 1.2, "top_k": None}, {"repeat_penalty": 1.2}),
-    ]:
-        assert lm_eval_model._sampling(options) == off | expected
-
-
-def test_long_prompts_make_room_for_the_answer() -> None:
-    lm = open_lm(h2o="off")
-    options = {"max_gen_toks": 20, "until": []}
-    prompts = (TEXT[:300], TEXT[300 - (N_CTX - 20) : 300])
-    long, short = lm.generate_until([request("generate_until", prompt, options) for prompt in prompts], True)
-    assert long == short
-    assert len(long) == 20
-    with pytest.raises(ValueError, match=f"no room for max_gen_toks={N_CTX}"):
-        lm.generate_until([request("generate_until", "a", {"max_gen_toks": N_CTX})], True)
-
-
 # --- options
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"window": 3}, "there is no argument 'window'"),
-        ({"h2o": "yes"}, "h2o must be one of 'on', 'off'"),
-        ({"dense_tail": -1}, "dense_tail must be"),
-    ],
-)
-def test_bad_options_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        open_lm(**changes)
 
 
 # --- chat templates
@@ -195,10 +129,7 @@ def test_lm_eval_drives_the_model(tmp_path: Path, h2o: str) -> None:
     task = {
         "task": "keys",
         "dataset_path": "json",
-        "dataset_kwargs": {
-            "data_files": {"test": str(tmp_path / "docs.json")},
-            "cache_dir": str(tmp_path / "cache"),
-        },
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "docs.json")}, "cache_dir": str(tmp_path / "cache")},
         "test_split": "test",
         "target_delimiter": "",
         "output_type": "multiple_choice",

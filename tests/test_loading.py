@@ -44,23 +44,6 @@ def test_threads_of_prompts(tiny_model: Path, n_threads_batch: int | None, expec
         assert llm._state.context.n_threads == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ({}, "mmap"),
-        ({"use_mmap": False}, "none"),
-        ({"use_mlock": True}, "mmap+mlock"),
-        ({"use_mmap": False, "use_mlock": True}, "mlock"),
-    ],
-)
-def test_how_the_file_is_read(
-    tiny_model: Path, capfd: pytest.CaptureFixture[str], options: dict[str, bool], mode: str
-) -> None:
-    with Model(tiny_model, verbose=True, **options) as model:
-        assert f"(load_mode = {mode})" in capfd.readouterr().err
-        np.testing.assert_array_equal(logits(model), logits(tiny_model))
-
-
 def test_shared_weights_are_loaded_already(tiny_model: Path) -> None:
     options: dict[str, Any] = {"use_mmap": False, "use_mlock": True, "kv_overrides": {}, "lora": "a.gguf"}
     options |= {"main_gpu": 0, "tensor_split": [1], "rpc_servers": "a:1"}

@@ -108,13 +108,6 @@ def test_adapters_with_our_own_products(name: str, model_by_name: ModelByName, t
     assert relative_error(logits(None), logits(None, lora=lora)) > 4 * bound
 
 
-def test_a_scale_of_zero_adds_nothing(tiny_model: Path, adapter: Path) -> None:
-    with open_llama(tiny_model, CONFIG, lora=[(adapter, 0)]) as llm, open_llama(tiny_model, CONFIG) as plain:
-        for got, want in zip(*(eval_calls(m, [random_tokens(40)]) for m in (llm, plain)), strict=True):
-            np.testing.assert_array_equal(got, want)
-        assert llm.model.fingerprint == plain.model.fingerprint
-
-
 # --- snapshots and sequences
 
 

@@ -1,21 +1,16 @@
-"""Operators on the CPU backend, against NumPy: maxima of rows, and rows that each batch gets by its own indices.
-
-And pieces of composed attention, where blocks of keys are empty. All else of it: test_h2o_oracle.py.
-"""
+"""The operator of rows' maxima on the CPU backend, against NumPy. All else of composed attention: test_h2o_oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from compare import case
 from h2o_llama import _core
 
-TYPES = {"float32": "f32", "float16": "f16", "int32": "i32"}
 # Shapes, and views whose strides ggml can express.
 ARRAYS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
     **{str(shape): (shape, lambda a: a) for shape in [(31, 1), (1, 64), (3, 1000), (5, 3, 129), (2, 3, 5, 67)]},
@@ -27,28 +22,15 @@ ARRAYS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
 
 
 def max_rows(a: Any, n_threads: int = 1) -> Any:
-    return _core.ops_max_rows(a, TYPES[a.dtype.name], "cpu", n_threads)
-
-
-def get_rows(a: Any, indices: Any, type: str | None = None, n_threads: int = 1) -> Any:
-    """Of an array of a `type` that NumPy lacks: a has the rows' bytes."""
-    return _core.ops_get_rows(a, type or TYPES[a.dtype.name], indices.astype(np.int32), "cpu", n_threads)
+    return _core.ops_max_rows(a, "f32", "cpu", n_threads)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3, 8])
-@pytest.mark.parametrize("dtype", TYPES)
-def test_equal_numpy(rng: np.random.Generator, dtype: str, n_threads: int) -> None:
-    """Bit for bit: a maximum is one of the elements, and rows are copied or widened to float32."""
+def test_equal_numpy(rng: np.random.Generator, n_threads: int) -> None:
     for name, (shape, view) in ARRAYS.items():
         with case(name=name):
-            a = view((100 * rng.standard_normal(shape)).astype(dtype))
-            if dtype == "float32":
-                got = max_rows(a, n_threads)
-                np.testing.assert_array_equal(got, a.max(axis=-1, keepdims=True))
-            indices = rng.integers(0, a.shape[-2], (*a.shape[:-2], 7))
-            got = get_rows(a, indices, n_threads=n_threads)
-            assert got.dtype == (np.int32 if dtype == "int32" else np.float32)
-            np.testing.assert_array_equal(got, np.take_along_axis(a, indices[..., None], axis=-2))
+            a = view((100 * rng.standard_normal(shape)).astype(np.float32))
+            np.testing.assert_array_equal(max_rows(a, n_threads), a.max(axis=-1, keepdims=True))
 
 
 def test_maximum_nan_and_infinities_at_every_place(rng: np.random.Generator) -> None:
@@ -64,30 +46,3 @@ def test_maximum_nan_and_infinities_at_every_place(rng: np.random.Generator) -> 
             a[2, n // 2] = np.inf
             a[3] = np.finfo(np.float32).min
             np.testing.assert_array_equal(max_rows(a), a.max(axis=-1, keepdims=True))
-
-
-@pytest.mark.parametrize("type", ["bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
-def test_rows_of_types_without_a_dtype(rng: np.random.Generator, type: str) -> None:
-    """A permuted K cache: [n_cells, n_head, ...] becomes [n_head, n_cells, ...]."""
-    gguf_type = gguf.GGMLQuantizationType[type.upper()]
-    a = gguf.quants.quantize(rng.standard_normal((20, 3, 64)), gguf_type).swapaxes(0, 1)
-    want = gguf.quants.dequantize(np.ascontiguousarray(a), gguf_type)
-    indices = rng.integers(0, 20, (3, 9))
-    got = get_rows(a.view(np.uint8), indices, type=type)
-    np.testing.assert_array_equal(got, np.take_along_axis(want, indices[..., None], axis=-2))
-
-
-def test_fused_blocks_are_one_softmax(rng: np.random.Generator) -> None:
-    """Of composed attention. For a query whose keys are all masked: m = -inf, l = 0, o = 0."""
-    logits = rng.uniform(-100, 100, (2, 5, 24)).astype(np.float32)
-    logits[0, :2, :12] = logits[0, 2, 12:] = logits[1, 1] = -np.inf
-    v = rng.standard_normal((2, 24, 16), dtype=np.float32)
-    blocks = [
-        _core.ops_softmax_state(logits[..., keys], v[:, keys], 0.5, "cpu", 1) for keys in (slice(12), slice(12, None))
-    ]
-    x = 0.5 * logits.astype(np.float64)
-    m = x.max(axis=-1, keepdims=True)
-    e = np.exp(x - np.maximum(m, -1e9))
-    l = e.sum(axis=-1, keepdims=True)  # noqa: E741
-    for got, want in zip(_core.ops_fuse(*blocks, "cpu", 1), (m, l, e @ v / np.where(l > 0, l, 1)), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

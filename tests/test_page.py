@@ -199,35 +199,6 @@ def test_an_answer_can_be_stopped(page: Any, server: Server, tmp_path: Path) -> 
     get_answers(page, "k31=", 1)
 
 
-def test_a_new_conversation_knows_nothing_of_the_one_before(page: Any, server: Server, tmp_path: Path) -> None:
-    """Whose answer was still coming."""
-    read_keys(page, tmp_path)
-    page.execute_script("window.maxTokens = 1000")
-    for n in range(2):
-        ask(page, "k07=")
-        wait(page, lambda: "Answer" in text_of(page, "turns"))
-        page.execute_script("arguments[0].click()", element(page, "again"))  # it moves during the answer
-        wait(page, lambda: element(page, "send").is_enabled())
-        assert text_of(page, "turns") == ""
-        assert len(texts_of(page, "#texts li li")) == n + 1
-        read_keys(page, tmp_path)
-    page.execute_script("window.maxTokens = 8")
-    get_answers(page, "k31=", 1)
-    roles = [[message["role"] for message in messages] for messages in asked(page)]
-    assert roles == [["system", "user"]] * 3
-
-
-def test_a_document_that_is_too_long(page: Any, tmp_path: Path) -> None:
-    """Says so before it is asked about."""
-    message = "This text is too long: 5,400 tokens, this server takes 4,096. Add a shorter part"
-    read(page, tmp_path / "too long.txt", DOCUMENT * 6)
-    wait(page, lambda: text_of(page, "size").startswith(message))
-    ask(page, "k07=")
-    wait(page, lambda: text_of(page, "error").startswith(message))
-    assert element(page, "send").is_enabled()
-    assert (asked(page), element(page, "news").get_property("textContent")) == ([], "")
-
-
 def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
     """And the server finds its text."""
     read(page, tmp_path / "keys.txt", DOCUMENT[90:] + DOCUMENT[:90])  # not read before
@@ -242,25 +213,6 @@ def test_a_conversation_survives_a_reload(page: Any, server: Server, tmp_path: P
     (second,) = asked(page)
     answer = {"role": "assistant", "content": before[0].split("Answer\n")[1].split("\nRead ")[0]}
     assert [*first, answer, {"role": "user", "content": "k31="}] == second
-
-
-def test_a_question_without_an_answer_survives_a_reload(page: Any, server: Server, tmp_path: Path) -> None:
-    read(page, tmp_path / "long.txt", DOCUMENT * 4)
-    wait(page, lambda: text_of(page, "size") == "3,600 tokens")
-    page.execute_script("""
-        window.isOld = true;
-        const progress = document.getElementById("progress-text");
-        new MutationObserver((_, observer) => {
-            if (!progress.textContent.startsWith("Reading:")) return;
-            observer.disconnect();
-            location.reload();
-        }).observe(progress, {childList: true, characterData: true, subtree: true});
-    """)
-    ask(page, "k07=")
-    wait(page, lambda: page.execute_script("return !window.isOld && document.readyState === 'complete'"))
-    wait(page, lambda: element(page, "question").get_attribute("value") == "k07=")
-    assert text_of(page, "turns") == ""
-    assert text_of(page, "size") == "3,600 tokens"
 
 
 def test_conversations_are_listed_opened_and_deleted(page: Any, tmp_path: Path) -> None:

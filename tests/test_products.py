@@ -5,7 +5,6 @@ In whole models, the oracle's tests use them: some of these models have such wei
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compare import case
+from cases import SMALL
+from compare import assert_logits_close, case
 from h2o_llama import _core
+from inputs import ModelByName, random_tokens
 from kernels import ALL_ISAS, using
+from llamas import eval_calls, open_llama
+from oracle import dense, read_model
 
 Array = NDArray[Any]
 ROOT = Path(__file__).parent.parent
@@ -138,37 +141,6 @@ def test_any_sizes(isa_name: str, data: st.DataObject) -> None:
     check(type_name, weights, x, got, in_bf16(type_name, isa_name, len(x)))
 
 
-def compiled(folder: Path, isa: str) -> Path:
-    """A program that multiplies by kernels of an instruction set. AVX-VNNI's have AVX-512's of the same meaning."""
-    upstream = [f"-isystem{ROOT}/vendor/llama.cpp/ggml/{name}" for name in ("include", "src", "src/ggml-cpu")]
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized", "-static"]
-    flags += [f"-I{ROOT}/src", *upstream, "-march=haswell", "-DVL=8", "-DKERNEL=kernel_of_type"]
-    if isa == "avxvnni":
-        flags += ["-mavx512vl", "-mavx512vnni", "-D__AVXVNNI__", "-D_mm256_dpbusd_avx_epi32=_mm256_dpbusd_epi32"]
-    sources = [ROOT / "tests" / "products_driver.cpp", ROOT / "src" / "ggml" / "product" / "cpu" / "packed.cpp"]
-    sources += ["-x", "c++", ROOT / "src" / "ggml" / "product" / "kernels" / "simd.h"]
-    subprocess.run(["c++", *flags, *sources, "-o", folder / isa], check=True)
-    return folder / isa
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not {"avx2", "avx512vnni"} <= set(ALL_ISAS), reason="no AVX-512 VNNI")
-@pytest.mark.parametrize("isa_name", ["avx2", "avxvnni"])
-def test_kernels_of_other_cpus(rng: np.random.Generator, isa_name: str, tmp_path: Path) -> None:
-    program = compiled(tmp_path, isa_name)
-    for type_name in QUANTIZED:
-        for n_columns in (1, 2, 3, 4, 5, 6, 8, 9, 13, 30, 45, 70):
-            n = unit(type_name) * int(rng.integers(1, 2600 // unit(type_name)))
-            scales = [65504.0, 6e-8, 0.0, 1.0] if n_columns % 3 == 0 else None
-            weights = weights_of(rng, type_name, int(rng.integers(1, 80)), n, scales)
-            x = columns_of(rng, n_columns, n)
-            rounded = gguf.quants.quantize(x, ggml_type("q8_0"))
-            head = f"{ggml_type(type_name).value} {len(weights)} {n} {n_columns}\n".encode()
-            job = head + weights.tobytes() + rounded.tobytes()
-            output = subprocess.run(program, input=job, stdout=subprocess.PIPE, check=True).stdout
-            check(type_name, weights, x, np.frombuffer(output, dtype=np.float32).reshape(n_columns, -1))
-
-
 @every_isa
 @every_type
 def test_extreme_numbers_and_scales(rng: np.random.Generator, isa: str, type_name: str) -> None:
@@ -264,3 +236,21 @@ def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
                     column = x[token, 0 if is_shared else i][None]
                     bf16 = in_bf16(type_name, isa, n_tokens * n_used // n_experts)
                     check(type_name, weights[expert], column, got[token, i][None], bf16)
+
+
+@pytest.mark.skipif(not ISAS, reason="no kernels for this CPU")
+def test_auto_is_own_with_h2o_and_upstreams_without(model_by_name: ModelByName) -> None:
+    """`Llama(matmul_kernels=)`: both are used, of the same weights; they differ, by as little as rounding."""
+    path = model_by_name("qwen3-gqa4-q8_0")
+    model = read_model(path)
+    config = SMALL.but(chunk_size=64, local_window=8, heavy_budget=8, sink_tokens=0)
+    calls = [random_tokens(60), [1], [2]]  # in one chunk: sparse attention is dense attention
+    expected = dense(model, np.concatenate(calls)).logits
+    for h2o, auto in ((None, "upstream"), (config, "own")):
+        found = {}
+        for kernels in ("auto", "upstream", "own"):
+            with open_llama(path, h2o, matmul_kernels=kernels) as llm:
+                found[kernels] = np.concatenate(eval_calls(llm, calls))
+            assert_logits_close(found[kernels], expected, config.tolerance(model, calls).logits)
+        np.testing.assert_array_equal(found["auto"], found[auto])
+        assert not np.array_equal(found["own"], found["upstream"])

@@ -15,10 +15,10 @@ import pytest
 
 import h2o_llama
 from cases import EVICT, INDEX, SMALL, Case, S
-from compare import assert_all_equal, assert_logits_close
+from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
-from llamas import arrays, decode_calls, min_position, open_llama, restore, rewind_points, state_of
+from llamas import decode_calls, min_position, open_llama, restore, state_of
 from test_threads_cancel import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
@@ -99,19 +99,14 @@ def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Cas
         for x, snapshot in product((recorded, llm), snapshots):
             x.restore(snapshot)
             has_scores = x is recorded and snapshot is snapshots[1]
-            again = x.snapshot()
-            assert len(again.state) == len(snapshots[has_scores].state)
-            x.restore(again)
+            assert len(x.snapshot().state) == len(snapshots[has_scores].state)
             x.eval(random_tokens(2 * S))
             if has_scores:
                 assert x.kv.scores(0).any()
-                continue
-            with pytest.raises(H2OError, match=r"heavy_budget=.*, or keep_history=True"):
-                x.kv.scores(0)
-            x.rewind(2 * S + 8)
-        recorded.reset()
-        recorded.eval(random_tokens(2 * S))
-        assert recorded.kv.scores(0).any()
+            else:
+                with pytest.raises(H2OError, match=r"heavy_budget=.*, or keep_history=True"):
+                    x.kv.scores(0)
+                x.rewind(2 * S + 8)
 
 
 def test_memory_sets_of_ones_own_are_gone_back_to(tiny_model: Path) -> None:
@@ -127,30 +122,6 @@ def test_memory_sets_of_ones_own_are_gone_back_to(tiny_model: Path) -> None:
         llm.reset()
         llm.eval(random_tokens(2 * S))
         llm.rewind(S + 1)
-
-
-def test_the_first_and_the_last_places_are_kept(tiny_model: Path) -> None:
-    with open_llama(tiny_model, SMALL.but(chunk_size=64)) as llm:
-        for token in random_tokens(20):
-            llm.eval([token])
-        assert [n for n in range(20) if rewind_points(llm, n)[0] == n] == [0, 1, 2, 3, 4, 16, 17, 18, 19]
-
-
-def test_a_state_goes_on_where_nothing_is_pending(tiny_model: Path) -> None:
-    """In a context with decode="full" the scores are the same, and generated tokens add nothing."""
-    config = SMALL.but(chunk_size=40, scorer="distant", decode="memory")
-    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config.but(decode="full")) as other:
-        llm.eval(random_tokens(43))
-        decode_calls(llm, [[token] for token in range(20)])
-        restore(other, state_of(llm))
-        scores: list[Any] = [llm.kv.scores(il) for il in llm.kv.layers]
-        decode_calls(other, [[1], [2]])
-        for il, want in zip(other.kv.layers, scores, strict=True):
-            np.testing.assert_array_equal(other.kv.scores(il)[:, :-2], want)
-            assert not other.kv.scores(il)[:, -2:].any()
-        restore(llm, state_of(other))
-        decode_calls(llm, [[3]])
-        assert all((llm.kv.scores(il)[:, :43] >= want[:, :43]).all() for il, want in enumerate(scores))
 
 
 # --- layers that H2O leaves to llama.cpp, with a sliding window or a recurrent state
@@ -180,26 +151,6 @@ def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: Mod
             llm.eval(tokens[: 3 * S], logits="all")
             np.testing.assert_array_equal(again, llm.logits[S:])
     assert 0 < n_bytes[1] < n_bytes[8] == n_bytes[39] == n_bytes[40]
-
-
-@with_other_layers
-def test_a_damaged_state_is_refused(model: str, model_by_name: ModelByName) -> None:
-    """Wherever it is damaged, the context can be used; in what the other layers hold, nothing has changed."""
-    tokens = random_tokens(3 * S + 5)
-    with open_llama(model_by_name(model), SMALL) as llm:
-        llm.eval(tokens)
-        state, before, n_side = state_of(llm), arrays(llm), llm.kv.stats.side_bytes
-        for position in range(40, len(state), len(state) // 60):
-            damaged = bytearray(state)
-            damaged[position] ^= 0xFF
-            try:
-                restore(llm, bytes(damaged))
-            except H2OError as error:
-                if "damaged" in str(error):
-                    assert_all_equal(arrays(llm), before)
-                    assert llm.kv.stats.side_bytes == n_side
-            restore(llm, state)
-        llm.eval(random_tokens(S))
 
 
 @with_other_layers
@@ -283,22 +234,15 @@ def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName
 
 
 def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Path) -> None:
-    with (
-        open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm,
-        open_llama(tiny_model, INDEX) as none,
-    ):
+    with open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm:
         for call in split(random_tokens(100), [70, 10, 20]):
             llm.eval(call)
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
-        llm.eval(random_tokens(12))
-        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {27}
         with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 23)
-        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 28), (0, 0, -1), (0, 0, 1.5)):
+        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 25), (0, 0, -1)):
             with pytest.raises(ValueError, match="layer|head|tile"):
                 llm.kv.extra_keys(*bad)
-        with pytest.raises(ValueError, match="tile"):
-            none.kv.extra_keys(0, 0, 0)
     with (
         open_llama(tiny_model, INDEX.but(lookup_budget=0)) as llm,
         pytest.raises(H2OError, match="nothing chooses"),

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import socket
-import struct
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -85,108 +81,6 @@ def test_servers_compute_what_one_machine_does(addresses: list[str], options: di
         assert (a >= 0).all()
 
 
-SET_TENSOR, GET_TENSOR, GET_ALLOC_SIZE = 6, 8, 13
-RPC_TENSOR = struct.Struct("<8xI40xI172x64s4x")
-"""A tensor in the protocol: its type, its operator and, near the end, its name."""
-
-
-@contextmanager
-def counted(address: str) -> Iterator[tuple[str, Counter[str], set[tuple[int, int, int]]]]:
-    """An address before this one, and the bytes that go through it to tensors and from them, by name.
-
-    And what the server was asked about: the operator's number, and the types of its second and third source.
-    """
-    host, port = address.split(":")
-    sizes: Counter[str] = Counter()
-    asked: set[tuple[int, int, int]] = set()
-
-    def count(command: int, data: bytes) -> None:
-        if command == GET_ALLOC_SIZE:
-            tensors = list(RPC_TENSOR.iter_unpack(data[4:]))  # the operator, then its sources
-            asked.add((tensors[0][1], tensors[2][0], tensors[3][0]))
-        if command in (SET_TENSOR, GET_TENSOR):
-            name = RPC_TENSOR.unpack_from(data)[2].split(b"\0")[0].decode()
-            # next are an offset, then the bytes or their number
-            n = len(data) - RPC_TENSOR.size - 8 if command == SET_TENSOR else struct.unpack("<Q", data[-8:])[0]
-            sizes[("to " if command == SET_TENSOR else "from ") + name] += n
-
-    class Relay(BaseRequestHandler):
-        def pass_back(self, server: socket.socket) -> None:
-            while data := server.recv(1 << 16):
-                self.request.sendall(data)
-            self.request.shutdown(socket.SHUT_WR)
-
-        def handle(self) -> None:
-            with socket.create_connection((host, int(port))) as server, self.request.makefile("rb") as requests:
-                for end in (self.request, server):
-                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                back = Thread(target=self.pass_back, args=(server,))
-                back.start()
-                while head := requests.read(9):
-                    command, n = struct.unpack("<BQ", head)
-                    data = requests.read(n)
-                    count(command, data)
-                    server.sendall(head + data)
-                server.shutdown(socket.SHUT_WR)
-                back.join()
-
-    with ThreadingTCPServer(("127.0.0.1", 0), Relay) as relay:
-        thread = Thread(target=relay.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{relay.server_address[1]}", sizes, asked
-        finally:
-            relay.shutdown()
-            thread.join()
-
-
-@needs_rpc
-@pytest.mark.parametrize("positions", ["text", "cache"])
-def test_rows_stay_where_they_are(addresses: list[str], positions: str) -> None:
-    """A closing chunk costs scores and numbers of rows, always as many bytes. K and V never cross."""
-    h2o = H2OConfig(chunk_size=S, evict=True, research={"positions": positions})
-    with counted(addresses[0]) as (address, sizes, _), load(h2o, rpc_servers=address) as llm:
-        tokens = llm.tokenize(TEXT)
-        n_bytes = []
-        for chunk in range(9):
-            sizes.clear()
-            llm.eval(tokens[chunk * S :][:S])
-            n_bytes.append(sizes.total())
-            assert not [name for name in sizes if "cache_" in name]
-            assert any(name.startswith("from h2o_add_scores") for name in sizes)
-            rows = sum(n for name, n in sizes.items() if "h2o_memory_chunk_rows" in name)
-            n_head, n_memory = llm.kv.memory_indices(0).shape
-            assert rows < 5 * n_head * (n_memory + S)  # numbers of 4 bytes, once for all layers
-        assert n_bytes[8] == n_bytes[7] < llm.kv.stats.kv_bytes
-
-
-@needs_rpc
-def test_servers_are_asked_about_all_types(addresses: list[str]) -> None:
-    """What a server answers about attention to K and V of some types says nothing about others."""
-    types = {"f16": 1, "q4_0": 2, "q8_0": 8}  # ggml's numbers
-    with counted(addresses[0]) as (address, _, asked):
-        for type_v in types:
-            h2o = H2OConfig(chunk_size=S, decode="memory")
-            load(h2o, rpc_servers=address, type_v=type_v).close()
-    operators = {operator for operator, k, v in asked if (k, v) == (types["f16"], types["f16"])}
-    assert operators
-    assert {(operator, types["f16"], v) for operator in operators for v in types.values()} <= asked
-
-
-@needs_rpc
-@pytest.mark.parametrize(
-    ("options", "device"), [({"tensor_split": [1, 0]}, 0), ({"tensor_split": (0.0, 2)}, 1), ({"main_gpu": 1}, 1)]
-)
-def test_layers_are_where_they_were_put(
-    addresses: list[str], capfd: pytest.CaptureFixture[str], options: dict[str, Any], device: int
-) -> None:
-    with load(None, rpc_servers=addresses, verbose=True, **options):
-        log = capfd.readouterr().err
-    lines = [line for line in log.splitlines() if "model buffer size" in line and "RPC" in line]
-    assert lines
-    assert all(addresses[device] in line for line in lines), log
-
-
 @needs_rpc
 @pytest.mark.parametrize(
     "options", [{"tensor_split": [1]}, {"tensor_split": [1, 1, 1]}, {"tensor_split": [0, 0]}, {"main_gpu": 2}]
@@ -195,18 +89,6 @@ def test_devices_that_are_not_there(addresses: list[str], options: dict[str, Any
     expected = "2 numbers of at least 0, not all 0" if "tensor_split" in options else "an integer from 0 to 1"
     with pytest.raises(ValueError, match=rf"\[Llama\] {next(iter(options))} must be {expected}"):
         load(None, rpc_servers=addresses, **options)
-
-
-@needs_rpc
-def test_a_snapshot_goes_from_one_machine_to_several(addresses: list[str]) -> None:
-    h2o = H2OConfig(chunk_size=S, evict=True)
-    with load(h2o) as here, load(h2o, rpc_servers=addresses) as there:
-        tokens = here.tokenize(TEXT)
-        here.eval(tokens[:-5])
-        there.restore(here.snapshot())
-        for llm in (here, there):
-            llm.eval(tokens[-5:])
-        np.testing.assert_allclose(there.logits, here.logits, rtol=1e-5, atol=1e-4)
 
 
 @needs_rpc
@@ -226,15 +108,6 @@ def test_a_server_that_ends_is_an_error_and_not_the_end(tmp_path: Path, h2o: H2O
                 llm.reset()
         with pytest.raises(H2OError, match="Failed to connect"):
             load(h2o, rpc_servers=address)
-
-
-@needs_rpc
-def test_nobody_listens() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(H2OError, match=f"Failed to connect to {address}: start `h2o-llama rpc-server`"):
-            load(None, rpc_servers=address)
 
 
 @needs_rpc

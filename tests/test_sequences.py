@@ -14,7 +14,7 @@ import pytest
 import h2o_llama
 from cases import CASES, SMALL, Case, S
 from compare import assert_all_equal
-from h2o_llama import H2OError, Llama
+from h2o_llama import H2OError
 from llamas import decode_each, open_llama, view
 
 N_CTX = 256  # llama.cpp makes it a multiple of 256
@@ -217,13 +217,3 @@ def test_bad_arguments(tiny_model: Path) -> None:
         with pytest.raises(H2OError, match="there are no logits to sample from"):
             next(llm.generate_many({llm: []}))
         assert llm.n_tokens == 0
-
-
-def test_errors_name_what_was_called(tiny_model: Path) -> None:
-    with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None, n_seq_max=2) as llm, llm.sequence() as other:
-        for owner, sequence in (("Llama", llm), ("Sequence", other)):
-            for name, argument in (("reuse", "text"), ("rewind", 7), ("restore", 0)):
-                with pytest.raises(ValueError, match=rf"\[{owner}.{name}\]"):
-                    getattr(sequence, name)(argument)
-            with pytest.raises(H2OError, match=rf"\[{owner}.generate\] there are no logits"):
-                next(sequence.generate([]))

@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
@@ -295,29 +295,6 @@ def test_attention_is_told_to_who_asks(served: tuple[Server, Any]) -> None:
         assert {found["layer"] for found in attention["heads"]} == set(llm.kv.layers)
 
 
-# As SmolLM2's and Qwen2.5's: there is a system message even if none is given.
-DEFAULT_SYSTEM = (
-    "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}" + CHATML
-)
-
-
-@pytest.mark.parametrize("template", [CHATML, DEFAULT_SYSTEM])
-def test_messages(start: Start, template: str) -> None:
-    """The last user's message attends to everything; another one after the same messages costs itself and a tile."""
-    server = start([], template=template)
-    system = {"role": "system", "content": DOCUMENT}
-    with open_chat(demo_model_path(), template, n_batch=S, h2o=H2OConfig(chunk_size=S)) as llm:
-        n_before = len(llm.tokenize(llm.apply_chat_template([system], add_generation_prompt=False)))
-        assert n_before % S != 0
-        for n_cached, question in ((0, "first? " * 12), (n_before // TILE * TILE, "second? " * 30)):
-            messages = [system, user(question)]
-            answer = server.chat(messages, id_slot=0, cache_prompt=n_cached > 0)
-            expected: Any = llm.create_chat_completion(messages, max_tokens=8, temperature=0)
-            assert answer["choices"][0]["message"]["content"] == expected["choices"][0]["message"]["content"]
-            assert answer["usage"]["prompt_tokens"] == expected["usage"]["prompt_tokens"]
-            assert answer["timings"]["cache_n"] == n_cached
-
-
 def logprobs_of(answer: Any) -> list[float]:
     return [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
 
@@ -346,33 +323,6 @@ def test_a_conversation_goes_back_to_any_message_of_the_user(start: Start, optio
                 before = llm.apply_chat_template(told[:-1], add_generation_prompt=False)
                 assert answer["timings"]["cache_n"] >= len(llm.tokenize(before)), step
             told.append(answer["choices"][0]["message"])
-
-
-def test_a_long_conversation_keeps_the_rows_of_two_chunks(start: Start) -> None:
-    """With eviction it returns to the first message and to the last one; for others it reads some again."""
-    told: list[Any] = [{"role": "system", "content": DOCUMENT[: 2 * S]}]
-    server = start(["--evict", *h2o_set(chunk_size=2 * S)])
-    with open_chat(demo_model_path(), CHATML) as llm:
-
-        def ask(n_kept: int, heard: Iterable[int]) -> tuple[int, int]:
-            """After `n_kept` questions, some of them heard: tokens kept, and those before the question."""
-            told[1 + 2 * n_kept :] = [user(f"question {len(told)}? " + "and so on? " * 12)]
-            answer = server.chat(told, id_slot=0, logprobs=True)
-            for step, i in enumerate((*heard, n_kept)):
-                alone = server.chat(told[: 2 * i + 2], id_slot=1, cache_prompt=step > 0, logprobs=True)
-            assert logprobs_of(answer) == pytest.approx(logprobs_of(alone), abs=1e-4)
-            before = llm.apply_chat_template(told[:-1], add_generation_prompt=False)
-            told.append(answer["choices"][0]["message"])
-            return answer["timings"]["cache_n"], len(llm.tokenize(before))
-
-        starts = [ask(n, range(n))[1] for n in range(7)]
-        assert all(b - a > 2 * S for a, b in pairwise(starts))
-        n_cached, n_before = ask(6, range(6))
-        assert n_cached >= n_before
-        n_cached, n_before = ask(3, ())
-        assert n_cached == starts[0] < n_before
-        n_cached, n_before = ask(0, ())
-        assert n_cached == starts[0] == n_before
 
 
 @pytest.mark.parametrize(
@@ -547,35 +497,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     calls: list[list[str]] = []
     monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts: calls.append(arguments) or 0)
     return calls
-
-
-def option(arguments: list[str], name: str) -> str:
-    return arguments[arguments.index(name) + 1]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--n-ctx", "10"], "a slot holds 256 tokens, not 10:"),
-        (["--n-ctx", "100000"], "a slot holds 8,192 tokens, not 100,000:"),
-        (["--n-ctx", "10", "--evict", *h2o_set(positions="cache")], None),  # a slot is never full
-        ([], None),
-    ],
-)
-def test_a_slot_with_other_room_than_was_asked_for_says_so(
-    started: list[list[str]], options: list[str], said: str | None
-) -> None:
-    result = invoke("serve", *options)
-    assert result.exit_code == 0
-    assert said in result.stderr if said else not result.stderr
-    assert len(started) == 1
-
-
-def test_the_index_is_left_out_only_where_a_device_has_none(started: list[list[str]]) -> None:
-    """This build has no GPU: layers that are to be on one are on the CPU, and those of --rpc have all operators."""
-    for options in (["--gpu-layers", "-1"], ["--rpc", "localhost:50052"]):
-        assert invoke("serve", "demo", *options).exit_code == 0
-    assert all(int(option(arguments, "--h2o-lookup")) > 0 for arguments in started)
 
 
 def test_a_model_that_h2o_refuses_is_served_densely(started: list[list[str]], unsupported_memory_model: Path) -> None:

@@ -1,4 +1,4 @@
-"""Attacks on a server of our own, only on 127.0.0.1, and on a library: bad requests and files, many clients, kills."""
+"""Attacks on a server of our own, only on 127.0.0.1: bad requests, damaged files, many clients."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ import json
 import random
 import socket
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bad_requests import BAD_REQUESTS, NESTED, POSTS, REQUESTS, Request, packed
 from command_line import h2o_set
-from h2o_llama import Library, Llama, demo_model_path
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
 from inputs import LONGER, SEED
@@ -409,78 +406,3 @@ def test_many_clients(options: list[str], tmp_path: Path) -> None:
             load.check(document, 0, "at the end", id_slot=0, cache_prompt=False)
     assert sum(load.done.values()) > 0
     assert memory[-1] - max(memory[: len(memory) // 4 + 1]) <= GROWTH, f"the server's memory grows: {memory}"
-
-
-# --- a library whose server is killed, and whose files are damaged, at any moment
-
-LIMIT_BYTES = 12_000_000
-"""Of the library: texts go all the time."""
-
-
-def assert_in_order(folder: Path) -> None:
-    """`verify` finds all damage, and the library is within its limit."""
-    library = Library(folder, limit_bytes=LIMIT_BYTES)
-    library.verify(repair=True)
-    with Llama(demo_model_path(), n_ctx=1024, n_threads=1, library=library) as llm:
-        llm.eval(random_text(200))  # who writes makes room, which one that was killed may not have done
-    library.flush()
-    assert library.verify() == []
-    assert library.n_bytes <= LIMIT_BYTES
-    assert not list(folder.rglob("*.new"))
-
-
-def random_text(seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(97, 123, 600).tolist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("options", [[], ["--evict"], ["--h2o", "off"]])
-def test_servers_that_are_killed(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients ask while the server is killed (SIGKILL); before each start, files are damaged.
-
-    Every answer begins like that of a server without a library, up to the first near tie. Until something was taken.
-    """
-    monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", str(LIMIT_BYTES))
-    chunks = [] if options == ["--h2o", "off"] else h2o_set(chunk_size=64)
-    small = [*chunks, "--n-ctx", "2048", "--threads", "1", "--parallel", "2", *options]
-    rng, library = random.Random(SEED), Library(tmp_path / "library")
-    with serving(tmp_path / "log", "demo", *small) as server:
-        load = Load(server, (400, 900, 1500))
-
-    def ask_until(stop: threading.Event, seed: float) -> None:
-        rng = random.Random(seed)
-        while not stop.is_set():
-            try:
-                answer = load.check(*rng.choice(list(load.expected)), "a client")
-            except (OSError, HTTPException):
-                if stop.wait(5):
-                    return
-                raise
-            load.done["taken"] += answer["timings"]["cache_n"] > 0
-            load.done["answered"] += 1
-
-    n_rounds = 0
-    while n_rounds < 4 * LONGER or not load.done["taken"]:
-        n_rounds += 1
-        n_answers = load.done["answered"] + rng.randint(1, 12)
-        damage(library, rng)
-        with serving(tmp_path / "log", "demo", *small, library=library.folder) as load.server:
-            stop = threading.Event()
-            with ThreadPoolExecutor(2) as pool:
-                clients = [pool.submit(ask_until, stop, rng.random()) for _ in range(2)]
-                while load.done["answered"] < n_answers and not any(each.done() for each in clients):
-                    time.sleep(0.01)
-                stop.set()
-                load.server.process.kill()
-            for ended in clients:
-                ended.result()
-    assert_in_order(library.folder)
-
-
-def damage(library: Library, rng: random.Random) -> None:
-    """Change a byte of one file in ten."""
-    for path in library.folder.rglob("*"):
-        if path.is_file() and path.name != "lock" and rng.random() < 0.1:
-            data = bytearray(path.read_bytes())
-            if data:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-                path.write_bytes(data)

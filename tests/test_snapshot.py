@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
-import re
 import shutil
 import struct
-import subprocess
-import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -56,54 +54,6 @@ def evaluate(llm: Llama, n: int) -> None:
 # --- restoring
 
 
-COUNTER = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stddef.h>
-
-static size_t n_bytes;
-
-void ggml_backend_tensor_get(const void * tensor, void * data, size_t offset, size_t size) {
-    void (*get)(const void *, void *, size_t, size_t) = dlsym(RTLD_NEXT, "ggml_backend_tensor_get");
-    n_bytes += size;
-    get(tensor, data, offset, size);
-}
-
-size_t bytes_read(void) { return n_bytes; }
-"""
-COUNTED = """
-import ctypes, sys
-from h2o_llama import H2OConfig, Llama
-read = ctypes.CDLL(None).bytes_read
-with Llama(sys.argv[1], n_ctx=256, h2o=H2OConfig(chunk_size=16, evict=True)) as llm:
-    llm.eval(list(range(3, 93)))
-    before = read()
-    llm._state.context.state_rows()
-    counted = read()
-    print(counted - before, len(llm.snapshot().state), read() - counted)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs a C compiler, on Linux")
-@pytest.mark.parametrize("model", ["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32"])
-def test_a_state_is_read_off_its_device_once(model: str, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """Not also to count its bytes, or to find which of them are rows."""
-    library = tmp_path / "counter.so"
-    (tmp_path / "counter.c").write_text(COUNTER)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "counter.c", "-ldl"], check=True)
-    base = next((Path(h2o_llama._core.__file__).parent / "lib").glob("libh2o-ggml-base.*"))
-    result = subprocess.run(
-        [sys.executable, "-c", COUNTED, model_by_name(model)],
-        env={**os.environ, "LD_PRELOAD": f"{library} {base}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    n_counted, n_state, n_read = map(int, result.stdout.split())
-    assert n_counted == 0
-    assert 0 < n_read <= n_state
-
-
 def test_history_needs_a_recorded_snapshot(tiny_model: Path) -> None:
     """An unrecorded history cannot be restored; a recorded one is dropped where nothing is recorded."""
     with open_llama(tiny_model, CONFIG, keep_history=False) as plain, open_llama(tiny_model, CONFIG) as recording:
@@ -146,13 +96,6 @@ def test_it_fits_only_where_it_came_from(tiny_model: Path, model_by_name: ModelB
             other.restore(b"h2o-snap")  # type: ignore[arg-type]
 
 
-def test_dense_attention_keeps_v_in_two_ways(tiny_model: Path) -> None:
-    with open_llama(tiny_model, None) as off, open_llama(tiny_model, None, flash_attn="on") as on:
-        off.eval([1, 2, 3])
-        with pytest.raises(ValueError, match="its flash_attn is 'off', not 'auto'"):
-            on.restore(off.snapshot())
-
-
 YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
 
 
@@ -192,29 +135,39 @@ def test_what_changes_a_model_is_known(what: str, tiny_model: Path, tmp_path: Pa
 # --- damage
 
 
-# Fields of the header, with the right checksum: tests/test_snapshot_fuzz.py
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda data: b"", "is not a snapshot of h2o-llama: it is empty"),
     "text": (lambda data: b"What is this?", "is not a snapshot of h2o-llama: it begins with b'What is '"),
-    "magic-alone": (lambda data: data[:8], "is damaged: it ends after 8 bytes"),
     "newer": (lambda data: data[:8] + b"\2\0\0\0" + data[12:], "is of format version 2, .*: update h2o-llama"),
-    "version-0": (lambda data: data[:8] + b"\0\0\0\0" + data[12:], "its version is 0"),
     "cut-in-the-header": (lambda data: data[:100], "ends after 100 bytes, in the middle"),
-    "cut-in-the-tokens": (lambda data: data[:-5000], "in the middle"),
     "cut-at-the-end": (lambda data: data[:-1], "in the middle"),
     "longer": (lambda data: data + b"\0", "it continues after its end"),
     "huge-header": (lambda data: data[:12] + b"\xff" * 4 + data[16:], "its header is said to have 4294967295"),
-    "bomb": (lambda data: claiming(data, 3 << 30), "bytes are said to become 3,2"),
+    "bomb": (lambda data: with_header(data, ("sections", "state", "bytes"), 3 << 30), "bytes are said to become 3,2"),
     "bit-in-the-header": (lambda data: flipped(data, 200), "the checksum of its header is wrong"),
     "bit-at-the-end": (lambda data: flipped(data, len(data) - 1), "the checksum of section 'state' is wrong"),
 }
+VALUES: tuple[Any, ...] = (None, True, -1, 0, 1, 2**31, 2**63, 1e300, "", "f16", [], {}, [0] * 3)
+"""For each place of a header, one after the other."""
 
 
-def claiming(data: bytes, n_bytes: int) -> bytes:
-    """With a header that says that the state has n_bytes."""
+def with_header(data: bytes, place: tuple[Any, ...], value: Any) -> bytes:
+    """With another value in the header, and the right checksum."""
     n = int.from_bytes(data[12:16], "little")
-    header = re.sub(rb'("state": {"bytes": )\d+', rb"\g<1>%d" % n_bytes, data[20 : 20 + n])
-    return data[:12] + struct.pack("<II", len(header), zlib.crc32(header)) + header + data[20 + n :]
+    header = json.loads(data[20 : 20 + n])
+    inner = header
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    packed = json.dumps(header).encode()
+    return data[:12] + struct.pack("<II", len(packed), zlib.crc32(packed)) + packed + data[20 + n :]
+
+
+def places_of(value: Any) -> Iterator[tuple[Any, ...]]:
+    """Of all values in a header, by their keys."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (key,)
+        yield from ((key, *inner) for inner in places_of(value[key]))
 
 
 def flipped(data: bytes, i: int) -> bytes:
@@ -231,17 +184,41 @@ def saved(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Path, tmp_path: Path) -> None:
-    for name in DAMAGE:
-        with case(name=name):
-            change, match = DAMAGE[name]
-            (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
-            with open_llama(tiny_model, CONFIG) as llm:
-                llm.eval(random_tokens(40))
-                before = [llm.logits, *seen(llm)]
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(random_tokens(40))
+        before = [llm.logits, *seen(llm)]
+        for name, (change, match) in DAMAGE.items():
+            with case(name=name):
+                (tmp_path / "bad").write_bytes(change(saved.read_bytes()))
                 with pytest.raises(ValueError, match=match) as error:
                     llm.load(tmp_path / "bad")
                 assert f"[Snapshot.load] {tmp_path / 'bad'}" in str(error.value)
-                assert_all_equal([llm.logits, *seen(llm)], before)
+        assert_all_equal([llm.logits, *seen(llm)], before)
+
+
+@pytest.mark.parametrize("name", ["sum", "cold_store", "dense"])
+def test_a_header_that_lies_is_refused_or_can_be_continued(name: str, tiny_model: Path, tmp_path: Path) -> None:
+    """Damaged states, which native code reads: tests/c_api/test-h2o.cpp, under sanitizers."""
+    path, n_refused = tmp_path / "file", 0
+    with open_llama(tiny_model, SMALL.one_of_each[name], n_ctx=512) as llm:
+        llm.eval(random_tokens(70))
+        good = llm.snapshot()
+        good.save(path)
+        data = path.read_bytes()
+        header = json.loads(data[20 : 20 + int.from_bytes(data[12:16], "little")])
+        for place in places_of(header):
+            for value in VALUES:
+                with case(place=place, value=value):
+                    path.write_bytes(with_header(data, place, value))
+                    try:
+                        llm.load(path)
+                    except (ValueError, H2OError):
+                        n_refused += 1
+                        continue
+                    llm.eval([1, 2, 3])
+                    llm.restore(good)
+        assert llm.snapshot().state == good.state
+    assert n_refused > 100
 
 
 def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:
@@ -287,18 +264,11 @@ def test_paths(saved: Path, tmp_path: Path) -> None:
     good = Snapshot.load(saved)
     with pytest.raises(FileNotFoundError, match=r"\[Snapshot.load\] there is no file"):
         Snapshot.load(tmp_path / "none")
-    with pytest.raises(ValueError, match="is a folder or a special file"):
-        Snapshot.load(tmp_path)
-    with pytest.raises(ValueError, match="is a folder or a special file"):
-        good.save(tmp_path)
-    with pytest.raises(ValueError, match="is a folder or a special file"):
-        good.save("/dev/null")
+    for use in (lambda: Snapshot.load(tmp_path), lambda: good.save(tmp_path), lambda: good.save("/dev/null")):
+        with pytest.raises(ValueError, match="is a folder or a special file"):
+            use()
     with pytest.raises(FileNotFoundError, match="cannot be written"):
         good.save(tmp_path / "no" / "folder")
-    with pytest.raises(ValueError, match="path must be"):
-        good.save(3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="path must be"):
-        Snapshot.load("a\0b")
 
 
 def test_a_model_in_parts_is_told_by_all_of_them(tmp_path: Path) -> None:
@@ -384,53 +354,40 @@ def test_a_file_does_not_say_where_to_write(tiny_model: Path, tmp_path: Path) ->
 # --- states of llama.cpp's programs
 
 
-def test_a_bad_state_is_refused(tiny_model: Path, model_by_name: ModelByName) -> None:
+@pytest.mark.parametrize("model", ["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32"])
+def test_a_bad_state_is_refused(model: str, model_by_name: ModelByName) -> None:
     """With the reason; the context can be used. All but the K and V in it is checked before anything changes."""
-    tokens = random_tokens(40)
-
-    def usable(llm: h2o_llama.Llama) -> None:
-        llm.reset()
-        llm.eval(tokens)
-
-    with open_llama(tiny_model, SMALL) as llm:
-        llm.eval(tokens)
+    with open_llama(model_by_name(model), SMALL) as llm:
+        llm.eval(random_tokens(40))
         state = state_of(llm)
-        before = arrays(llm)
+        before, n_side = arrays(llm), llm.kv.stats.side_bytes
         own = state.index(b"h2o\0")  # after llama.cpp's own header
         header = own + 4 * (4 + int.from_bytes(state[own + 12 : own + 16], "little"))  # the configuration is as long
-        bad: list[tuple[bytes, str]] = [
-            (state[: own + 20], "refuses the state"),
+        for bytes_, match in (
             (state[: header + 40], "refuses the state"),
             (_with_int(state, own + 4, 99), "of version 99, expected 18"),
             (_with_int(state, own + 8, 99), "other H2O parameters"),
             (_with_int(state, header, 2**31), "damaged"),
-            (_with_int(state, header + 4, 41), "damaged"),
             (_with_int(state, header + 12, 0), "damaged"),  # without the scores that heavy hitters need
-            (_with_int(state, header + 16, 2), "damaged"),
-            (_with_int(state, header + 20, 9), "damaged"),
             (_with_int(state, header + 20, 1), "damaged"),  # a memory set that was never built
             (_with_int(state, header + 24, 10**6), "damaged"),
             (_with_int(state, header + 24 + 4 * (SMALL.h2o.memory_size - 1), 32), "damaged"),  # of the open chunk
-        ]
-        for bytes_, match in bad:
+        ):
             with pytest.raises(H2OError, match=match):
                 restore(llm, bytes_)
             assert llm.n_tokens == 40
             assert_all_equal(arrays(llm), before)
-        with pytest.raises(H2OError, match="refuses the state"):
-            restore(llm, state[:-100])
-        usable(llm)
-    for config, path in (
-        (SMALL.but(heavy_budget=7), tiny_model),
-        (SMALL.but(scorer="distant"), tiny_model),
-        (SMALL.but(lookup_budget=7), tiny_model),
-        (SMALL.but(evict=True), tiny_model),
-        (SMALL, model_by_name("qwen3-mha-f32")),
-    ):
-        with open_llama(path, config) as other:
-            with pytest.raises(H2OError, match="refuses the state"):
-                restore(other, state)
-            usable(other)
+        for position in range(40, len(state), len(state) // 60):
+            try:
+                restore(llm, flipped(state, position))
+            except H2OError as error:
+                if "damaged" in str(error):
+                    assert_all_equal([*arrays(llm), llm.kv.stats.side_bytes], [*before, n_side])
+            restore(llm, state)
+        llm.eval(random_tokens(S))
+    for other in (SMALL.but(scorer="distant"), SMALL.but(lookup_budget=7), SMALL.but(evict=True)):
+        with open_llama(model_by_name(model), other) as llm, pytest.raises(H2OError, match="refuses the state"):
+            restore(llm, state)
 
 
 def _with_int(state: bytes, offset: int, value: int) -> bytes:

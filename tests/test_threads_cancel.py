@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -80,16 +78,6 @@ def test_progress(h2o: H2OConfig, tiny_model: Path) -> None:
                 assert reports == [(i, n) for i in done]
 
 
-def test_progress_of_generate_and_completion(h2o: H2OConfig, tiny_model: Path) -> None:
-    with open_tiny(tiny_model, h2o) as llm:
-        reports: list[int] = []
-        next(llm.generate(random_tokens(40), progress=lambda n_done, n: reports.append(n_done)))
-        assert reports == [16, 32, 40]
-        reports.clear()
-        llm(random_tokens(20), max_tokens=3, progress=lambda n_done, n: reports.append(n_done))
-        assert reports == [16, 20]
-
-
 # --- cancelling
 
 
@@ -135,22 +123,6 @@ def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
 
 
 # --- threads
-
-
-def test_eval_releases_the_gil(tiny_model: Path) -> None:
-    stop = threading.Event()
-
-    def progress(n_done: int, n_total: int) -> None:
-        if stop.is_set():
-            raise Stop
-
-    with open_slow(tiny_model, None) as llm, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(llm.eval, random_tokens(LONG), progress=progress)
-        # This thread gets its turns while the other one is computing its first call.
-        ticks = sum(1 for _ in itertools.takewhile(lambda _: not running.done(), map(time.sleep, [0.001] * 100)))
-        stop.set()
-        assert ticks == 100
-        assert isinstance(running.exception(), Stop)
 
 
 def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny_model: Path) -> None:
@@ -297,26 +269,6 @@ def test_what_ends_a_stream_is_for_its_reader(tiny_model: Path) -> None:
         assert llm("def", max_tokens=4)["usage"]["completion_tokens"] == 4
         with pytest.raises(Stop):
             list(chunks)
-
-
-def test_those_who_came_first_go_first(tiny_model: Path) -> None:
-    order: list[int] = []
-
-    def use(i: int) -> None:
-        with llm.lock():
-            order.append(i)
-
-    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm:
-        threads = [threading.Thread(target=use, args=(i,)) for i in range(3)]
-        with llm.lock():
-            for i, thread in enumerate(threads):
-                thread.start()
-                while len(llm._state.claim._line) < i + 2:
-                    time.sleep(0.001)
-        use(3)
-        for thread in threads:
-            thread.join()
-    assert order == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("busy", ["wait", "raise"])

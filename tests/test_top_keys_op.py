@@ -54,12 +54,12 @@ def operator(
     *,
     tile: int = 1,
     offset: int = 0,
-    taken: Any = None,
+    excluded: Any = None,
     backend: str = "cpu",
     n_threads: int = 1,
 ) -> Array:
     """The rows of k that the queries of a tile choose together: src/ggml/top-keys/top-keys.h."""
-    excluded = None if taken is None else np.ascontiguousarray(taken, dtype=np.int32)
+    excluded = None if excluded is None else np.ascontiguousarray(excluded, dtype=np.int32)
     return _core.ops_top_keys(q, k, n_top, excluded, tile, offset, backend, n_threads)
 
 
@@ -92,7 +92,7 @@ class TestEqualsNumpy:
                 check(kernel, q, k, choice["n_top"], tile=tile, offset=int(rng.integers(tile)))
 
     def check_odd(self, kernel: str, seed: int, n_head_kv: int, n_q: int, n_k: int, n_top: int, tile: int) -> None:
-        """With many equal scores, rows that are taken, and values that are 0 or not finite."""
+        """With many equal scores, rows that are excluded, and values that are 0 or not finite."""
         rng = np.random.default_rng(seed)
         q, k = exact_queries(rng, n_head_kv, int(rng.integers(1, 4)), n_q, 32), exact_keys(rng, n_head_kv, n_k, 32)
         k = k[:, rng.integers(0, rng.integers(1, n_k + 1), n_k)]  # n_k rows, fewer different ones
@@ -100,8 +100,8 @@ class TestEqualsNumpy:
         k[odd, :2] = rng.choice(np.float16([0, np.nan]), (np.count_nonzero(odd), 1)).view(np.uint8)
         q[rng.random(q.shape) < rng.choice([0, 0.003])] = rng.choice([np.nan, np.inf])
         q[:, rng.random(n_q) < 0.1] = 0
-        taken = rng.integers(-3, n_k + 3, (n_head_kv, int(rng.integers(1, n_k + 1))))
-        check(kernel, q, k, n_top, taken=taken, tile=tile, offset=int(rng.integers(tile)))
+        excluded = rng.integers(-3, n_k + 3, (n_head_kv, int(rng.integers(1, n_k + 1))))
+        check(kernel, q, k, n_top, excluded=excluded, tile=tile, offset=int(rng.integers(tile)))
 
     @pytest.mark.parametrize("kernel", [*ALL_ISAS, pytest.param(CUDA, marks=pytest.mark.slow)], indirect=True)
     def test_random_sizes(self, kernel: str) -> None:
@@ -129,15 +129,15 @@ class TestEqualsNumpy:
         for value in (np.inf, -np.inf):
             with case(value=value):
                 k[0, 7:90:9, :2] = np.float16([value]).view(np.uint8)
-                rows = choose(kernel, q, k, 20, tile=4, taken=[range(50)])
+                rows = choose(kernel, q, k, 20, tile=4, excluded=[range(50)])
                 assert (rows[..., 1:] > rows[..., :-1]).all()
                 assert 50 <= rows.min() <= rows.max() < 200
 
     def test_views(self, rng: np.random.Generator, kernel: str) -> None:
-        """The heads of a token stand together, as in a model; taken rows are part of a larger array."""
+        """The heads of a token stand together, as in a model; excluded rows are part of a larger array."""
         q, k = exact_queries(rng, 2, 2, 30, 64), exact_keys(rng, 2, 300, 64)
-        taken = rng.integers(0, 300, (2, 100), dtype=np.int32)
-        check(kernel, q.swapaxes(0, 1).copy().swapaxes(0, 1), k, 30, tile=8, taken=taken[:, 10:60])
+        excluded = rng.integers(0, 300, (2, 100), dtype=np.int32)
+        check(kernel, q.swapaxes(0, 1).copy().swapaxes(0, 1), k, 30, tile=8, excluded=excluded[:, 10:60])
 
 
 class TestRealKeys:
@@ -167,10 +167,10 @@ class TestRealKeys:
 
     @pytest.mark.parametrize("n_q", [1, 5, 60])
     def test_same_with_any_number_of_threads(self, rng: np.random.Generator, isa: str, n_q: int) -> None:
-        q, (k, _), taken = queries(rng, 6, n_q, 64), real_keys(rng, 3, 2100, 64), rng.integers(0, 2100, (3, 300))
-        want = operator(q, k, 50, tile=16, taken=taken)
+        q, (k, _), excluded = queries(rng, 6, n_q, 64), real_keys(rng, 3, 2100, 64), rng.integers(0, 2100, (3, 300))
+        want = operator(q, k, 50, tile=16, excluded=excluded)
         for n_threads in (2, 3, 16):
-            np.testing.assert_array_equal(operator(q, k, 50, tile=16, taken=taken, n_threads=n_threads), want)
+            np.testing.assert_array_equal(operator(q, k, 50, tile=16, excluded=excluded, n_threads=n_threads), want)
 
     def test_more_keys_than_are_packed_at_once(self, rng: np.random.Generator) -> None:
         """KV heads take turns, two and then one: 3 of them take 42 MB, room is for 32."""

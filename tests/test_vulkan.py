@@ -47,6 +47,13 @@ CONFIGS = {
 }
 
 
+def test_max_rows(rng: np.random.Generator) -> None:
+    for n in (1, 33, 1024, 4099):
+        x = rng.standard_normal((2, 5, n)).astype(np.float32)
+        x[0, 1, n // 2 :], x[1, 2] = -np.inf, -np.inf
+        np.testing.assert_array_equal(_core.ops_max_rows(x, "f32", DEVICE, 1), x.max(axis=-1, keepdims=True))
+
+
 def run(path: Path, config: Case, n_gpu_layers: int) -> tuple[NDArray[Any], list[NDArray[Any]]]:
     """Logits of a prompt with a dense tail and of generated tokens; the memory sets."""
     tokens = repetitive_tokens(5 * S + 9, seed=3)

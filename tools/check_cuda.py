@@ -4,8 +4,6 @@ That is registers, static shared memory, and bytes that are spilled: a kernel th
 the toolkit is tools/requirements-cuda.txt, installed by pip. Nothing is linked.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -13,8 +13,6 @@ CUDA libraries cudart and cublas of the version in tools/requirements-cuda.txt, 
 of time, and its output is in h2o-gpu/PART.log. It fails if one does.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -72,12 +70,10 @@ def pack(architecture: str) -> None:
         f"cmake.define.CMAKE_CUDA_COMPILER={toolkit / 'bin' / 'nvcc'}",
         f"cmake.define.CMAKE_CUDA_ARCHITECTURES={architecture}-real",
         "cmake.define.GGML_NATIVE=OFF",  # the CPU there is another one
-        "cmake.define.H2O_LLAMA_BUILD_BACKEND_TESTS=ON",
     ]
     flags = [word for setting in settings for word in ("-C", setting)]
     subprocess.run([*pip, "install", *flags, "--target", PACK / "site", ROOT, *TESTS], check=True)
     libraries = PACK / "site" / "h2o_llama" / "lib"
-    shutil.copy(BUILD / "build" / "bin" / "test-backend-ops", libraries)
     subprocess.run(["strip", "--strip-unneeded", libraries / "libh2o-ggml-cuda.so"], check=True)
 
     copy_python()
@@ -122,14 +118,12 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     kernels = [*pytest, *(f"tests/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")), "-n"]
     some = ["0", "-k", "cuda and (ways or top_keys or extremes)"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--tool"]
-    operators = str(ROOT / "site" / "h2o_llama" / "lib" / "test-backend-ops")
     lengths = ["--gpu-layers", "99", "--n-prompt", "4096,16384,65536,131072", "--depth", "16384,131072"]
     # only these: others need packages that are not there
     has_oracle = re.compile(r"def test_\w*oracle")
     oracle = [str(path) for path in sorted((ROOT / "tests").glob("test_*.py")) if has_oracle.search(path.read_text())]
     h2o = ["--h2o-set", "decode=memory", "--h2o-set", "scorer=sum", "--h2o-set", "lookup_budget=0", "--evict"]
     return {
-        "operators": (60, {}, [operators, "test", "-b", "CUDA0", "-o", "MAX_ROWS,GET_ROWS"]),
         "kernels": (200, on_device, [*kernels, "8", "-k", "cuda"]),
         "oracle": (100, {"H2O_TEST_GPU_LAYERS": "99"}, [*pytest, *oracle, "-k", "oracle", "-n", "8"]),
         "memcheck": (60, on_device, [*sanitizer, "memcheck", *kernels, *some]),

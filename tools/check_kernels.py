@@ -15,8 +15,6 @@ build/sanitizers, without code for this very CPU, and runs them: input that must
 Then the CUDA kernels in software, with the package that is installed; for these the compiler must be GCC.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

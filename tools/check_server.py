@@ -5,8 +5,6 @@ Their models are not there: FILE, or the demo model, takes their place, and a ra
 model says, and how many tokens a text has, is not looked at. Needs tools/requirements-server.txt.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -5,8 +5,6 @@ Every tool reads the demo model and a prompt of four chunks, with each schedule.
 `h2o_llama.eval` measures must be what llama-perplexity measures on the same tokens.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -9,8 +9,6 @@
 A patch is a file NNNN-what.patch: some lines about its purpose (edit them in the file), then a unified diff.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

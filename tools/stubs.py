@@ -1,7 +1,5 @@
 """Write python/h2o_llama/_core.pyi from the installed extension, or with --check say how the committed one differs."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

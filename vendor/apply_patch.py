@@ -4,8 +4,6 @@ patch-ng accepts a patch that is already applied, and prints instead of raising.
 at its own line, with all of its context, or nothing is changed.
 """
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -13,8 +13,6 @@ old one and renamed into place, so it is whole or missing. A llama.cpp under git
 editor left it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -20,9 +20,8 @@ from h2o_llama.errors import (
     UnsupportedModelError,
 )
 from h2o_llama.grammar import LlamaGrammar
-from h2o_llama.inspect.kv import KVStats
+from h2o_llama.inspect.kv import KVStats, SequenceKV
 from h2o_llama.inspect.kv_cache import KVCache
-from h2o_llama.inspect.sequence_kv import SequenceKV
 from h2o_llama.library import Library
 from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats

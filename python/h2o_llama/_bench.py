@@ -1,7 +1,5 @@
 """Speed and memory of dense attention and of H2O: `h2o-llama bench`."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -21,29 +21,24 @@ __all__: list[str] = [
     "EncodedRows",
     "Grammar",
     "H2OOption",
+    "KVCache",
     "KVInfo",
     "Model",
     "Projector",
     "Sampler",
     "check_fork",
     "check_h2o",
-    "embed",
     "embedding_ids",
     "h2o_options",
     "is_forked",
     "json_schema_to_grammar",
     "layer_devices",
-    "ops_AttentionParams",
     "ops_attention",
-    "ops_column_sums",
-    "ops_fuse",
-    "ops_get_rows",
     "ops_isas",
     "ops_max_rows",
     "ops_product",
     "ops_seconds",
     "ops_set_isa",
-    "ops_softmax_state",
     "ops_top_keys",
     "quantize",
     "quantize_types",
@@ -100,6 +95,8 @@ class Model:
     @property
     def n_embd_input(self) -> int: ...
     @property
+    def n_embd_output(self) -> int: ...
+    @property
     def n_head(self) -> int: ...
     @property
     def n_head_kv(self) -> int: ...
@@ -149,19 +146,20 @@ class Context:
         *,
         model: Model,
         n_ctx: typing.SupportsInt | typing.SupportsIndex,
-        n_seq_max: typing.SupportsInt | typing.SupportsIndex,
+        n_seq_max: typing.SupportsInt | typing.SupportsIndex = 1,
         n_batch: typing.SupportsInt | typing.SupportsIndex,
         n_ubatch: typing.SupportsInt | typing.SupportsIndex,
         n_threads: typing.SupportsInt | typing.SupportsIndex,
-        n_threads_batch: typing.SupportsInt | typing.SupportsIndex,
-        type_k: str,
-        type_v: str,
-        flash_attn: str,
+        n_threads_batch: typing.SupportsInt | typing.SupportsIndex = 0,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash_attn: str = "auto",
         rope: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex],
         h2o: collections.abc.Mapping[str, str],
-        record: bool,
-        profile: bool,
-        verbose: bool,
+        record: bool = False,
+        profile: bool = False,
+        verbose: bool = False,
+        embeddings: bool = False,
     ) -> None: ...
     def accept_draft(self, token: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
     def clear(self) -> None: ...
@@ -184,17 +182,20 @@ class Context:
         n_max: typing.SupportsInt | typing.SupportsIndex,
     ) -> numpy.typing.NDArray[numpy.int32]: ...
     def get_state(
-        self, partial: bool = False, rows: bool = True, end: typing.SupportsInt | typing.SupportsIndex | None = None
+        self,
+        flags: typing.SupportsInt | typing.SupportsIndex = 0,
+        end: typing.SupportsInt | typing.SupportsIndex = 4294967295,
     ) -> bytes: ...
     def keep_boundaries(self) -> None: ...
-    def remove(self, start: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
     def restore(self, state: bytes, tokens: numpy.typing.NDArray[numpy.int32]) -> None: ...
     def rewind(self, pos: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def rewind_points(self, pos: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int]: ...
     def sequence(self, i: typing.SupportsInt | typing.SupportsIndex) -> Context: ...
-    def set_state(self, state: bytes, partial: bool, rows: bool = True) -> None: ...
+    def set_state(self, state: bytes, flags: typing.SupportsInt | typing.SupportsIndex = 0) -> None: ...
     def state_points(self) -> list[tuple[int, int]]: ...
     def state_rows(self) -> list[typing.Annotated[list[int], "FixedSize(4)"]]: ...
+    @property
+    def has_memory(self) -> bool: ...
     @property
     def kv_bytes(self) -> int: ...
     @property
@@ -237,36 +238,15 @@ class KVInfo:
 class KV:
     @staticmethod
     def of_context(context: Context) -> KV | None: ...
-    @staticmethod
-    def standalone(
-        model: Model,
-        kv_size: typing.SupportsInt | typing.SupportsIndex,
-        h2o: collections.abc.Mapping[str, str],
-        type_k: str,
-        type_v: str,
-    ) -> KV: ...
-    def accumulate_memory_scores(
-        self, layer: typing.SupportsInt | typing.SupportsIndex, colsum: numpy.typing.NDArray[numpy.float32]
-    ) -> None: ...
     def attention(
         self, layer: typing.SupportsInt | typing.SupportsIndex
     ) -> numpy.typing.NDArray[numpy.float32] | None: ...
-    def build_memory_set(
-        self, layer: typing.SupportsInt | typing.SupportsIndex, chunk_end: typing.SupportsInt | typing.SupportsIndex
-    ) -> None: ...
-    def clear(self) -> None: ...
     def extra_keys(
         self,
         layer: typing.SupportsInt | typing.SupportsIndex,
         head: typing.SupportsInt | typing.SupportsIndex,
         tile: typing.SupportsInt | typing.SupportsIndex,
     ) -> numpy.typing.NDArray[numpy.int32] | None: ...
-    def gather_k_memory(
-        self, layer: typing.SupportsInt | typing.SupportsIndex
-    ) -> numpy.typing.NDArray[numpy.float32]: ...
-    def gather_v_memory(
-        self, layer: typing.SupportsInt | typing.SupportsIndex
-    ) -> numpy.typing.NDArray[numpy.float32]: ...
     def get_k(
         self,
         layer: typing.SupportsInt | typing.SupportsIndex,
@@ -279,31 +259,14 @@ class KV:
         start: typing.SupportsInt | typing.SupportsIndex,
         stop: typing.SupportsInt | typing.SupportsIndex,
     ) -> numpy.typing.NDArray[numpy.float32]: ...
-    def head_size_k(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
-    def head_size_v(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def history(
         self, chunk: typing.SupportsInt | typing.SupportsIndex, layer: typing.SupportsInt | typing.SupportsIndex
     ) -> numpy.typing.NDArray[numpy.int32]: ...
-    def init_chunk_scores(
-        self,
-        layer: typing.SupportsInt | typing.SupportsIndex,
-        start: typing.SupportsInt | typing.SupportsIndex,
-        colsum: numpy.typing.NDArray[numpy.float32],
-    ) -> None: ...
     def keep_attention(self, keep: bool) -> None: ...
     def memory_indices(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]: ...
-    def n_head(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def n_head_kv(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
     def n_memory(self, chunk_end: typing.SupportsInt | typing.SupportsIndex) -> int: ...
-    def next_chunk(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def scores(self, layer: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]: ...
-    def set_kv(
-        self,
-        layer: typing.SupportsInt | typing.SupportsIndex,
-        start: typing.SupportsInt | typing.SupportsIndex,
-        k: numpy.typing.NDArray[numpy.float32],
-        v: numpy.typing.NDArray[numpy.float32],
-    ) -> None: ...
     def set_memory_indices(
         self, layer: typing.SupportsInt | typing.SupportsIndex, indices: numpy.typing.NDArray[numpy.int32]
     ) -> None: ...
@@ -315,6 +278,46 @@ class KV:
     def lossless_stats(self) -> dict[str, typing.Any] | None: ...
     @property
     def stats(self) -> dict[str, typing.Any]: ...
+
+class KVCache(KV):
+    def __init__(
+        self,
+        model: Model,
+        kv_size: typing.SupportsInt | typing.SupportsIndex,
+        h2o: collections.abc.Mapping[str, str],
+        type_k: str,
+        type_v: str,
+    ) -> None: ...
+    def accumulate_memory_scores(
+        self, layer: typing.SupportsInt | typing.SupportsIndex, colsum: numpy.typing.NDArray[numpy.float32]
+    ) -> None: ...
+    def build_memory_set(
+        self, layer: typing.SupportsInt | typing.SupportsIndex, chunk_end: typing.SupportsInt | typing.SupportsIndex
+    ) -> None: ...
+    def clear(self) -> None: ...
+    def gather_k_memory(
+        self, layer: typing.SupportsInt | typing.SupportsIndex
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def gather_v_memory(
+        self, layer: typing.SupportsInt | typing.SupportsIndex
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def head_size_k(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def head_size_v(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def init_chunk_scores(
+        self,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        colsum: numpy.typing.NDArray[numpy.float32],
+    ) -> None: ...
+    def n_head(self, layer: typing.SupportsInt | typing.SupportsIndex) -> int: ...
+    def next_chunk(self, n: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def set_kv(
+        self,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        start: typing.SupportsInt | typing.SupportsIndex,
+        k: numpy.typing.NDArray[numpy.float32],
+        v: numpy.typing.NDArray[numpy.float32],
+    ) -> None: ...
 
 class H2OOption:
     @property
@@ -393,23 +396,6 @@ class Sampler:
     def accept(self, token: typing.SupportsInt | typing.SupportsIndex, constrained: bool) -> None: ...
     def sample(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], constrained: bool) -> int: ...
 
-class ops_AttentionParams:
-    def __init__(
-        self,
-        *,
-        rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-        n_k: typing.SupportsInt | typing.SupportsIndex = 0,
-        first: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-        limits: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-        further_rows: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None = None,
-        tile: typing.SupportsInt | typing.SupportsIndex = 1,
-        offset: typing.SupportsInt | typing.SupportsIndex = 0,
-        sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None,
-        scale: typing.SupportsFloat | typing.SupportsIndex = 1.0,
-        softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0,
-        sums: typing.SupportsInt | typing.SupportsIndex = 0,
-    ) -> None: ...
-
 class EncodedRows:
     def __init__(
         self,
@@ -422,8 +408,7 @@ class EncodedRows:
         self,
         start: typing.SupportsInt | typing.SupportsIndex,
         stop: typing.SupportsInt | typing.SupportsIndex,
-        *,
-        frames: str | None = None,
+        frames: str,
     ) -> numpy.typing.NDArray[numpy.uint8]: ...
     @property
     def frames(self) -> bytes: ...
@@ -438,18 +423,6 @@ def check_fork() -> None:
 def check_h2o(values: collections.abc.Mapping[str, str]) -> None:
     """
     ValueError if an option is out of range, or some do not go together.
-    """
-
-def embed(
-    model: Model,
-    texts: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]],
-    whole: bool,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-    rope: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex],
-    options: collections.abc.Mapping[str, str],
-) -> list[numpy.typing.NDArray[numpy.float32]]:
-    """
-    The hidden states of the last layer of each text, [n_tokens, n_embd].
     """
 
 def embedding_ids(rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.int32]:
@@ -478,29 +451,10 @@ def ops_attention(
     k: numpy.ndarray,
     v: numpy.ndarray,
     type: str,
-    params: ops_AttentionParams,
     backend: str,
     n_threads: typing.SupportsInt | typing.SupportsIndex,
+    **kwargs: typing.Any,
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
-def ops_column_sums(
-    weights: numpy.ndarray,
-    n_head_kv: typing.SupportsInt | typing.SupportsIndex,
-    backend: str,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> numpy.ndarray: ...
-def ops_fuse(
-    a: collections.abc.Sequence[numpy.ndarray],
-    b: collections.abc.Sequence[numpy.ndarray],
-    backend: str,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
-def ops_get_rows(
-    a: numpy.ndarray,
-    type: str,
-    indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
-    backend: str,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> numpy.ndarray: ...
 def ops_isas() -> list[str]:
     """
     Instruction sets of this CPU for which H2O's operators have kernels, the best first.
@@ -532,18 +486,11 @@ def ops_set_isa(name: str) -> None:
     Kernels that need none better than this, from now on.
     """
 
-def ops_softmax_state(
-    logits: numpy.ndarray,
-    v: numpy.ndarray,
-    scale: typing.SupportsFloat | typing.SupportsIndex,
-    backend: str,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
 def ops_top_keys(
     q: numpy.ndarray,
     k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
     n_top: typing.SupportsInt | typing.SupportsIndex,
-    taken: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
+    excluded: typing.Annotated[numpy.typing.ArrayLike, numpy.int32] | None,
     tile: typing.SupportsInt | typing.SupportsIndex,
     offset: typing.SupportsInt | typing.SupportsIndex,
     backend: str,
@@ -574,4 +521,4 @@ def type_size(type: str) -> float:
     """
 
 RANDOM_SEED: int = 4294967295
-UPSTREAM_COMMIT: str = "0c1e57098"
+UPSTREAM_COMMIT: str = "b11549"

@@ -4,8 +4,6 @@ Fragments are one document, which is read once: the next question, also by `llm 
 h2o:report.pdf` reads all kinds of files that `h2o-llama ask` reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

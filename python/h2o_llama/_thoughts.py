@@ -1,7 +1,5 @@
 """The thoughts before an answer: their tokens, and their end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,18 +18,8 @@ _LONGEST_TAG = 64
 class Thoughts:
     """Follows the tokens of an answer. Their number is `n`, and `n_answer` that of the others.
 
-    At the budget, or where the model would end its text among thoughts, the end of the thoughts is written for it.
-
-    Parameters
-    ----------
-    model
-        For the text of tokens.
-    prompt
-        What the answer is to.
-    budget
-        The most tokens of thoughts, but for their end.
-    has_grammar
-        Whether the grammar describes thoughts, too.
+    At the `budget`, or where the model would end its text among thoughts, the end of the thoughts is written for it,
+    which does not count. `has_grammar`: the grammar describes thoughts, too.
     """
 
     def __init__(self, model: _core.Model, prompt: _core.ChatPrompt, budget: int, has_grammar: bool = False) -> None:
@@ -39,7 +27,7 @@ class Thoughts:
         self.budget = budget
         self.has_grammar = has_grammar
         self.n = self.n_answer = 0
-        self.is_open = bool(ends) and begun.rstrip().endswith(start)
+        self.is_open = begun.rstrip().endswith(start)
         self.is_thought = self.is_open
         """Whether the last token was one, or markup before the answer."""
         self._model = model
@@ -48,10 +36,10 @@ class Thoughts:
         leads = ["", _LEAD] if self._is_harmony else [""]
         self._begins = [(lead + start).encode() for lead in leads]
         self._answers = [(lead + _FINAL).encode() for lead in leads] if self._is_harmony else []
-        self._may_open = bool(ends)
+        self._may_open = True
         self._said = b""  # since thoughts began or ended
         self._n_undecided = 0  # tokens of what may become the beginning of thoughts
-        end = (ends[0] + _LEAD + _FINAL if self._is_harmony else "\n" + ends[0]) if ends else ""
+        end = ends[0] + _LEAD + _FINAL if self._is_harmony else "\n" + ends[0]
         self._end = model.tokenize(end.encode(), False, True)
         self._waiting: list[int] = []  # of the end
 

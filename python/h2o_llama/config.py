@@ -1,7 +1,5 @@
 """Configuration of H2O."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -55,6 +53,8 @@ class H2OConfig:
     Omitted values follow from the given ones: sizes depend on the chunk's, the defaults below are for chunks of 1,024
     tokens and more. Two configurations are equal if the same values were given, so they stay equal under
     `dataclasses.replace`. `repr` shows these values.
+
+    Raises ValueError if a value has the wrong type or is out of range.
 
     Parameters
     ----------
@@ -126,11 +126,6 @@ class H2OConfig:
         - "keep_ratio" (float, default None): a memory set holds this part of the text before it, rounded up (to whole
           blocks with "block_ema"), but at least sinks and local window, and at most M. H is the most that it may hold,
           by default the ratio's share of n_ctx tokens.
-
-    Raises
-    ------
-    ValueError
-        If a value has the wrong type or is out of range.
 
     References
     ----------
@@ -208,7 +203,7 @@ class H2OConfig:
         return f"H2OConfig({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> H2OConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> "H2OConfig":
         """Of all values by their names, with the keys of `research`: the inverse of `dataclasses.asdict`."""
         if not isinstance(values, Mapping):
             raise TypeError(f"[H2OConfig] from_dict needs a mapping of names to values, got {values!r}")
@@ -218,7 +213,7 @@ class H2OConfig:
             research={name: value for name, value in values.items() if name in names},
         )
 
-    def with_research(self, **values: Any) -> H2OConfig:
+    def with_research(self, **values: Any) -> "H2OConfig":
         """The same with other values of `research`."""
         return replace(self, research={**vars(self)["research"], **values})
 
@@ -264,14 +259,14 @@ class H2OConfig:
         """Whether a text may be of any length: nothing that is kept grows with it."""
         return self.evict and not self.dense_layers and not self.has_key_index
 
-    def for_context(self, n_ctx: int) -> H2OConfig:
+    def for_context(self, n_ctx: int) -> "H2OConfig":
         """With the size that `keep_ratio` comes to."""
         if self.heavy_budget is not None or self.keep_ratio is None:
             return self
         n_kept = math.ceil(self.keep_ratio * n_ctx)
         return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
 
-    def in_chunks_of(self, chunk_size: int) -> H2OConfig:
+    def in_chunks_of(self, chunk_size: int) -> "H2OConfig":
         """With chunks of another size, and these sizes.
 
         Examples

@@ -1,7 +1,5 @@
 """Documents: files as text, and the one form in which a model is asked about a text."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -34,7 +32,10 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
     """The text of a file, as all commands read it.
 
     Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
-    pages, each after a line "[page N]". Lines end with "\\n".
+    pages, each after a line "[page N]". Lines end with "\\n". At least one character is not white space.
+
+    Raises OSError if the file cannot be read, ValueError if it has no text: it is empty, an image, an archive, or has
+    NUL bytes; a PDF that is encrypted, damaged, or has only images; or a text in another encoding.
 
     Parameters
     ----------
@@ -42,19 +43,6 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
         The path of a file, or its bytes: UTF-8 or UTF-16 with a byte order mark, UTF-8 without one, or a PDF.
     name : str, optional
         What errors call it; by default its path.
-
-    Returns
-    -------
-    str
-        At least one character that is not white space.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If it has no text: it is empty, an image, an archive, or has NUL bytes; a PDF that is encrypted, damaged, or has
-        only images; or a text in another encoding.
 
     Examples
     --------
@@ -81,21 +69,9 @@ def read_document(source: str | os.PathLike[str] | bytes, name: str | None = Non
 
 
 def document_messages(text: str, question: str | None = None) -> list[dict[str, str]]:
-    """A chat about a document, in the form that all commands use.
+    """A chat about a document: the system's message, which is the text after one line, and the user's question, if any.
 
-    Programs that ask in this form, through OpenAI's interface as well, share the texts in a library.
-
-    Parameters
-    ----------
-    text : str
-        The document.
-    question : str, optional
-        Without one the chat ends after the document.
-
-    Returns
-    -------
-    list of dict
-        The system's message, which is the document after one line, and the user's: the question.
+    All commands use this form. Programs that do, through OpenAI's interface as well, share the texts in a library.
 
     Examples
     --------

@@ -1,7 +1,5 @@
 """Texts as vectors, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -26,8 +24,6 @@ class _Model(Protocol):
     def _name(self) -> str: ...
     @property
     def _handle(self) -> _core.Model: ...
-    @property
-    def model_path(self) -> str: ...
     @property
     def n_ctx_train(self) -> int: ...
     def tokenize(self, text: str | bytes) -> list[int]: ...
@@ -72,6 +68,9 @@ def embed(
     H2O has no part in it: texts are read with dense attention, in a context of their own that no sequence notices. It
     is made anew for each call, so give many texts together.
 
+    Raises ValueError if an argument is bad, or a text has no tokens; UnsupportedModelError if the model only ranks
+    texts, or has an encoder and a decoder; H2OError if the computation fails.
+
     Parameters
     ----------
     input : str or list of str
@@ -92,15 +91,6 @@ def embed(
     -------
     list
         [n_embd] floats, with "none" [n_tokens][n_embd]; of several texts a list of these.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, or a text has no tokens.
-    UnsupportedModelError
-        If the model only ranks texts, or has an encoder and a decoder.
-    H2OError
-        If the computation fails.
 
     Examples
     --------
@@ -127,9 +117,11 @@ def embed(
     is_whole = core.metadata.get(f"{_architecture(core)}.attention.causal") == "false"
     n_most = min(max(map(len, ids), default=0), 2**31 if is_whole else _STEP)
     check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for all of its logits")
+    if not all(ids):
+        raise ValueError(f"[{owner}] a text has no tokens")
     products = {"products": model._matmul_kernels}
     with core_errors():
-        hidden = _core.embed(core, ids, is_whole, threads, as_core(model._rope), products) if ids else []
+        hidden = _hidden_states(core, ids, is_whole, threads, as_core(model._rope), products) if ids else []
     vectors = [_pooled(rows, pooling) for rows in hidden]
     if normalize:
         tiny = np.finfo(np.float32).tiny
@@ -137,6 +129,40 @@ def embed(
     found = [vector.tolist() for vector in vectors]
     result = found[0] if isinstance(input, str) else found
     return (result, sum(map(len, ids))) if check.flag(owner, "return_count", return_count) else result
+
+
+def _hidden_states(
+    core: _core.Model,
+    texts: list[list[int]],
+    is_whole: bool,
+    n_threads: int,
+    rope: dict[str, float],
+    h2o: dict[str, str],
+) -> list[NDArray[np.float32]]:
+    """Of the last layer, [n_tokens, n_embd] of each text. With is_whole tokens attend to those after them, too."""
+    n_ctx = max(map(len, texts))
+    for n_step in (n_ctx if is_whole else min(n_ctx, _STEP), n_ctx):
+        context = _core.Context(
+            model=core,
+            n_ctx=n_ctx,
+            n_batch=n_step,
+            n_ubatch=n_step,
+            n_threads=n_threads,
+            rope=rope,
+            h2o=h2o,
+            embeddings=True,
+        )
+        if context.has_memory or n_step == n_ctx:
+            break  # else it is an encoder, which reads a text at once
+    no_rows, hidden = np.empty((0, 0), np.float32), []
+    for text in texts:
+        context.clear()
+        hidden.append(np.empty((len(text), core.n_embd_output), np.float32))
+        for i in range(0, len(text), n_step):
+            context.decode(
+                np.array(text[i : i + n_step], np.int32), no_rows, hidden[-1][i : i + n_step], 0, False, None
+            )
+    return hidden
 
 
 def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:

@@ -11,10 +11,7 @@ class H2OError(RuntimeError):
 class UnsupportedModelError(H2OError):
     """H2O does not work with this model, or not on the devices that its layers are on. h2o=None may work.
 
-    Attributes
-    ----------
-    option : str or None
-        The field of `H2OConfig` that the model needs another value of, if that is all.
+    `option` is the field of `H2OConfig` that the model needs another value of, if that is all.
     """
 
     option: str | None = None

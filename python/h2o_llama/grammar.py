@@ -1,13 +1,13 @@
 """What may be generated: llama.cpp's grammars."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import Self
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -19,18 +19,15 @@ Schema = Any  # str | Mapping[str, Any] | type[pydantic.BaseModel], which need n
 
 @dataclass(frozen=True)
 class LlamaGrammar:
-    """A grammar in GBNF, llama.cpp's notation; its rule `root` is the whole text.
+    """A grammar in GBNF, llama.cpp's notation, such as 'root ::= "yes" | "no"': its rule `root` is the whole text.
 
-    Parameters
-    ----------
-    text : str
-        Such as 'root ::= "yes" | "no"'. It is read when it is used.
+    It is read when it is used.
     """
 
     text: str
 
     @classmethod
-    def from_string(cls, grammar: str) -> LlamaGrammar:
+    def from_string(cls, grammar: str) -> Self:
         """The grammar that a text is.
 
         Examples
@@ -44,18 +41,15 @@ class LlamaGrammar:
         return cls(grammar)
 
     @classmethod
-    def from_file(cls, file: str | os.PathLike[str]) -> LlamaGrammar:
+    def from_file(cls, file: str | os.PathLike[str]) -> Self:
         """The grammar that a file holds."""
         return cls.from_string(Path(file).read_text(encoding="utf-8"))
 
     @classmethod
-    def from_json_schema(cls, json_schema: Schema) -> LlamaGrammar:
+    def from_json_schema(cls, json_schema: Schema) -> Self:
         """The grammar of JSON that a schema describes: a dict, its JSON, or a pydantic model.
 
-        Raises
-        ------
-        ValueError
-            If it is not a JSON schema, or has conditions that a grammar cannot express.
+        Raises ValueError if it is not a JSON schema, or has conditions that a grammar cannot express.
 
         Examples
         --------

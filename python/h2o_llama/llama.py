@@ -1,7 +1,5 @@
 """A model and its first sequence."""
 
-from __future__ import annotations
-
 import collections.abc
 import logging
 import os
@@ -43,7 +41,7 @@ DENSE_ON_A_GPU = 16_384
 def _of_model(name: str) -> Any:
     """The property of `Llama.model` with this name."""
 
-    def get(llm: Llama) -> Any:
+    def get(llm: "Llama") -> Any:
         value = getattr(llm.model, name)
         return Number(value) if isinstance(value, int) else value
 
@@ -173,7 +171,7 @@ class Llama(Sequence):
     @understands
     def __init__(
         self,
-        model_path: str | os.PathLike[str] | Model | Llama,
+        model_path: "str | os.PathLike[str] | Model | Llama",
         *,
         n_ctx: int = 0,
         n_batch: int | None = None,
@@ -286,28 +284,15 @@ class Llama(Sequence):
         revision: str | None = None,
         token: str | bool | None = None,
         **kwargs: Any,
-    ) -> Llama:
+    ) -> "Llama":
         """`Llama(f"{repo_id}:{filename}", **kwargs)`, with a revision and a token.
 
-        Parameters
-        ----------
-        repo_id : str
-            Such as "Qwen/Qwen3-0.6B-GGUF".
-        filename : str, optional
-            A file in it, a pattern that only one matches, in any case, or a type of weights. By default as in `Llama`.
-        revision : str, optional
-            A branch, tag or commit; by default the main branch.
-        token : str or bool, optional
-            As in huggingface_hub: for models that are not public. By default the one that is stored on this machine.
-        **kwargs
-            The arguments of `Llama`.
+        `repo_id` is such as "Qwen/Qwen3-0.6B-GGUF". `filename` is a file there, a pattern that only one matches, in any
+        case, or a type of weights; by default as in `Llama`. `revision` is a branch, tag or commit, by default the main
+        branch. `token` is as in huggingface_hub, for models that are not public: by default that of this machine.
 
-        Raises
-        ------
-        ValueError
-            If several files match; the message lists them.
-        FileNotFoundError, PermissionError, ConnectionError
-            As `Llama`.
+        Raises ValueError, which lists the files, if several match; FileNotFoundError, PermissionError or
+        ConnectionError as `Llama`.
         """
         return cls(find_on_hub(HubFile(repo_id, filename, revision), token), **kwargs)
 
@@ -325,10 +310,7 @@ class Llama(Sequence):
     def sequence(self) -> Sequence:
         """A new sequence, empty, with the same weights and configuration.
 
-        Raises
-        ------
-        BusyError
-            If all n_seq_max sequences are in use.
+        Raises BusyError if all n_seq_max sequences are in use.
 
         Examples
         --------

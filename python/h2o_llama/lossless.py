@@ -1,7 +1,5 @@
 """How the cold store is compressed, and what came of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +16,8 @@ class LosslessConfig:
     own encode a chunk that was closed while the next one is computed. A few rows are decoded together, so that a
     looked-up row takes little time.
 
+    Raises ValueError if a value has the wrong type or is out of range.
+
     Parameters
     ----------
     mode : {"store", "full", "probe"}
@@ -30,11 +30,6 @@ class LosslessConfig:
         How many chunks wait for them at most. A further one stays raw until the next one is stored.
     strict : bool, default False
         With "store", decode each encoded block and compare it before the raw rows are dropped.
-
-    Raises
-    ------
-    ValueError
-        If a value has the wrong type or is out of range.
 
     Examples
     --------

@@ -1,7 +1,5 @@
 """A model without a context: weights, vocabulary and chat template."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Mapping, Sequence
@@ -15,18 +13,7 @@ from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama.chat._messages import ChatImages, Message, Tool, check_messages, check_tools
 from h2o_llama.chat._template import ChatTemplate
-from h2o_llama.models._files import (
-    Adapter,
-    Loading,
-    Lora,
-    Override,
-    adapters_identity,
-    changed_fingerprint,
-    check_adapters,
-    check_rpc_servers,
-    load_model,
-    model_fingerprint,
-)
+from h2o_llama.models import _files
 from h2o_llama.models._find import find_model
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
@@ -37,7 +24,7 @@ class HasModel(Protocol):
     """A `Llama`, or one of its sequences."""
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> "Model": ...
 
 
 class Model:
@@ -48,18 +35,10 @@ class Model:
 
     Parameters
     ----------
-    model_path : str or os.PathLike
-        A GGUF file or a name, as in `Llama`.
-    n_gpu_layers : int, optional
-        As in `Llama`: by default none, and with `rpc_servers` all.
-    chat_template : str, optional
-        A Jinja template, or "chatml", instead of the model's own.
-    rpc_servers : str or list of str, optional
-        As in `Llama`.
+    model_path, n_gpu_layers, chat_template, rpc_servers, verbose, mmproj, allowed_image_folder
+        As in `Llama`. By default no layers are on a GPU, and with `rpc_servers` all are on these.
     matmul_kernels : {"own", "upstream"}
         Whose kernels will multiply by weights: with "upstream" some types get a layout that only llama.cpp's read.
-    verbose : bool, default False
-        Print llama.cpp's log to stderr.
     use_mmap : bool, default True
         Map the file into memory, where the devices allow it; otherwise read it, which takes memory of its own.
     use_mlock : bool, default False
@@ -75,8 +54,6 @@ class Model:
     lora : str, os.PathLike, or sequence of these and of pairs (file, scale), optional
         GGUF files of LoRA adapters, each with a scale, by default 1. Their products are added to the weights',
         in every context. Snapshots of the model only fit where the same adapters have the same scales.
-    mmproj, allowed_image_folder : str or os.PathLike, optional
-        As in `Llama`.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. A `Llama` may have others.
 
@@ -114,10 +91,10 @@ class Model:
         verbose: bool = False,
         use_mmap: bool = True,
         use_mlock: bool = False,
-        kv_overrides: Mapping[str, Override] | None = None,
+        kv_overrides: Mapping[str, _files.Override] | None = None,
         main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
-        lora: Lora = None,
+        lora: _files.Lora = None,
         mmproj: str | os.PathLike[str] | None = None,
         allowed_image_folder: str | os.PathLike[str] | None = None,
         **rope: Unpack[RopeOptions],
@@ -127,19 +104,19 @@ class Model:
         if n_gpu_layers is None:
             n_gpu_layers = -1 if rpc_servers else 0
         self._n_gpu_layers = check.integer(owner, "n_gpu_layers", n_gpu_layers, -1)
-        servers = check_rpc_servers(rpc_servers, self._n_gpu_layers)
+        servers = _files.check_rpc_servers(rpc_servers, self._n_gpu_layers)
         self._uses_gpu = self._n_gpu_layers != 0 and not servers
         self._matmul_kernels = check.choice(owner, "matmul_kernels", matmul_kernels, ("own", "upstream"))
         check.flag(owner, "verbose", verbose)
         self._source = _check_template(owner, chat_template)
         self._image_folder = check_image_folder(owner, allowed_image_folder)
-        loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
-        self._overrides: dict[str, Override] = loading["kv_overrides"]
-        self._adapters: list[Adapter] = loading["lora"]
+        loading = _files.Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
+        self._overrides: dict[str, _files.Override] = loading["kv_overrides"]
+        self._adapters: list[_files.Adapter] = loading["lora"]
         is_printed = verbose or log.is_printed
         if isinstance(model_path, str | os.PathLike):  # else `load_model` raises
             model_path = find_model(model_path)
-        self._core: _core.Model | None = load_model(
+        self._core: _core.Model | None = _files.load_model(
             model_path, self._n_gpu_layers, is_printed, servers, repack=matmul_kernels == "upstream", **loading
         )
         self._path = os.fspath(model_path)
@@ -152,7 +129,7 @@ class Model:
         check_takes_embeddings(self._owner, self._handle)
         self._projector = Projector(self._handle, mmproj, n_threads, self._uses_gpu, verbose or log.is_printed)
 
-    def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> Model:
+    def _share(self, chat_template: str | None = None, rope: RopeOptions | None = None) -> "Model":
         """A `Llama`'s own handle on the same weights."""
         self._handle  # noqa: B018 (raises if closed)
         model = copy.copy(self)
@@ -166,7 +143,7 @@ class Model:
         return model
 
     @classmethod
-    def _of(cls, model: str | os.PathLike[str] | Model | HasModel, **options: Any) -> Model:
+    def _of(cls, model: "str | os.PathLike[str] | Model | HasModel", **options: Any) -> "Model":
         """A handle on an open model, or else a file opened with these options."""
         opened = model if isinstance(model, Model) else getattr(model, "model", None)
         return opened._share() if isinstance(opened, Model) else cls(cast(str, model), **options)
@@ -265,6 +242,9 @@ class Model:
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 
+        Raises ValueError if an argument has the wrong type, H2OError if the model has no tokenizer, or it cannot
+        tokenize this text.
+
         Parameters
         ----------
         text : str or bytes
@@ -273,13 +253,6 @@ class Model:
             Add the tokens that the model expects around a text, such as the one that begins it.
         parse_special : bool, default False
             Turn the names of special tokens in the text into these tokens. Do not enable this for untrusted text.
-
-        Raises
-        ------
-        ValueError
-            If an argument has the wrong type.
-        H2OError
-            If the model has no tokenizer, or it cannot tokenize this text.
 
         Examples
         --------
@@ -298,17 +271,14 @@ class Model:
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: a single token may hold a part of a character.
 
+        Raises ValueError if a token is not a token id.
+
         Parameters
         ----------
         tokens : sequence of int, or integer ndarray [n]
             Token ids.
         special : bool, default False
             Write special tokens by their names instead of leaving them out.
-
-        Raises
-        ------
-        ValueError
-            If a token is not a token id.
 
         Examples
         --------
@@ -353,6 +323,9 @@ class Model:
         It is a prompt for `llm(text)`, or `tokenize(text, parse_special=True)`, which add what begins a text. Names of
         special tokens in messages count as these tokens, too: `create_chat_completion` tells them apart.
 
+        Raises ValueError if the model has no template, or messages or tools are not as below, or the template refuses
+        them.
+
         Parameters
         ----------
         messages : list of dict
@@ -364,11 +337,6 @@ class Model:
             End with what begins an answer.
         chat_template_kwargs : dict, optional
             What else the template knows: {"enable_thinking": False} for some models.
-
-        Raises
-        ------
-        ValueError
-            If the model has no template, or messages or tools are not as above, or the template refuses them.
 
         Examples
         --------
@@ -393,22 +361,14 @@ class Model:
     ) -> Prompt:
         """Messages as the token ids that `create_chat_completion` reads: for `eval`, `generate` or `reuse`.
 
+        The ids of rows of images are below 0. Raises ValueError or OSError as `create_chat_completion`.
+
         Parameters
         ----------
         messages, tools, add_generation_prompt, chat_template_kwargs
             As in `apply_chat_template`; messages may have images, as in `create_chat_completion`.
         parse_special : bool, default False
             Turn the names of special tokens in messages into these tokens. Do not enable this for untrusted text.
-
-        Returns
-        -------
-        sequence of int
-            Token ids. The ids of rows of images are below 0.
-
-        Raises
-        ------
-        ValueError, OSError
-            As `create_chat_completion`.
 
         Examples
         --------
@@ -453,10 +413,14 @@ def _check_template(owner: str, source: str | None) -> str | None:
     return source
 
 
-def fingerprint_of(path: str | os.PathLike[str], *, lora: Lora = None, **rope: Unpack[RopeOptions]) -> str:
+def fingerprint_of(path: str | os.PathLike[str], *, lora: _files.Lora = None, **rope: Unpack[RopeOptions]) -> str:
     """`Model.fingerprint` of a file that is not opened. Raises as `Model`."""
-    return _fingerprint(os.fspath(path), {}, check_adapters("Model", lora), check_rope("Model", rope))
+    return _fingerprint(os.fspath(path), {}, _files.check_adapters("Model", lora), check_rope("Model", rope))
 
 
-def _fingerprint(path: str, overrides: dict[str, Override], adapters: list[Adapter], rope: RopeOptions) -> str:
-    return changed_fingerprint(model_fingerprint(path), overrides, adapters_identity(adapters), dict(rope))
+def _fingerprint(
+    path: str, overrides: dict[str, _files.Override], adapters: list[_files.Adapter], rope: RopeOptions
+) -> str:
+    return _files.changed_fingerprint(
+        _files.model_fingerprint(path), overrides, _files.adapters_identity(adapters), dict(rope)
+    )

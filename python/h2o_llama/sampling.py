@@ -1,7 +1,5 @@
 """llama.cpp's sampler chain."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,6 +72,8 @@ class Sampling:
     takes the place of all from top-k on but temperature. With a grammar, a token that does not fit it is drawn again
     among the others.
 
+    Raises ValueError if a value has the wrong type or is out of range, or the grammar is none.
+
     Parameters
     ----------
     temperature : float, default 0.8
@@ -117,11 +117,6 @@ class Sampling:
     mirostat_tau, mirostat_eta : float, default 5.0 and 0.1
         The information in bits, and the rate at which drawn tokens correct it.
 
-    Raises
-    ------
-    ValueError
-        If a value has the wrong type or is out of range, or the grammar is none.
-
     Examples
     --------
     >>> Sampling(temperature=0).top_k
@@ -156,7 +151,7 @@ class Sampling:
     mirostat_eta: float = 0.1
 
     @classmethod
-    def of(cls, owner: str, given: SamplingOptions) -> Sampling:
+    def of(cls, owner: str, given: SamplingOptions) -> "Sampling":
         """By keyword arguments of `owner`. Raises TypeError if it has no such argument."""
         check_names(owner, given, SamplingOptions)
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -195,12 +190,12 @@ class Sampling:
             biases.append((int(id_), float(bias)))
         return biases
 
-    def compiled(self, model: _core.Model) -> Sampling:
+    def compiled(self, model: _core.Model) -> "Sampling":
         """The same, checked against a model, with the grammar read."""
         self._biases(model.n_vocab)
         return replace(self, grammar=compile_grammar(_OWNER, model, self.grammar))
 
-    def make_sampler(self, model: _core.Model) -> Sampler:
+    def make_sampler(self, model: _core.Model) -> "Sampler":
         """A new chain: penalties, the grammar and the random state start afresh."""
         core = _core.Sampler(
             model,

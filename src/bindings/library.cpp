@@ -1,7 +1,6 @@
 // The library as a whole: its backends, its log and what its exceptions become.
 
 #include "bindings/bindings.h"
-#include "bindings/types.h"
 
 #include "h2o/store/codec/codec.h"
 

@@ -7,8 +7,8 @@ PYBIND11_MODULE(_core, m) {
     init_model    (m);
     init_projector(m);
     init_context  (m);
-    init_embed    (m);
     init_kv       (m);
+    init_kv_cache (m);
     init_options  (m);
     init_pattern  (m);
     init_grammar  (m);

@@ -27,7 +27,7 @@ enum llama_h2o_schedule {
 
 enum llama_h2o_decode {
     LLAMA_H2O_DECODE_FULL   = 0, // generated tokens attend to everything in the cache
-    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and lookups, as a prompt's tokens; scored likewise
+    LLAMA_H2O_DECODE_MEMORY = 1, // to memory set, chunk and extra keys, as a prompt's tokens; scored likewise
 };
 
 // where the keys of a memory set are once the text is longer than what the model was trained for
@@ -167,52 +167,14 @@ struct llama_h2o_info {
     // generated tokens after a call's first that can all be undone, unless one begins a chunk
     uint32_t max_draft;
     uint32_t rewind_step;        // within a chunk the sequence can be cut at its multiples; 0: llama_h2o_kv_can_rewind
-    bool     has_scores;         // llama_h2o_kv_scores: heavy_budget > 0 or llama_h2o_kv_set_record
+    bool     has_scores;         // of positions: heavy_budget > 0 or llama_h2o_kv_set_record
 };
 
 struct llama_h2o_stats {
-    uint64_t n_single_pass;      // single_pass ubatches computed
-    uint64_t n_phase1;           // phase 1 ubatches computed
-    uint64_t n_phase2;           // phase 2 ubatches computed
-    uint64_t n_decode;           // decode steps computed
-    uint64_t n_tail;             // ubatches of dense tails computed
-    uint64_t n_tokens_prefill;   // prompt tokens processed
-    uint64_t n_reused;           // graphs of the above that were used again, not built anew
-    int64_t  t_single_pass_us;   // times of single_pass, phase 1, phase 2, decode steps, tails, building memory sets
-    int64_t  t_phase1_us;
-    int64_t  t_phase2_us;
-    int64_t  t_decode_us;
-    int64_t  t_tail_us;
-    int64_t  t_select_us;
-    // parts of these with llama_h2o_profile_callback, of decode steps only with the operator: gathering K and V,
-    int64_t  t_gather_us;
-    int64_t  t_attention_us;     // attention (which gathers by itself when it is one operator),
-    int64_t  t_scores_us;        // adding to the scores
-    uint64_t n_select;           // memory sets built (layers x chunks)
-    uint64_t bytes_kv;           // K and V tensors
-    uint64_t bytes_token;        // K and V of one token in all layers
-    uint64_t bytes_kept;         // of these, in use: memory sets, the open chunk, and all else that is not evicted
-    uint64_t bytes_dropped;      // K and V of the sequence that are evicted and in no cold store
-    uint64_t bytes_index;        // keys in 4 bits, by which lookups are found
-    uint64_t bytes_scores;       // score tensors
-    uint64_t bytes_memory;       // memory index tensors
-    uint64_t bytes_cold;         // what the cold store holds
-    uint64_t bytes_intra;        // (m, l, o) of phase 1, kept for phase 2
-    uint64_t bytes_side;         // of other layers: sliding windows, recurrent states, and their copies in checkpoints
-};
-
-// Counts of the codec of a context's cold store, of all sequences. A block is a chunk's rows of a layer's K or V.
-struct llama_h2o_lossless_stats {
-    uint64_t n_encoded;       // blocks that became shorter
-    uint64_t n_raw;           // that did not
-    uint64_t n_failed;        // that could not be encoded or stored, or decoded otherwise; they stay unencoded
-    uint64_t n_skipped;       // of chunks that found the queue full; tried again when the next chunk is stored
-    uint64_t bytes_raw[2];    // of the rows of all these but the skipped, K and V
-    uint64_t bytes_stored[2]; // what became of them, K and V
-    uint32_t n_waiting;       // chunks that are not encoded yet
-    uint32_t queue_peak;      // most tasks of the threads that ever waited
-    double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
-    double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
+    uint64_t n_decode;      // steps of generated tokens computed
+    uint64_t bytes_kept;    // K and V of the sequence that are not evicted: memory sets, the open chunk, dense layers
+    uint64_t bytes_cold;    // what the cold store holds
+    uint64_t bytes_dropped; // K and V of the sequence that are evicted and in no cold store
 };
 
 // progress of a prefill call on a sequence: called after every ubatch, which a GPU may still compute, with the call's
@@ -240,9 +202,6 @@ LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call 
 // as its user data that points to the context's cache at the latest when the context computes. Waiting for each part
 // takes some time of its own.
 LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
-
-// how many positions the memory set of a chunk that ends at chunk_end holds
-LLAMA_API uint32_t llama_h2o_kv_n_memory(const struct llama_h2o_kv * kv, uint32_t chunk_end);
 
 // whether the tokens from this position on can be removed (llama_memory_seq_rm); position 0 always can
 LLAMA_API bool llama_h2o_kv_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
@@ -297,7 +256,7 @@ struct llama_h2o_points {
 LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id,
         struct llama_h2o_points * dst, size_t n);
 
-// Keep the memory sets (llama_h2o_kv_history) of every chunk and the extra keys of every tile from now on, not only of
+// Keep the memory sets of every chunk and the extra keys of every tile from now on, not only of
 // the last ones, and the scores of the next text, of this one if it is empty, also without heavy hitters.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);
 
@@ -307,51 +266,18 @@ LLAMA_API void llama_h2o_kv_keep_boundaries(struct llama_h2o_kv * kv);
 LLAMA_API struct llama_h2o_info  llama_h2o_kv_info (const struct llama_h2o_kv * kv);
 LLAMA_API struct llama_h2o_stats llama_h2o_kv_stats(const struct llama_h2o_kv * kv);
 
-// false if nothing is encoded
-LLAMA_API bool llama_h2o_kv_lossless_stats(const struct llama_h2o_kv * kv, struct llama_h2o_lossless_stats * stats);
-
 LLAMA_API uint32_t llama_h2o_kv_n_layer (const struct llama_h2o_kv * kv);
 LLAMA_API int32_t  llama_h2o_kv_layer_id(const struct llama_h2o_kv * kv, uint32_t i); // i in [0, n_layer)
 
-// dimensions of a layer, 0 if the layer is not in the cache
-LLAMA_API uint32_t llama_h2o_kv_n_head     (const struct llama_h2o_kv * kv, int32_t il); // query heads
-LLAMA_API uint32_t llama_h2o_kv_n_head_kv  (const struct llama_h2o_kv * kv, int32_t il);
-LLAMA_API uint32_t llama_h2o_kv_head_size_k(const struct llama_h2o_kv * kv, int32_t il);
-LLAMA_API uint32_t llama_h2o_kv_head_size_v(const struct llama_h2o_kv * kv, int32_t il);
-
-// All functions below return false, and write nothing, if il is not a layer of the cache or a range is outside it.
-
-// scores [n_head_kv, n_tokens], float32; NaN for evicted positions. False if none are kept (has_scores)
-LLAMA_API bool llama_h2o_kv_scores(const struct llama_h2o_kv * kv, int32_t il, float * dst);
+// 0 if the layer is not in the cache
+LLAMA_API uint32_t llama_h2o_kv_n_head_kv(const struct llama_h2o_kv * kv, int32_t il);
 
 // Whether the dense tails of the next calls keep their attention. If so, attention kept before is forgotten.
 LLAMA_API void llama_h2o_kv_keep_attention(struct llama_h2o_kv * kv, bool keep);
 
 // The weights of these tails' queries, summed up for each position: [n_head_kv, n_tokens], float32. False if none are
-// kept, as by a tail that reads a cold store.
+// kept, as by a tail that reads a cold store, or il is not a layer of the cache: nothing is written.
 LLAMA_API bool llama_h2o_kv_attention(const struct llama_h2o_kv * kv, int32_t il, float * dst);
-
-// current memory set [n_head_kv, M], ascending positions, -1 padded
-LLAMA_API bool llama_h2o_kv_memory_indices(const struct llama_h2o_kv * kv, int32_t il, int32_t * dst);
-
-// Replaces the memory set for the chunk after the last one, which must be complete: [n_head_kv, M], for every head
-// llama_h2o_kv_n_memory(n_tokens) positions, ascending, in [0, n_tokens), -1 padded; with shared_heads for all the
-// same. Writes nothing and returns false if they are not, or if the context evicts.
-LLAMA_API bool llama_h2o_kv_set_memory_indices(struct llama_h2o_kv * kv, int32_t il, const int32_t * src);
-
-// memory set M_c [n_head_kv, M] of an earlier chunk; false if it was not kept
-LLAMA_API bool llama_h2o_kv_history(const struct llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst);
-
-// Extra keys: the positions that the queries of a tile read in addition to their chunk and the memory set, ascending.
-// A chunk has n = ceil(S/T) tiles; tile i of chunk c is number c*n + i. Returns how many there are, and writes them to
-// dst unless it is NULL. -1 if they are not kept, as for earlier tiles without llama_h2o_kv_set_record, after a state
-// was restored, or where tokens of the tile were removed. Tokens that attend to everything choose none.
-LLAMA_API int32_t llama_h2o_kv_extra_keys(const struct llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile,
-        int32_t * dst);
-
-// K or V of positions [p0, p1), dequantised: [n_head_kv, p1 - p0, head_size]; NaN for evicted positions
-LLAMA_API bool llama_h2o_kv_get_k(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
-LLAMA_API bool llama_h2o_kv_get_v(const struct llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst);
 
 //
 // Models

@@ -76,6 +76,7 @@ public:
     template <typename Slot>
     void give(llama_context * ctx, const Slot & slot, const std::vector<Slot> & slots) {
         leave(slot.id); // the request was cancelled
+        server_h2o_drop_attention(ctx, slot.id);
         const auto goes_on = [&](const Slot & other) { return other.id != slot.id && other.is_processing(); };
 
         if (is_for(slot) && !slot.task->is_child()) {

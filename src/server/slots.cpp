@@ -261,6 +261,11 @@ void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool 
     }
 }
 
+void server_h2o_drop_attention(const llama_context * ctx, llama_seq_id id) {
+    server_h2o_keep_attention(ctx, id, true, true); // forgets it
+    server_h2o_keep_attention(ctx, id, false, false);
+}
+
 int32_t server_h2o_tail_begin(int32_t last_user_pos, int32_t n_prompt) {
     return std::max(0, last_user_pos < 0 ? n_prompt - N_TAIL_TEXT : std::max(last_user_pos, n_prompt - N_TAIL_MESSAGE));
 }
@@ -335,8 +340,7 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
                 { "positions", positions }, { "weights", read } });
         }
     }
-    server_h2o_keep_attention(ctx, id, true, true); // forgets it
-    server_h2o_keep_attention(ctx, id, false, false);
+    server_h2o_drop_attention(ctx, id);
     auto        pieces = common_json::array();
     std::string text;
     for (int32_t i = 0; i < n_prompt; ++i) { // the last token of a character has all of it

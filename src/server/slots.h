@@ -145,6 +145,9 @@ void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, u
 // Whether the next call keeps what its tail attends to. `begins`: weights kept before are another prompt's.
 void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool keeps, bool begins);
 
+// A request has ended: what its prompt's tail attended to is kept no longer.
+void server_h2o_drop_attention(const llama_context * ctx, llama_seq_id id);
+
 // The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
 // ends with its chunk or with a tile, so an answer does not depend on the other slots. n_past: it waits for more room.
 int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room);
@@ -154,6 +157,7 @@ template <typename Slot>
 void server_h2o_begin_prompt(llama_context * ctx, Slot & slot, int32_t pos, int32_t end, int32_t n_dense) {
     const int32_t tail_begin = server_h2o_tail_begin(*slot.task);
 
+    slot.stats.h2o.has_begun = true;
     server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
     server_h2o_set_call(ctx, slot.id, true, std::clamp(end - tail_begin, 0, n_dense));
     server_h2o_keep_attention(ctx, slot.id, slot.task->h2o.n_attention > 0, pos <= tail_begin);
@@ -203,8 +207,10 @@ struct server_h2o_counts {
     uint64_t kv_cold    = 0; // bytes in the cold store
     uint64_t kv_dropped = 0; // bytes that are gone
 
-    server_h2o_stop stop      = {};      // a slot's request alone
-    common_json     attention = nullptr; // the same: which positions the prompt's tail has read, if that is asked
+    // of a slot's request alone
+    bool            has_begun = false;   // its prompt is being read, or was
+    server_h2o_stop stop      = {};
+    common_json     attention = nullptr; // which positions the prompt's tail has read, if that is asked
 
     void add(const server_h2o_counts & other);
 
@@ -244,9 +250,10 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
     all = {};
     for (auto & slot : slots) {
         auto counts = server_h2o_count(ctx, slot.id);
+        counts.has_begun = slot.stats.h2o.has_begun;
         counts.stop      = std::move(slot.stats.h2o.stop);
         counts.attention = std::move(slot.stats.h2o.attention);
-        if (slot.is_processing() && slot.task->h2o.n_attention > 0 && counts.attention.is_null()) {
+        if (counts.has_begun && slot.is_processing() && slot.task->h2o.n_attention > 0 && counts.attention.is_null()) {
             const auto & task = *slot.task;
             const auto token = [&](size_t i) { return task.tokens[i]; };
             counts.attention = server_h2o_attention(

@@ -7,7 +7,7 @@
 //
 // Exit status 1 names what failed.
 
-#include "llama-h2o-cache.h"
+#include "h2o/llama/memory/memory.h"
 
 #include <sys/resource.h>
 
@@ -109,23 +109,6 @@ static std::vector<uint8_t> state_of(llama_context * ctx) {
     return res;
 }
 
-static void test_parameters(llama_model * model) {
-    llama_h2o_params h2o = llama_h2o_default_params();
-    require(!llama_h2o_params_enabled(&h2o), "H2O is on by default");
-    for (const auto & [name, value] : options { { "local", "-1" }, { "local", "1x" }, { "scorer", "best" }, { "window", "1" },
-            { "dense-layers", "11-2" }, { "dense-layers", "1," } }) {
-        require(!llama_h2o_params_set(&h2o, name, value), "a bad parameter is taken");
-    }
-
-    llama_h2o_params off = h2o_of({ { "products", "own" }, { "chunk", "32" } });
-    char desc[64];
-    llama_h2o_params_desc(&off, desc, sizeof(desc));
-    require(strcmp(desc, "off products own") == 0, "what counts without H2O is not told");
-    require(!llama_get_h2o_kv(make_context(model, params_of(256), off).get()), "an empty memory set is not H2O off");
-    off.products = (llama_h2o_products) 7;
-    require(!try_context(model, params_of(256), off), "a bad parameter is taken");
-}
-
 static void test_context(llama_model * model, const llama_h2o_params & h2o) {
     auto params = params_of(256);
     params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL;
@@ -155,61 +138,6 @@ static void test_context(llama_model * model, const llama_h2o_params & h2o) {
     }
 }
 
-// what upstream's server does with its slots; each sequence is compared with a context of its own
-static void test_sequences(llama_model * model, const llama_h2o_params & h2o, bool kv_unified) {
-    auto params = params_of(256, 3);
-    params.kv_unified = kv_unified;
-    const auto ctx    = make_context(model, params, h2o);
-    const auto memory = llama_get_memory(ctx.get());
-    require(llama_get_h2o_kv_seq(ctx.get(), 2) && !llama_get_h2o_kv_seq(ctx.get(), 3) && !llama_get_h2o_kv_seq(ctx.get(), -1), "sequences are missing, or too many");
-
-    const auto check = [&](const std::vector<part> & parts) {
-        require(decode(ctx.get(), parts) == 0, "a batch of several sequences is not computed");
-    };
-
-    check({ { 0, 0, 40 }, { 1, 0, 64 } });
-    require(decode(ctx.get(), { { 2, 0, 20 }, { 1, 64, 1 }, { 2, 20, 50 } }) < 0, "tokens of a sequence may be apart");
-    require(n_tokens(ctx.get(), 1) == 64 && n_tokens(ctx.get(), 2) == 0, "a refused batch has left something");
-    check({ { 0, 40, 1 }, { 1, 64, 1 }, { 2, 0, 70 } }); // generated tokens (sequence 1 begins a chunk) before a prompt
-
-    // a batch that is cancelled in its second sequence undoes both, and leaves the third
-    static int n_calls;
-    n_calls = 0;
-    llama_h2o_set_progress_callback(llama_get_h2o_kv_seq(ctx.get(), 1), [](int32_t, uint32_t, uint32_t, void *) { return ++n_calls < 2; }, nullptr);
-    require(decode(ctx.get(), { { 0, 41, 1 }, { 1, 65, 80 } }) == 2 && n_calls == 2, "a batch is not cancelled");
-    llama_h2o_set_progress_callback(llama_get_h2o_kv_seq(ctx.get(), 1), nullptr, nullptr);
-    require(n_tokens(ctx.get(), 0) == 41 && n_tokens(ctx.get(), 1) == 65 && n_tokens(ctx.get(), 2) == 70, "a cancelled batch has left something");
-    check({ { 0, 41, 30 }, { 1, 65, 30 } });
-
-    // what no sequence can do, or only one that is there
-    require(decode(ctx.get(), { { 2, 71, 1 } }) < 0, "a gap is computed");
-    llama_memory_seq_rm(memory, 2, -1, -1);
-    require(n_tokens(ctx.get(), 2) == 0 && n_tokens(ctx.get(), 0) == 71, "one sequence is not removed alone");
-    require(n_tokens(ctx.get(), 7) == 0 && llama_memory_seq_rm(memory, 7, -1, -1), "a sequence that is not there is not empty");
-    llama_memory_seq_add(memory, 0, 0, -1, 1);
-    llama_memory_seq_div(memory, 0, 0, -1, 2);
-    llama_memory_seq_cp (memory, 0, 2, 0, 20);
-    llama_memory_seq_cp (memory, 0, 9, -1, -1);
-    require(n_tokens(ctx.get(), 0) == 71 && n_tokens(ctx.get(), 2) == 0, "something has been moved or copied");
-    llama_memory_seq_cp(memory, 0, 2, -1, -1);
-    llama_memory_seq_cp(memory, 0, 2, -1, -1); // not empty any more
-    llama_memory_seq_keep(memory, 2);
-    require(n_tokens(ctx.get(), 2) == 71 && n_tokens(ctx.get(), 0) == 0 && n_tokens(ctx.get(), 1) == 0, "others are kept too, or a copy is not");
-}
-
-// a cache that sequences share would be as large for each of them
-static void test_size_of_sequences(llama_model * model, const llama_h2o_params & h2o) {
-    auto params = params_of(256, 4);
-    uint64_t bytes[2];
-    for (const bool kv_unified : { false, true }) {
-        params.kv_unified = kv_unified;
-        const auto ctx = make_context(model, params, h2o);
-        bytes[kv_unified] = llama_h2o_memory_bytes(ctx.get());
-        require(llama_n_ctx(ctx.get()) == 4*256 && llama_n_ctx_seq(ctx.get()) == 256, "the sequences of a context have other sizes");
-    }
-    require(bytes[0] == bytes[1], "a unified cache takes more memory");
-}
-
 // The largest graphs: steps that ggml's own operators compute, many sequences, calls that begin and end within a chunk, a dense tail.
 // A node too many for a graph ends the process.
 static void test_largest_graphs(llama_model * model, llama_h2o_params h2o) {
@@ -231,31 +159,6 @@ static void test_largest_graphs(llama_model * model, llama_h2o_params h2o) {
             require(decode(ctx.get(), generated) == 0, "a token of each of 16 sequences is not computed");
         }
     }
-}
-
-// arguments of a stand-alone cache are checked, and nothing is thrown
-static void test_standalone(const llama_model * model, const llama_h2o_params & h2o) {
-    llama_h2o_kv_params params = {};
-    params.h2o     = h2o;
-    params.kv_size = 64;
-    params.type_k  = params.type_v = GGML_TYPE_F16;
-    llama_h2o_kv * kv = llama_h2o_kv_init(model, params);
-    require(kv && llama_h2o_kv_next_chunk(kv, 32), "no stand-alone cache is made");
-
-    const int32_t il = llama_h2o_kv_layer_id(kv, 0);
-    std::vector<float> rows(llama_h2o_kv_n_head_kv(kv, il)*33*llama_h2o_kv_head_size_k(kv, il));
-    require(llama_h2o_kv_get_k(kv, il, 0, 32, rows.data()), "K cannot be read");
-    require(!llama_h2o_kv_get_k(kv, il, 0, 33, rows.data()) && !llama_h2o_kv_get_k(kv, il, 2, 1, rows.data()) &&
-        !llama_h2o_kv_get_k(kv, 99, 0, 1, rows.data()), "K is read where there is none");
-
-    // memory sets are built one after the other, and may be ahead of the tokens
-    llama_h2o_kv_clear(kv);
-    require(!llama_h2o_kv_build_memory_set(kv, il, 64) && llama_h2o_kv_build_memory_set(kv, il, 20) && llama_h2o_kv_build_memory_set(kv, il, 32) &&
-        !llama_h2o_kv_build_memory_set(kv, il, 20), "a chunk is left out");
-    std::vector<int32_t> memory(llama_h2o_kv_n_head_kv(kv, il)*llama_h2o_kv_info(kv).memory_size);
-    llama_h2o_kv_clear(kv);
-    require(llama_h2o_kv_next_chunk(kv, 64) && !llama_h2o_kv_set_memory_indices(kv, il, memory.data()), "chunks are left out");
-    llama_h2o_kv_free(kv);
 }
 
 static const options EVICT = { { "chunk", "32" }, { "local", "8" }, { "heavy", "8" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" },
@@ -357,20 +260,14 @@ struct sequence {
     // all that can be asked
     void use() {
         if (const auto * kv = llama_get_h2o_kv(ctx.get())) {
-            const llama_h2o_info info = llama_h2o_kv_info(kv);
-            for (uint32_t i = 0; i < llama_h2o_kv_n_layer(kv); ++i) {
-                const int32_t  il     = llama_h2o_kv_layer_id(kv, i);
-                const uint32_t n_head = llama_h2o_kv_n_head_kv(kv, il);
-
-                std::vector<float>   scores(n_head*info.n_tokens);
-                std::vector<int32_t> memory(n_head*info.memory_size);
-                require(llama_h2o_kv_scores(kv, il, scores.data()) && llama_h2o_kv_memory_indices(kv, il, memory.data()), "scores or memory sets are not there");
-                for (uint32_t chunk = 0; chunk < info.n_memory_sets; ++chunk) {
-                    llama_h2o_kv_history(kv, chunk, il, memory.data());
+            const auto & state = kv->state();
+            for (const auto & layer : state.layers) {
+                require(!state.scores(layer).empty() && !state.memory(layer).empty(), "scores or memory sets are not there");
+                for (uint32_t chunk = 0; chunk < state.n_memory_sets(); ++chunk) {
+                    state.past_memory(layer, chunk);
                 }
-                for (uint32_t tile = 0; tile*info.tile < info.n_tokens; ++tile) {
-                    std::vector<int32_t> keys(std::max(0, llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, nullptr)));
-                    llama_h2o_kv_extra_keys(kv, il, n_head - 1, tile, keys.data());
+                for (uint32_t tile = 0; tile*kv->memory.config.tile < state.n_tokens; ++tile) {
+                    state.extra_keys(layer, layer.n_head_kv - 1, tile);
                 }
             }
         }
@@ -471,19 +368,12 @@ int main(int argc, char ** argv) {
             test_stopped_steps(model, h2o_of({ { "local", "8" }, { "heavy", "8" }, { "chunk", "32" }, { "lookup", "0" } }));
             return 0;
         }
-        test_parameters(model);
         llama_h2o_params h2o = h2o_of({ { "local", "8" }, { "heavy", "8" }, { "chunk", "32" }, { "scorer", "sum" } });
         test_context(model, h2o);
-        test_size_of_sequences(model, h2o);
-        test_standalone(model, h2o);
         for (const char * schedule : { "single_pass", "two_phase" }) {
             require(llama_h2o_params_set(&h2o, "schedule", schedule), "a schedule is not taken");
-            for (const bool kv_unified : { false, true }) { // llama-perplexity and upstream's server ask for true; H2O's cache never is
-                test_sequences(model, h2o, kv_unified);
-            }
             test_largest_graphs(model, h2o);
         }
-        test_sequences(model, h2o_of(EVICT), false);
         test_forged_size(model);
         test_state_that_ends_too_early(model);
         test_damaged_states(model, argc > 2 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 0);

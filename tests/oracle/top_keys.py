@@ -42,7 +42,7 @@ def tile_scores(logits: Array) -> Array:
     return np.asarray(np.fmax.reduce(logits, axis=0, initial=-np.inf))
 
 
-def choose(logits: Array, n_top: int, taken: Array | None, tiles: Array) -> Array:
+def choose(logits: Array, n_top: int, excluded: Array | None, tiles: Array) -> Array:
     """int32 [n_head_kv, n_tiles, n_top] of logits [n_head_kv, n_q, n_k] and the tiles of queries, 0, 0, 1 …
 
     Ascending, -1 at the end where there are fewer.
@@ -51,17 +51,17 @@ def choose(logits: Array, n_top: int, taken: Array | None, tiles: Array) -> Arra
     chosen = np.full((len(logits), tiles[-1] + 1, n_top), -1, dtype=np.int32)
     for head, tile in np.ndindex(*chosen.shape[:2]):
         is_free = np.ones(n_k, dtype=bool)
-        if taken is not None:
-            is_free[[row for row in taken[head] if 0 <= row < n_k]] = False
+        if excluded is not None:
+            is_free[[row for row in excluded[head] if 0 <= row < n_k]] = False
         ranked = np.argsort(-tile_scores(logits[head, tiles == tile]), kind="stable")
         best = np.sort(ranked[is_free[ranked]][:n_top])
         chosen[head, tile, : len(best)] = best
     return chosen
 
 
-def top_keys(q: Array, k: Array, n_top: int, taken: Array | None = None, tile: int = 1, offset: int = 0) -> Array:
+def top_keys(q: Array, k: Array, n_top: int, excluded: Array | None = None, tile: int = 1, offset: int = 0) -> Array:
     """What each tile and KV head chooses of the rows that are free."""
-    return choose(index_logits(q, k), n_top, taken, (np.arange(q.shape[1]) + offset) // tile)
+    return choose(index_logits(q, k), n_top, excluded, (np.arange(q.shape[1]) + offset) // tile)
 
 
 def index_budget(B: int, S: int, chunk_start: int) -> int:

@@ -1,16 +1,13 @@
 """The command `h2o-llama`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama._cli import ask, batch, bench, chat, demo, inspect, models, read, run, serve, sweeps
+from h2o_llama._cli import ask, batch, chat, demo, inspect, models, run, serve, sweeps
 from h2o_llama._cli.errors import Commands, as_command
-from h2o_llama._cli.eval import eval_model
 from h2o_llama._cli.library import library, why
 from h2o_llama._cli.options import ATTENTION, CHANGES
 from h2o_llama._internal.terminal import echo
@@ -61,7 +58,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
     "chat": as_command(chat.chat, *_TALK, "file", "image"),
     "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), temp=0.0),
-    "read": as_command(read.read, *_READ),
+    "read": as_command(ask.read, *_READ),
     "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),
     "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),
     "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
@@ -69,8 +66,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "options": as_command(sweeps.list_settings),
     "inspect": as_command(inspect.inspect, *_LLAMA, "file", "prompt", "library"),
     "info": as_command(models.info, "model", *CHANGES),
-    "bench": as_command(bench.bench, *_LLAMA, "file"),
-    "eval": as_command(eval_model, *_LLAMA, "file"),
+    "bench": as_command(sweeps.bench, *_LLAMA, "file"),
+    "eval": as_command(sweeps.eval_model, *_LLAMA, "file"),
     "pull": as_command(models.pull),
     "quantize": as_command(models.quantize, "model", "threads"),
 }

@@ -1,11 +1,10 @@
-"""`h2o-llama ask`: questions about a document; `chat` uses its parts."""
-
-from __future__ import annotations
+"""`h2o-llama ask`: questions about a document, and `read`: documents for later questions. `chat` uses its parts."""
 
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model
-from h2o_llama._cli.options import FILE, Options
+from h2o_llama._cli.errors import describe
+from h2o_llama._cli.options import FILE, MODEL, Options
 from h2o_llama._cli.prompt import open_llama, open_model, read_text, read_tokens, took
 from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
 from h2o_llama.batch._answering import Prompts, check_length, quotable
+from h2o_llama.batch._answers import find_documents
 from h2o_llama.documents import document_messages
 from h2o_llama.sequence._prompt import Tokens
 
@@ -121,3 +122,27 @@ def write_delta(delta: dict[str, Any]) -> None:
     if thoughts := delta.get("reasoning_content"):
         write_thoughts(thoughts)
     write(delta.get("content") or "")
+
+
+def read(
+    o: Options,
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER…", help="Texts, PDF or HTML files.")],
+    model: Annotated[str, MODEL],
+) -> None:
+    """Read documents now, for questions later.
+
+    After an interruption the same command continues. All commands then find the documents in the library.
+    """
+    files = [file for path in paths for file in (find_documents(path).values() if path.is_dir() else [path])]
+    has_failed = False
+    with open_model(replace(o, model=model)) as weights:
+        prompts = Prompts(weights, o.thinking)
+        for file in files:
+            try:
+                with open_read(o, weights, file.name, partial(prompts.shared, read_text(file))):
+                    pass
+            except (OSError, ValueError) as error:
+                has_failed = True
+                echo(f"h2o-llama: {describe(error)}", err=True)
+    if has_failed:
+        raise typer.Exit(1)

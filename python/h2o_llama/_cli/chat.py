@@ -1,7 +1,5 @@
 """`h2o-llama chat`: a chat in the terminal."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`h2o-llama demo`: H2O's gain and loss, measured here and now."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path

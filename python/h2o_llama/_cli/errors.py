@@ -1,7 +1,5 @@
 """A function as a command: its options, and errors as one line on stderr."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re
@@ -115,7 +113,7 @@ def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Ca
 
     With `names` the command's first argument is an `Options` with these options. `defaults` replace the table's.
     """
-    own = [*inspect.signature(command, eval_str=True).parameters.values()][bool(names) :]
+    own = [*inspect.signature(command).parameters.values()][bool(names) :]
     given = {field.name: field.default for field in fields(Options) if field.name in names} | defaults
     if "model" not in defaults:
         given |= {"model": inspect.Parameter.empty} if "model" in given else {}

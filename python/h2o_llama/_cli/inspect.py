@@ -1,7 +1,5 @@
 """`h2o-llama inspect`: what a question reads of a document, or what each layer and head kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,15 +19,7 @@ from h2o_llama._cli.prompt import open_model, read_prompt, read_text
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import counted, echo, plain
 from h2o_llama.batch._answering import Prompts
-from h2o_llama.inspect._report import (
-    HEAVY,
-    HeadMemory,
-    MemoryReport,
-    memory_report,
-    passages,
-    stands_out,
-    write_html,
-)
+from h2o_llama.inspect import _report
 from h2o_llama.sequence._prompt import Tokens
 
 _LAST = 32
@@ -78,7 +68,7 @@ def inspect(
             description = llm.desc
     print_report(Console(), report, report.select(layer, head))
     if html is not None:
-        write_html(html, report, [("Model", description)], (), layer, head)
+        _report.write_html(html, report, [("Model", description)], (), layer, head)
         echo(f"Written: {html}")
 
 
@@ -87,17 +77,19 @@ def place_of_document(asked: Tokens, other: Tokens, empty: Tokens) -> range:
     return range(shared_prefix(asked, empty), shared_prefix(asked[:-1], other))
 
 
-def read_report(llm: Llama, tokens: Tokens, title: str, document: range, other: Tokens | None = None) -> MemoryReport:
+def read_report(
+    llm: Llama, tokens: Tokens, title: str, document: range, other: Tokens | None = None
+) -> _report.MemoryReport:
     """Read the tokens; those after the document attend to all of it. The report shows how much.
 
     What any question reads is left out: `other` is the prompt with a question without content.
     """
     if llm.h2o is not None and llm.h2o.heavy_budget > 0:
         llm.eval(tokens[llm.reuse(tokens) :], dense_tail=0)
-        return memory_report(llm, tokens, title, document)
+        return _report.memory_report(llm, tokens, title, document)
     usual = None if other is None else _attention(llm, other, document.stop)
     _attention(llm, tokens, document.stop)
-    return memory_report(llm, tokens, title, document, usual)
+    return _report.memory_report(llm, tokens, title, document, usual)
 
 
 def _attention(llm: Llama, tokens: Tokens, end: int) -> list[NDArray[np.float32]]:
@@ -110,18 +102,18 @@ def _attention(llm: Llama, tokens: Tokens, end: int) -> list[NDArray[np.float32]
     return [kv.attention(layer, head) for layer in kv.layers for head in range(len(kv.memory_indices(layer)))]
 
 
-def print_report(console: Console, report: MemoryReport, heads: Sequence[HeadMemory]) -> None:
+def print_report(console: Console, report: _report.MemoryReport, heads: Sequence[_report.HeadMemory]) -> None:
     """The passages that were read or kept most, their places and shares. Raises ValueError if nothing was before."""
     if report.memory_end == 0:
         raise ValueError(
             f"the text has {report.n_tokens:,} tokens, which fit into one chunk: take a longer one, or smaller chunks "
             "with --h2o-set chunk_size=N"
         )
-    found = passages(report, heads)
+    found = _report.passages(report, heads)
     if report.local:
-        last = "last chunk" if report.marked == HEAVY else "question"
+        last = "last chunk" if report.marked == _report.HEAVY else "question"
         console.print(f"The first tokens and the last {len(report.local)} before the {last} are left out.")
-    if not stands_out(report, found):
+    if not _report.stands_out(report, found):
         console.print("No passage stands out: do not trust this list.")
     table = Table("Tokens", "Weight", "Passage")
     for column in table.columns[:-1]:

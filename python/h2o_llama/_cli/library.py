@@ -1,7 +1,5 @@
 """`h2o-llama library`: texts that were read."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import nullcontext

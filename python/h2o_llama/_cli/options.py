@@ -1,7 +1,5 @@
 """One table of the options that several commands have, and what their values mean."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

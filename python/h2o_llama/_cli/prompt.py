@@ -1,7 +1,5 @@
 """The model and the text that a command line names, and the progress of reading it."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence

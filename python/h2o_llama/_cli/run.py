@@ -1,7 +1,5 @@
 """`h2o-llama run`: read a long prompt, then generate."""
 
-from __future__ import annotations
-
 import codecs
 import time
 from collections.abc import Iterable, Sequence
@@ -103,7 +101,7 @@ def run(
             for chunk in answer.stream():
                 write_delta(chunk["choices"][0]["delta"])
             write("\n")
-            n_generated = answer.generation.n_generated
+            n_generated = answer.generation.answer.n_tokens
             cut = CUT * (answer.generation.finish_reason == "length")
         generated = time.perf_counter()
         stats = llm.kv.stats

@@ -1,7 +1,5 @@
 """`h2o-llama serve`: llama.cpp's server, with H2O; and `h2o-llama rpc-server`."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

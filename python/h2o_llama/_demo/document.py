@@ -1,7 +1,5 @@
 """The demo's document: source text of the interpreter's own standard library, with a few keys hidden in it."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

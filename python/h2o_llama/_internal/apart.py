@@ -3,8 +3,6 @@
 The process reads a function and its arguments from standard input and writes the result to standard output, pickled.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
@@ -19,22 +17,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def python_command(module: str) -> list[str]:
-    """Runs main() of a module. Nothing is imported from the working folder, where `python -m` would look first."""
-    code = f"import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
-    return [sys.executable, "-W", "ignore", "-c", code]
-
-
 def call_apart(name: str, function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Call a function of a module in a new process.
 
-    Raises
-    ------
-    H2OError
-        If the process fails; the message begins with `name`.
+    Raises H2OError if the process fails; the message begins with `name`.
     """
+    # nothing is imported from the working folder, where `python -m` would look first
+    code = f"import sys; sys.path[:] = filter(None, sys.path); from {__name__} import main; main()"
     done = subprocess.run(
-        python_command(__name__),
+        [sys.executable, "-W", "ignore", "-c", code],
         input=pickle.dumps((function, arguments, options)),
         capture_output=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # modules next to a script, too

@@ -1,7 +1,5 @@
 """Argument checks. Every failure is a ValueError: "[owner] name must be ..., got ..."."""
 
-from __future__ import annotations
-
 import json
 import math
 import operator

@@ -1,7 +1,5 @@
 """What programs written for llama-cpp-python say, in the terms of this package."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature

@@ -1,7 +1,5 @@
 """One call at a time on a context: llama.cpp crashes when two threads share it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

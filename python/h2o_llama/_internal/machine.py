@@ -1,7 +1,5 @@
 """The machine: its CPUs and memory as this process may use them, and what a measurement was made on."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -142,27 +140,6 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
     per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
     per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
-
-
-def check_kv_size(
-    owner: str,
-    name: str,
-    n_cells: int,
-    model: _core.Model,
-    type_k: str,
-    type_v: str,
-    has_index: bool = False,
-    n_seq_max: int = 1,
-    n_layer: int | None = None,
-) -> None:
-    """Raise OutOfMemoryError if caches of `n_cells` tokens, which the argument `name` asks for, cannot fit into memory.
-
-    `n_layer` of the model's layers have them: by default all.
-    """
-    needed = kv_bytes_at_least(model, n_cells * n_seq_max, type_k, type_v, has_index)
-    if n_layer is not None:
-        needed = needed * n_layer // model.n_layer
-    check_fits(owner, name, n_cells, needed, "{} for the KV cache")
 
 
 def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:

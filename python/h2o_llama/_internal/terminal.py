@@ -3,8 +3,6 @@
 None of it is rich's markup, and no terminal may obey it.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A document is read once, and every question is a fork of it; in this process, or in several."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -11,21 +9,21 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama._thoughts import Thoughts, check_think, thoughts_of
+from h2o_llama._thoughts import check_think, thoughts_of
 from h2o_llama.batch._answers import KEYS, Answer, BatchSettings, Document, Question, read_file
-from h2o_llama.chat._generation import TextBuffer, stop_tokens
+from h2o_llama.chat._generation import AnswerText
 from h2o_llama.chat._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.documents import document_messages
@@ -46,42 +44,20 @@ _OWNER = "batch"
 class Asked:
     """A document and a question, as a model is asked: token ids, int32 [n]; and how far its answer is.
 
-    The answer ends before any of `stops` or of the tokens `ends`; `visible` special tokens are part of it. The parser
-    tells it from what the model thought; without one all is answer. `names` are the document's and the question's.
+    The parser tells the answer from what the model thought; without one all is answer. `names` are the document's and
+    the question's.
     """
 
     ids: NDArray[np.int32]
-    stops: InitVar[list[str]]
-    ends: frozenset[int] = frozenset()
-    visible: frozenset[int] = frozenset()
-    thoughts: Thoughts | None = None
+    said: AnswerText
     parser: _core.ChatParser | None = None
     names: dict[str, str] = field(default_factory=dict)
     n_cached: int = 0
-    n_generated: int = 0
     text: str = ""
-    is_stopped: bool = False
-    is_cut_off: bool = False
-
-    def __post_init__(self, stops: list[str]) -> None:
-        self._buffer = TextBuffer(stops)
-
-    def add(self, llm: Llama, token: int, max_tokens: int) -> bool:
-        """A token of the answer. Returns whether it ends there."""
-        self.n_generated += 1
-        is_thought = self.thoughts is not None and self.thoughts.is_thought
-        if token in self.ends and not is_thought:
-            self.is_stopped = True
-        else:
-            self.text += self._buffer.push(llm.detokenize([token], special=token in self.visible), is_thought)
-            self.is_stopped = self._buffer.stopped
-        n_answer = self.n_generated if self.thoughts is None else self.thoughts.n_answer
-        self.is_cut_off = n_answer == max_tokens and not self.is_stopped
-        return self.is_stopped or self.is_cut_off
 
     def answer(self, is_partial: bool) -> tuple[str, str]:
         """Answer and thoughts in what the model said."""
-        text = self.text + self._buffer.finish()
+        text = self.text + self.said.finish()
         if self.parser is None:
             return text.strip(), ""
         with suppress(ValueError):  # a text without the model's format is an answer all the same
@@ -108,18 +84,13 @@ class Prompts:
         if isinstance(begin, str):
             if not self._weights.chat_template:
                 ids = self._model.tokenize(plain_prompt(begin, question).encode(), True, False)
-                return Asked(np.array(ids, dtype=np.int32), PLAIN_STOPS)
+                return Asked(np.array(ids, dtype=np.int32), AnswerText(self._model, PLAIN_STOPS))
             begin = document_messages(begin)
         messages = [*begin, {"role": "user", "content": question}]
         prompt = self._weights._template.apply(_OWNER, messages, kwargs=self._kwargs, day=day)
-        return Asked(
-            np.array(prompt.ids, dtype=np.int32),
-            prompt.core.stops,
-            stop_tokens(self._model, prompt.core.stops),
-            frozenset(prompt.core.preserved_tokens),
-            thoughts_of(self._model, prompt.core, self._budget),
-            prompt.core.parser(""),
-        )
+        thoughts = thoughts_of(self._model, prompt.core, self._budget)
+        said = AnswerText(self._model, prompt.core.stops, prompt.core, thoughts)
+        return Asked(np.array(prompt.ids, dtype=np.int32), said, prompt.core.parser(""))
 
 
 def check_length(model: Model, h2o: Any, name: str, n_tokens: int, n_answer: int, n_ctx: int = 0) -> None:
@@ -157,29 +128,19 @@ _ROOM = 4096
 
 
 class Answerer:
-    """A model that answers questions about documents, one document at a time.
+    """A model that answers questions about documents, one document at a time. Raises as `Llama`.
 
     Parameters
     ----------
-    model : str or os.PathLike
-        As in `Llama`.
+    model, n_threads, n_gpu_layers, library, lora, **rope
+        As in `Llama`. Documents are kept in the library once read, and found again.
     settings : BatchSettings
         How.
     n_ctx : int, default 0
         The most tokens of a document, a question and its answer together; 0 is what the model was trained for, and no
         limit with eviction.
-    n_threads, n_gpu_layers
-        As in `Llama`.
     parallel : int, default 4
         How many questions generate at once. Each takes as much memory as the document does.
-    library : Library, str, os.PathLike, bool or None, default None
-        As in `Llama`: documents are kept there once read, and found again.
-    lora, **rope
-        As in `Model`.
-
-    Raises
-    ------
-    As `Llama`.
     """
 
     def __init__(
@@ -215,7 +176,7 @@ class Answerer:
         self._llm.close()
         self._weights.close()
 
-    def __enter__(self) -> Answerer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -231,14 +192,8 @@ class Answerer:
     ) -> Iterator[Answer]:
         """Each answer once it is complete; a failure is an answer with an "error".
 
-        Parameters
-        ----------
-        document : Document
-            It is read when the first answer is asked for.
-        questions : list of Question
-            At least one.
-        progress : callable, optional
-            Called as progress(n_done, n) with tokens of the document.
+        The document is read when the first answer is asked for. `progress` is called as progress(n_done, n) with its
+        tokens.
         """
         try:
             yield from self._answer(document, questions, progress)
@@ -275,7 +230,7 @@ class Answerer:
                 yield self._tell(**task.names, error=str(error))
         if not asked:
             return
-        n_thoughts = max(task.thoughts.budget if task.thoughts else 0 for task in asked)
+        n_thoughts = max(task.said.thoughts.budget if task.said.thoughts else 0 for task in asked)
         self._make_room(max(len(task.ids) for task in asked) + self.settings.max_tokens + n_thoughts)
         start = time.perf_counter()
         self._llm.reset()
@@ -325,21 +280,24 @@ class Answerer:
                 prompts, dense_tail=LONGEST_TAIL, temperature=self.settings.temperature, seed=seed
             )
             for fork, task in tasks.items():
-                if task.thoughts is not None:
-                    task.thoughts.leave_room(self._llm.n_ctx - len(task.ids), self.settings.max_tokens)
-                    generation.follow(fork, task.thoughts)
+                if (thoughts := task.said.thoughts) is not None:
+                    thoughts.leave_room(self._llm.n_ctx - len(task.ids), self.settings.max_tokens)
+                    generation.follow(fork, thoughts)
             for tokens in generation:
                 for sequence in [sequence for sequence in tasks if sequence not in tokens]:
                     yield self._finish(tasks.pop(sequence), start)
                 for sequence, token in tokens.items():
-                    if tasks[sequence].add(self._llm, token, self.settings.max_tokens):
+                    task = tasks[sequence]
+                    task.text += task.said.add(token)
+                    if task.said.stopped or task.said.is_full(self.settings.max_tokens):
                         generation.stop(sequence)
                         yield self._finish(tasks.pop(sequence), start)
             for task in tasks.values():
                 yield self._finish(task, start)
 
     def _finish(self, task: Asked, start: float) -> Answer:
-        is_cut_off = task.is_cut_off or len(task.ids) + task.n_generated >= self._llm.n_ctx
+        is_full = task.said.is_full(self.settings.max_tokens) and not task.said.stopped
+        is_cut_off = is_full or len(task.ids) + task.said.n_tokens >= self._llm.n_ctx
         answer, reasoning = task.answer(is_cut_off)
         return self._tell(
             **task.names,
@@ -348,7 +306,7 @@ class Answerer:
             finish_reason="length" if is_cut_off else "stop",
             cached_tokens=task.n_cached,
             read_tokens=len(task.ids) - task.n_cached,
-            generated_tokens=task.n_generated,
+            generated_tokens=task.said.n_tokens,
             seconds=time.perf_counter() - start,
         )
 

@@ -1,7 +1,5 @@
 """What a batch is given: documents, questions and settings; and the file of its answers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -10,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+
+from typing_extensions import Self
 
 from h2o_llama._internal import check
 from h2o_llama._internal.atomic import replacing
@@ -24,24 +24,14 @@ _OWNER = "batch"
 
 @dataclass(frozen=True)
 class Document:
-    """A text that questions are about.
-
-    Parameters
-    ----------
-    name : str
-        What answers call it.
-    text : str
-        Text.
-    sha256 : str
-        Of its bytes, as hexadecimal digits.
-    """
+    """A text that questions are about. Answers call it by its `name`; `sha256` is of its bytes, in hexadecimal."""
 
     name: str
     text: str
     sha256: str
 
     @classmethod
-    def of_text(cls, name: str, text: str) -> Document:
+    def of_text(cls, name: str, text: str) -> Self:
         """A text that comes from no file."""
         # half of a surrogate pair is not a character
         content = text.encode(errors="replace")
@@ -54,10 +44,7 @@ def find_documents(folder: str | os.PathLike[str], left_out: dict[str, Path] | N
     They are known by the ends of their names: text, Markdown, HTML, PDF, CSV, JSON, source code. `left_out` gets
     other files. Files and folders whose names begin with a dot are in neither.
 
-    Raises
-    ------
-    ValueError
-        If it is not a folder, or has no documents.
+    Raises ValueError if it is not a folder, or has no documents.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -89,15 +76,7 @@ def read_file(name: str, path: str | os.PathLike[str]) -> Document:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about every document.
-
-    Parameters
-    ----------
-    id : str
-        What answers call it.
-    text : str
-        The question, without white space around it.
-    """
+    """A question about every document. Answers call it by its `id`; `text` has no white space around it."""
 
     id: str
     text: str
@@ -106,10 +85,7 @@ class Question:
 def make_questions(questions: Iterable[str | Question]) -> list[Question]:
     """Questions with ids; that of a text is the text itself, so that it keeps its answers wherever it stands.
 
-    Raises
-    ------
-    ValueError
-        If there are none, one is empty, or two have the same id.
+    Raises ValueError if there are none, one is empty, or two have the same id.
     """
     made: dict[str, Question] = {}
     for given in [questions] if isinstance(questions, str) else questions:
@@ -129,12 +105,8 @@ def make_questions(questions: Iterable[str | Question]) -> list[Question]:
 def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     """Read a file with a question on each line, or, if the first line begins with {, with JSON on each.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        As `make_questions`; or if the file is not UTF-8, or a line is not {"id": …, "question": …}.
+    Raises OSError if it cannot be read; ValueError as `make_questions`, or if it is not UTF-8, or a line is not {"id":
+    …, "question": …}.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -160,25 +132,11 @@ def _parse(where: str, line: str) -> Question:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How documents are read and questions answered.
+    """How documents are read and questions answered. Raises ValueError if a value is bad.
 
-    Parameters
-    ----------
-    h2o : H2OConfig, "auto", "fast", "balanced", "faithful" or None, default "auto"
-        As in `Llama`. A model that H2O cannot work with needs None, dense attention.
-    max_tokens : int, default 512
-        The most tokens of an answer, thoughts apart.
-    temperature : float, default 0.0
-        0 always takes the most probable token.
-    seed : int, default 0
-        With a temperature. Documents, and questions that are asked together, are drawn by seeds made from this one.
-    think : bool, int or None, default None
-        As in `Llama.create_chat_completion`.
-
-    Raises
-    ------
-    ValueError
-        If a value is bad.
+    `h2o` is as in `Llama`; a model that H2O cannot work with needs "auto" or None, dense attention. `max_tokens`,
+    `temperature` and `think` are as in `Llama.create_chat_completion`. With a temperature, documents, and questions
+    that are asked together, are drawn by seeds made from `seed`.
     """
 
     h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto"
@@ -230,19 +188,10 @@ class AnswersFile:
 
     The incomplete line of an interrupted run is dropped, and so are errors: these questions are asked again.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        It need not exist.
-    fingerprint, settings
-        Model and settings of the answers that will be added.
+    Raises ValueError if it holds something else, or answers of another model or with other settings; OSError if it
+    cannot be read or written, or another run is adding to it.
 
-    Raises
-    ------
-    ValueError
-        If it holds something else, or answers of another model or with other settings.
-    OSError
-        If it cannot be read or written, or another run is adding to it.
+    The file need not exist. `fingerprint` and `settings` are the model and the settings of the answers to be added.
     """
 
     def __init__(self, path: str | os.PathLike[str], fingerprint: str, settings: dict[str, Any]) -> None:
@@ -296,7 +245,7 @@ class AnswersFile:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> AnswersFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

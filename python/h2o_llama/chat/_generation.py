@@ -1,7 +1,5 @@
 """A prompt and the text after it, with log-probabilities, whatever shape it is given then."""
 
-from __future__ import annotations
-
 import codecs
 import collections.abc
 import time
@@ -16,7 +14,7 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._thoughts import thoughts_of
+from h2o_llama._thoughts import Thoughts, thoughts_of
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._engine import ProgressOption
 from h2o_llama.sequence._prompt import CacheStop, Prompt, as_generated
@@ -159,6 +157,38 @@ class TextBuffer:
         return text[:n_certain]
 
 
+class AnswerText(TextBuffer):
+    """The text of an answer, to which each token adds its part. It ends before any of the strings `stops`.
+
+    Special tokens that the format of a `chat` has are part of it.
+    """
+
+    def __init__(
+        self,
+        model: _core.Model,
+        stops: list[str],
+        chat: _core.ChatPrompt | None = None,
+        thoughts: Thoughts | None = None,
+    ) -> None:
+        super().__init__(stops)
+        self._model, self.thoughts, self.n_tokens = model, thoughts, 0
+        self._ends = stop_tokens(model, stops)
+        self._visible = frozenset(chat.preserved_tokens if chat else ())
+
+    def add(self, token: int) -> str:
+        """The text that is certain now."""
+        self.n_tokens += 1
+        is_thought = self.thoughts is not None and self.thoughts.is_thought
+        if token in self._ends and not is_thought:
+            text, self.stopped = self.finish(), True
+            return text
+        return self.push(self._model.detokenize([token], token in self._visible), is_thought)
+
+    def is_full(self, max_tokens: int | None) -> bool:
+        """Whether it has as many tokens, thoughts apart."""
+        return max_tokens == (self.n_tokens if self.thoughts is None else self.thoughts.n_answer)
+
+
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` that is a beginning of `stop`."""
     return next((n for n in range(min(len(text), len(stop)), 0, -1) if text.endswith(stop[:n])), 0)
@@ -252,7 +282,7 @@ class Generation:
         self.created = int(time.time())
         self.state, self.prompt, self.n_top_logprobs, self.is_read = state, prompt, n_top_logprobs, is_read
         self._max_tokens = None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0)
-        self._stop = check_stop(owner, stop) + (chat.stops if chat else [])
+        stops = check_stop(owner, stop) + (chat.stops if chat else [])
         self._sampling = options.compiled(core)
         self._progress = check_progress(owner, progress)
         self._dense_tail = state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(prompt))
@@ -260,9 +290,9 @@ class Generation:
         self._reuse = check.flag(owner, "reuse", reuse)
         self._stopping_criteria = check.callables(owner, "stopping_criteria", stopping_criteria)
         self._is_chat = chat is not None
-        self._visible = frozenset(chat.preserved_tokens if chat else ())  # special tokens, by their names
         self._thoughts = thoughts_of(core, chat, budget, has_grammar) if chat else None
-        self.n_cached = self.n_generated = self.n_drafted = self.n_accepted = 0
+        self.answer = AnswerText(core, stops, chat, self._thoughts)
+        self.n_cached = self.n_drafted = self.n_accepted = 0
         self.cache_stop: CacheStop | None = None
         self.finish_reason: Literal["stop", "length"] | None = None
 
@@ -295,34 +325,26 @@ class Generation:
         self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
         self.cache_stop = None if self.is_read else self.state.cache_stop_of(self.prompt.ids)
         self._counts_before = self.state.drafted, self.state.accepted
-        buffer = TextBuffer(self._stop)
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
-        ends = stop_tokens(self.state.engine.core, self._stop)
         for token in tokens:
-            self.n_generated += 1
-            is_thought = thoughts is not None and thoughts.is_thought
-            if token in ends and not is_thought:
-                self._end("stop")
-                yield Piece(buffer.finish(), logprobs)
-                return
-            if recorder is not None:
-                logprobs.append(recorder.take(token, n_chars + buffer.n_held))
-            text = buffer.push(self.state.engine.model.detokenize([token], special=token in self._visible), is_thought)
+            begin = n_chars + self.answer.n_held
+            text = self.answer.add(token)
             n_chars += len(text)
-            if buffer.stopped:
+            if recorder is not None:
+                logprobs.append(recorder.take(token, begin))
+            if self.answer.stopped:
                 self._end("stop")
                 yield Piece(text, [t for t in logprobs if t.offset < n_chars])
                 return
             if text:
                 yield Piece(text, logprobs)
                 logprobs = []
-            if thoughts is not None and thoughts.n_answer == self._max_tokens:
+            if thoughts is not None and self.answer.is_full(self._max_tokens):
                 break
-        n_answer = self.n_generated if thoughts is None else thoughts.n_answer
-        is_full = n_answer == self._max_tokens or len(self.prompt) + self.n_generated >= self.state.engine.n_ctx
-        self._end("length" if is_full else "stop")
-        yield Piece(buffer.finish(), logprobs)
+        is_at_end = len(self.prompt) + self.answer.n_tokens >= self.state.engine.n_ctx
+        self._end("length" if is_at_end or self.answer.is_full(self._max_tokens) else "stop")
+        yield Piece(self.answer.finish(), logprobs)
 
     def _end(self, reason: Literal["stop", "length"]) -> None:
         self.finish_reason = reason
@@ -352,8 +374,8 @@ class Generation:
         """How many tokens it took."""
         usage: Usage = {
             "prompt_tokens": len(self.prompt),
-            "completion_tokens": self.n_generated,
-            "total_tokens": len(self.prompt) + self.n_generated,
+            "completion_tokens": self.answer.n_tokens,
+            "total_tokens": len(self.prompt) + self.answer.n_tokens,
         }
         details: CompletionTokensDetails = {}
         if self._thoughts is not None:

@@ -1,7 +1,5 @@
 """Checks of what a chat is asked with, before llama.cpp's own code reads it, and the images in its messages."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import os
@@ -144,7 +142,9 @@ class ChatImages:
     its file cannot.
     """
 
-    def __init__(self, owner: str, projector: Projector | None, messages: Messages, folder: str | None = None) -> None:
+    def __init__(
+        self, owner: str, projector: "Projector | None", messages: Messages, folder: str | None = None
+    ) -> None:
         self._owner = owner
         self._images: list[Prompt] = []
         marker = f"<image {secrets.token_hex(8)}>"  # which nobody can write into a message
@@ -188,7 +188,7 @@ def _tokens(ids: Sequence[int]) -> Prompt:
     return Prompt.of_tokens(np.array(ids, dtype=np.int32))
 
 
-def _encoded(where: str, projector: Projector | None, part: Mapping[str, Any], folder: str | None) -> Prompt:
+def _encoded(where: str, projector: "Projector | None", part: Mapping[str, Any], folder: str | None) -> Prompt:
     if projector is None:
         raise ValueError(f"{where} is an image: open the model with mmproj, its file for images")
     return projector.encode(where, _read(where, image_url(part), folder))

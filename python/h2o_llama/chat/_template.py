@@ -1,7 +1,5 @@
 """From messages to a prompt, by the model's chat template, or about a document in plain text."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Asking about a document."""
 
-from __future__ import annotations
-
 import collections.abc
 import os
 from collections.abc import Iterable, Iterator
@@ -55,6 +53,10 @@ def ask(
     plain text. The question attends to the whole document. What the sequence shares
     with the prompt is not read again, nor what the `library` has. The sequence becomes the last question and answer.
 
+    Raises ValueError if the document has no text, or is a str that names a file, if a question is not a string, if
+    there is none, or if n_ctx is too small for document, question and a token of the answer; OSError if the file cannot
+    be read; H2OError if the computation fails.
+
     Parameters
     ----------
     document : str or os.PathLike
@@ -72,16 +74,6 @@ def ask(
     str, list of str, or iterator of str
         The answer, without thoughts and white space around it; of several questions a list of answers in the same
         order. `max_tokens` cuts answers off.
-
-    Raises
-    ------
-    ValueError
-        If the document has no text, or is a str that names a file; a question is not a string; `questions` is empty; or
-        n_ctx is too small for document, question and a token of the answer.
-    OSError
-        If the file cannot be read.
-    H2OError
-        If the computation fails.
 
     Examples
     --------

@@ -1,7 +1,5 @@
 """Answering a chat, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
@@ -15,64 +13,47 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._thoughts import check_think
-from h2o_llama.chat._generation import (
-    AnswerHead,
-    ChatLogprobs,
-    Generation,
-    GenerationOptions,
-    TokenLogprobs,
-    Usage,
-    chat_logprobs,
-)
-from h2o_llama.chat._messages import (
-    ChatImages,
-    Message,
-    Tool,
-    check_messages,
-    check_tools,
-    choose_tools,
-    response_schema,
-)
+from h2o_llama.chat import _generation, _messages
 from h2o_llama.chat._template import LONGEST_TAIL, parse_deltas, parsed_message
 from h2o_llama.sampling import check_names
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
-Messages = collections.abc.Sequence[Message]
+Messages = collections.abc.Sequence[_messages.Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
 class ChatChoice(TypedDict):
     index: int
     message: dict[str, Any]
-    logprobs: ChatLogprobs | None
+    logprobs: _generation.ChatLogprobs | None
     finish_reason: ChatFinishReason
 
 
-class ChatCompletion(AnswerHead):
+class ChatCompletion(_generation.AnswerHead):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
-    usage: Usage
+    usage: _generation.Usage
 
 
 class ChatChunkChoice(TypedDict):
     index: int
     delta: dict[str, Any]
-    logprobs: ChatLogprobs | None
+    logprobs: _generation.ChatLogprobs | None
     finish_reason: ChatFinishReason
 
 
-class ChatCompletionChunk(AnswerHead):
+class ChatCompletionChunk(_generation.AnswerHead):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
-    usage: NotRequired[Usage]
+    usage: NotRequired[_generation.Usage]
 
 
 @dataclass
 class ChatRun:
     """One answer, at once or as a stream of chunks. The parser tells content, reasoning and tool calls apart."""
 
-    generation: Generation
+    generation: _generation.Generation
     parser: _core.ChatParser
     texts: list[str] = field(default_factory=list)
     is_understood: bool = True  # whether all of the text has the model's format
@@ -80,7 +61,7 @@ class ChatRun:
     def stream(self) -> Iterator[ChatCompletionChunk]:
         """A chunk with the role, chunks with new text, and one with the reason of the end."""
         yield self._chunk({"role": "assistant"})
-        told, waiting = list[str](), list[TokenLogprobs]()
+        told, waiting = list[str](), list[_generation.TokenLogprobs]()
         for piece in self.generation.pieces():
             waiting += piece.logprobs
             for delta in self._add(piece.text):
@@ -145,13 +126,13 @@ class ChatRun:
             return "tool_calls"
         return self.generation.finish_reason
 
-    def _logprobs(self, tokens: list[TokenLogprobs]) -> ChatLogprobs | None:
+    def _logprobs(self, tokens: list[_generation.TokenLogprobs]) -> _generation.ChatLogprobs | None:
         if self.generation.n_top_logprobs is None:
             return None
-        return chat_logprobs(self.generation.state.engine.model._handle, tokens)
+        return _generation.chat_logprobs(self.generation.state.engine.model._handle, tokens)
 
     def _chunk(
-        self, delta: dict[str, Any], tokens: list[TokenLogprobs] | None = None, end: ChatFinishReason = None
+        self, delta: dict[str, Any], tokens: list[_generation.TokenLogprobs] | None = None, end: ChatFinishReason = None
     ) -> ChatCompletionChunk:
         logprobs = self._logprobs(tokens) if tokens else None
         return {
@@ -167,10 +148,10 @@ def _said(delta: dict[str, Any]) -> list[str]:
     return [text for text in (delta.get("reasoning_content"), delta.get("content"), *calls) if text]
 
 
-class ChatOptions(GenerationOptions, total=False):
+class ChatOptions(_generation.GenerationOptions, total=False):
     """Keyword arguments of `create_chat_completion`, but `stream`."""
 
-    tools: collections.abc.Sequence[Tool] | None
+    tools: collections.abc.Sequence[_messages.Tool] | None
     tool_choice: str | Mapping[str, Any] | None
     response_format: Any
     logprobs: bool | None
@@ -199,7 +180,7 @@ def create_chat_completion(
     sequence: HasState,
     messages: Messages,
     *,
-    tools: collections.abc.Sequence[Tool] | None = None,
+    tools: collections.abc.Sequence[_messages.Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
     response_format: Any = None,
     stream: bool | None = False,
@@ -208,7 +189,7 @@ def create_chat_completion(
     parallel_tool_calls: bool | None = False,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     think: bool | int | None = None,
-    **options: Unpack[GenerationOptions],
+    **options: Unpack[_generation.GenerationOptions],
 ) -> ChatCompletion | Iterator[ChatCompletionChunk]:
     """Answer a chat, as OpenAI's chat completions do. The sequence becomes this chat.
 
@@ -217,6 +198,9 @@ def create_chat_completion(
     them.
     The sequence keeps the prefix that it shares with the previous chat, so a turn costs only its new tokens:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
+
+    Raises ValueError, H2OError or OSError as `apply_chat_template` and `generate`; ValueError too if a schema or a
+    grammar is none, or an image is none.
 
     Parameters
     ----------
@@ -256,11 +240,6 @@ def create_chat_completion(
         the content is None if there are only tool calls, and a model's thoughts are "reasoning_content". Chunks have a
         "delta" instead of the message; only the last has a finish_reason, and usage.
 
-    Raises
-    ------
-    ValueError, H2OError, OSError
-        As `apply_chat_template` and `generate`; ValueError too if a schema or a grammar is none, or an image is none.
-
     Examples
     --------
     >>> with Llama(model, n_ctx=256, chat_template="chatml") as llm:
@@ -270,10 +249,12 @@ def create_chat_completion(
     """
     state = sequence._state
     owner, model = f"{state.owner}.create_chat_completion", state.engine.model
-    check_names(owner, options, GenerationOptions)
-    images = ChatImages(owner, model._projector, check_messages(owner, messages, images=True), model._image_folder)
-    known, choice = choose_tools(owner, check_tools(owner, tools), tool_choice)
-    schema = response_schema(owner, response_format)
+    check_names(owner, options, _generation.GenerationOptions)
+    images = _messages.ChatImages(
+        owner, model._projector, _messages.check_messages(owner, messages, images=True), model._image_folder
+    )
+    known, choice = _messages.choose_tools(owner, _messages.check_tools(owner, tools), tool_choice)
+    schema = _messages.response_schema(owner, response_format)
     if options.get("grammar") is not None and (known or schema):
         raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
     template = model._template
@@ -294,18 +275,22 @@ def create_chat_completion(
         before = images.insert(prompt.ids[: len(prompt.ids) - turn])
         options["dense_tail"] = min(len(text) - len(before), LONGEST_TAIL)
     n_top = _check_top_logprobs(owner, logprobs, top_logprobs)
-    generation = Generation(owner, state, text, prompt.core, budget, n_top, **options)
+    generation = _generation.Generation(owner, state, text, prompt.core, budget, n_top, **options)
     run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
     return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
 
 
 def continue_chat(
-    sequence: HasState, core: _core.ChatPrompt, prompt: Tokens, budget: int, **options: Unpack[GenerationOptions]
+    sequence: HasState,
+    core: _core.ChatPrompt,
+    prompt: Tokens,
+    budget: int,
+    **options: Unpack[_generation.GenerationOptions],
 ) -> ChatRun:
     """The answer to a prompt that the sequence has just read."""
     state = sequence._state
     text = state.check_prompt(state.owner, prompt, 0)
-    generation = Generation(state.owner, state, text, core, budget, is_read=True, **options)
+    generation = _generation.Generation(state.owner, state, text, core, budget, is_read=True, **options)
     return ChatRun(generation, core.parser(""))
 
 

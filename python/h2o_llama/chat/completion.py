@@ -1,7 +1,5 @@
 """Completing a text, in OpenAI's shapes."""
 
-from __future__ import annotations
-
 import collections.abc
 from collections.abc import Iterator
 from itertools import chain
@@ -11,15 +9,7 @@ from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
-from h2o_llama.chat._generation import (
-    AnswerHead,
-    CompletionLogprobs,
-    Generation,
-    GenerationOptions,
-    Piece,
-    Usage,
-    completion_logprobs,
-)
+from h2o_llama.chat import _generation
 from h2o_llama.model import Model
 from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
@@ -31,20 +21,20 @@ FinishReason = Literal["stop", "length"] | None
 class Choice(TypedDict):
     text: str
     index: int
-    logprobs: CompletionLogprobs | None
+    logprobs: _generation.CompletionLogprobs | None
     finish_reason: FinishReason
 
 
-class CompletionChunk(AnswerHead):
+class CompletionChunk(_generation.AnswerHead):
     object: Literal["text_completion"]
     choices: list[Choice]
 
 
 class Completion(CompletionChunk):
-    usage: Usage
+    usage: _generation.Usage
 
 
-class CompletionOptions(GenerationOptions, total=False):
+class CompletionOptions(_generation.GenerationOptions, total=False):
     """Keyword arguments of `create_completion`, but `stream`."""
 
     echo: bool | None
@@ -73,12 +63,14 @@ def create_completion(
     stream: bool | None = False,
     echo: bool | None = False,
     logprobs: int | None = None,
-    **options: Unpack[GenerationOptions],
+    **options: Unpack[_generation.GenerationOptions],
 ) -> Completion | Iterator[CompletionChunk]:
     r"""Complete a text, as OpenAI's completions do. The sequence becomes this text and holds nothing else.
 
     What the sequence shares with the prompt stays, so that only new tokens are computed:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how many were known.
+
+    Raises ValueError or H2OError as `generate`.
 
     Parameters
     ----------
@@ -116,11 +108,6 @@ def create_completion(
         "cached_tokens". Chunks have no "usage", and only the last has
         a finish_reason ("stop" or "length").
 
-    Raises
-    ------
-    ValueError, H2OError
-        As `generate`.
-
     Examples
     --------
     >>> answer = llm("k17=4829;\nk17?", max_tokens=5, temperature=0)
@@ -141,23 +128,27 @@ def create_completion(
         logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
     if check.optional_flag(owner, "echo", echo) and logprobs is not None:
         raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
-    generation = Generation(owner, state, checked, n_top_logprobs=logprobs, **options)
-    begin = Piece(_text_of(model, prompt) if echo else "", [])
+    generation = _generation.Generation(owner, state, checked, n_top_logprobs=logprobs, **options)
+    begin = _generation.Piece(_text_of(model, prompt) if echo else "", [])
 
-    def chunk(piece: Piece, end: FinishReason = None) -> CompletionChunk:
-        known = None if logprobs is None else completion_logprobs(model._handle, piece.logprobs, len(begin.text))
+    def chunk(piece: _generation.Piece, end: FinishReason = None) -> CompletionChunk:
+        known = (
+            None
+            if logprobs is None
+            else _generation.completion_logprobs(model._handle, piece.logprobs, len(begin.text))
+        )
         choice: Choice = {"text": piece.text, "index": 0, "logprobs": known, "finish_reason": end}
         return {**generation.head, "object": "text_completion", "choices": [choice]}
 
     def streamed() -> Iterator[CompletionChunk]:
         """Chunks with text, then one without that tells the reason of the end."""
         yield from (chunk(piece) for piece in chain([begin], generation.pieces()) if piece.text or piece.logprobs)
-        yield chunk(Piece("", []), generation.finish_reason)
+        yield chunk(_generation.Piece("", []), generation.finish_reason)
 
     if check.optional_flag(owner, "stream", stream):
         return streamed()
     pieces = [begin, *generation.all_pieces()]
-    whole = Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
+    whole = _generation.Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
     return {**chunk(whole, generation.finish_reason), "usage": generation.usage()}
 
 

@@ -1,7 +1,5 @@
 """Losses of a model and of an approximation to it, token by token, in llama-perplexity's terms."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise

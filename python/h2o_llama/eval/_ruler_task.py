@@ -1,7 +1,5 @@
 """The task "ruler": RULER's texts and questions, prompts, generated answers and their scores."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from bisect import bisect_left
@@ -288,16 +286,10 @@ class Ruler:
     Hsieh et al. 2024, "RULER: What's the Real Context Size of Your Long-Context Language Models?", arXiv:2404.06654.
     Essays are "war-and-peace" instead of Paul Graham's, cut into sentences at full stops.
 
-    Parameters
-    ----------
-    kind : str
-        RULER's name of the task: "niah_single_1" to "niah_single_3", "niah_multikey_1" to "niah_multikey_3",
-        "niah_multivalue", "niah_multiquery", "vt", "cwe" or "fwe".
-    samples : int, default 5
-        Prompts.
-    dense_tail : int, default 128
-        The last tokens of a prompt attend to everything kept; 0: the question is nothing but the end of the prompt.
-        Dense attention ignores it.
+    `kind` is RULER's name of the task: "niah_single_1" to "niah_single_3", "niah_multikey_1" to "niah_multikey_3",
+    "niah_multivalue", "niah_multiquery", "vt", "cwe" or "fwe". `samples` is the number of prompts. The last
+    `dense_tail` tokens of a prompt attend to everything kept; with 0 the question is nothing but its end. Dense
+    attention ignores it.
     """
 
     kind: str

@@ -1,7 +1,5 @@
 """The measured configurations of H2O."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -19,15 +17,7 @@ _WINDOW_SINKS = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to compute attention.
-
-    Parameters
-    ----------
-    name : str
-        What tables and rows call it.
-    h2o : H2OConfig or None
-        None is dense attention.
-    """
+    """One way to compute attention, and what tables and rows call it. Without `h2o` it is dense."""
 
     name: str
     h2o: H2OConfig | None
@@ -56,10 +46,7 @@ def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) ->
 
     A name is a parameter of `H2OConfig` or a key of `research`.
 
-    Raises
-    ------
-    ValueError
-        If a value is out of range, or a parameter has none.
+    Raises ValueError if a value is out of range, or a parameter has none.
     """
     settings = [
         Setting.of(H2OConfig.from_dict({**dict(zip(values, chosen, strict=True)), "chunk_size": chunk_size}))
@@ -92,10 +79,7 @@ def window(setting: Setting, chunk_size: int) -> Setting:
 
     The first tokens of the sequence, at most 4, and the last before the chunk.
 
-    Raises
-    ------
-    ValueError
-        If the setting is dense or has a keep_ratio.
+    Raises ValueError if the setting is dense or has a keep_ratio.
     """
     h2o = setting.h2o
     if h2o is None or h2o.keep_ratio is not None:

@@ -1,7 +1,5 @@
 """The measured model and text, and the contexts that read it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Sequence

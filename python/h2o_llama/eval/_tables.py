@@ -1,7 +1,5 @@
 """Rows as tables for the terminal, dense attention in the first line of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

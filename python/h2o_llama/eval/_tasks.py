@@ -1,7 +1,5 @@
 """The tasks "perplexity" and "continuation", the losses of a text and of the text after a prompt; and runs of tasks."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -28,15 +26,10 @@ _OWNER = "eval"
 class Perplexity:
     """Perplexity and KL divergence as llama-perplexity computes them.
 
-    Windows of N tokens are taken evenly from the whole text, and the second half of each is scored: the logits of
-    positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's. "buckets" has
-    all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of one text are
-    alike, and so has "first_chunk", where H2O is dense attention and only rounding differs.
-
-    Parameters
-    ----------
-    windows : int, default 4
-        The most windows.
+    Windows of N tokens, at most `windows`, are taken evenly from the whole text, and the second half of each is scored:
+    the logits of positions N/2 to N - 2. If the text has as many tokens as the windows, they are llama-perplexity's.
+    "buckets" has all positions, by the position that predicts. "over_windows" has errors between windows, as tokens of
+    one text are alike, and so has "first_chunk", where H2O is dense attention and only rounding differs.
     """
 
     windows: int = 4
@@ -95,16 +88,10 @@ _OVER = ("full", "memory")
 class Continuation:
     """How well the text after a prompt of N tokens is predicted, from what the prompt's prefill left in the cache.
 
-    The continuation is given, not generated. Its tokens attend to everything kept ("over": "full"), as generated tokens
+    At most `windows` prompts are taken evenly from the text, each with `length` tokens after it, at least 2: the
+    continuation. It is given, not generated. Its tokens attend to everything kept ("over": "full"), as generated tokens
     do, or to a memory set and their own chunk ("memory"), as the prompt's. Its first token is not scored: the prompt
     predicts it.
-
-    Parameters
-    ----------
-    length : int, default 256
-        Tokens of the continuation, at least 2.
-    windows : int, default 4
-        The most prompts, evenly from the whole text.
     """
 
     length: int = 256
@@ -164,6 +151,9 @@ def evaluate(
 
     Dense attention and as many settings as fit into half of the machine's memory read a text side by side.
 
+    Raises ValueError if an argument is bad, the text is too short, or `json_file` holds something else; H2OError if the
+    model cannot be measured.
+
     Parameters
     ----------
     model : str, os.PathLike or Llama
@@ -197,13 +187,6 @@ def evaluate(
         SHA-256 among them, identify it; "file" is llama.cpp's description of the model, with its file type,
         "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
         are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, the text is too short, or `json_file` holds something else.
-    H2OError
-        If the model cannot be measured.
     """
     names = [s.name for s in settings]
     if not names or len(set(names)) < len(names):

@@ -6,8 +6,6 @@
 is lm_eval's own command line, which knows the model "h2o-llama" then. It needs pip install "h2o-llama[eval]".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -44,6 +42,8 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
     attend to everything kept, and so does the continuation. `loglikelihood_rolling` reads the whole text as a prompt,
     without a dense tail. Texts that do not fit into n_ctx lose their beginning.
 
+    Raises ValueError, OSError or H2OError as `Llama` and `H2OConfig`; TypeError for an unknown option.
+
     Parameters
     ----------
     pretrained : str
@@ -52,16 +52,9 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
         "off" is llama.cpp's dense attention; dense_tail and the fields of `H2OConfig` do not matter then.
     dense_tail : int, default 128
         See above.
-    batch_size, max_batch_size, device : optional
-        lm_eval passes them to every model. They are ignored; for a GPU, use n_gpu_layers.
     **options
-        The fields of `H2OConfig` (local_window, heavy_budget, sink_tokens, …) and the arguments of `Llama` (n_ctx,
-        n_ubatch, n_threads, …).
-
-    Raises
-    ------
-    ValueError, OSError, H2OError
-        As `Llama` and `H2OConfig`; TypeError for an unknown option.
+        The fields of `H2OConfig` (local_window, heavy_budget, …) and the arguments of `Llama` (n_ctx, n_threads, …).
+        What lm_eval passes to every model (batch_size, max_batch_size, device) is ignored; for a GPU, use n_gpu_layers.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """What each layer and head kept of a document, as data, and as one HTML page that loads nothing from anywhere."""
 
-from __future__ import annotations
-
 import codecs
 import math
 import re
@@ -105,7 +103,7 @@ def n_marked(n_tokens: int) -> int:
 
 
 def memory_report(
-    llm: Llama,
+    llm: "Llama",
     tokens: Tokens,
     title: str,
     document: range | None = None,

@@ -1,18 +1,20 @@
 """Looking inside: which tokens each KV head kept, and why."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.lossless import LosslessStats
+from h2o_llama.sequence._state import State
 
 
 @dataclass(frozen=True)
@@ -122,12 +124,8 @@ class KVView(ABC):
     Layers are the model's layer indices, heads are KV heads, positions count from the beginning of the sequence. Every
     array is a copy.
 
-    Raises
-    ------
-    ValueError
-        For a layer, head or tile that the cache does not have, and after `close()`.
-    H2OError
-        If the cache is in use by another call.
+    Raises ValueError for a layer, head or tile that the cache does not have, and after `close()`; H2OError if the cache
+    is in use by another call.
     """
 
     _owner: str
@@ -176,14 +174,7 @@ class KVView(ABC):
 
     @property
     def chunk_boundaries(self) -> list[tuple[int, int]]:
-        """(start, stop) of every chunk begun; the last one may be partial.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("x" * 150))
-        >>> llm.kv.chunk_boundaries
-        [(0, 64), (64, 128), (128, 150)]
-        """
+        """(start, stop) of every chunk begun; the last one may be partial."""
         info = self._info()
         starts = range(0, info.n_tokens, info.chunk_size)
         return [(start, min(start + info.chunk_size, info.n_tokens)) for start in starts]
@@ -200,37 +191,16 @@ class KVView(ABC):
             return kv.layers
 
     def memory_indices(self, layer: int) -> NDArray[np.int32]:
-        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> llm.kv.memory_indices(1).shape, llm.kv.memory_size
-        ((2, 7), 7)
-        """
+        """The current memory set: positions, int32 [n_head_kv, M], ascending, padded at the end with -1."""
         with self._open() as kv:
             return kv.memory_indices(self._layer(kv, layer))
 
     def local_window_of(self, layer: int, head: int) -> NDArray[np.int32]:
-        """The positions of the memory set that are in the local window, int32 [k], ascending.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> llm.kv.local_window_of(1, 0)
-        array([189, 190, 191], dtype=int32)
-        """
+        """The positions of the memory set that are in the local window, int32 [k], ascending."""
         return self._parts(layer, head)[0]
 
     def heavy_hitters(self, layer: int, head: int) -> NDArray[np.int32]:
-        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> len(llm.kv.heavy_hitters(1, 0)) == llm.h2o.heavy_budget
-        True
-        """
+        """The positions of the memory set that are neither sink nor local window, int32 [k], ascending."""
         return self._parts(layer, head)[1]
 
     def _parts(self, layer: int, head: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -248,12 +218,6 @@ class KVView(ABC):
 
         With "sum" the attention mass that the position has received: the sum of softmax weights over all queries that
         saw it and over the query heads of the KV head. "distant" counts only queries at least L positions later.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("a text of some length, " * 10))
-        >>> llm.kv.scores(1).shape
-        (2, 230)
         """
         with self._open() as kv:
             layer = self._layer(kv, layer)
@@ -285,3 +249,178 @@ class KVView(ABC):
         """Counts, milliseconds and bytes."""
         with self._open() as kv:
             return KVStats(**kv.stats)
+
+
+class SequenceKV(KVView):
+    """`Sequence.kv`. With h2o=None only `n_tokens` and `stats` work, the others raise H2OError.
+
+    Examples
+    --------
+    >>> text = llm.tokenize("a text of some length, " * 10)  # 230 tokens, in chunks of 64 and tiles of 32
+    >>> llm.eval(text, dense_tail=6, keep_attention=True)
+    >>> kv = llm.kv
+    >>> kv.chunk_boundaries[-1], kv.memory_indices(1).shape, kv.scores(1).shape
+    ((192, 230), (2, 7), (2, 230))
+    >>> kv.local_window_of(1, 0), len(kv.heavy_hitters(1, 0))
+    (array([189, 190, 191], dtype=int32), 0)
+    >>> kv.extra_keys(1, 0, 6).shape, kv.attention(1, 0).shape  # tile 6 begins at position 192
+    ((86,), (230,))
+    >>> len(kv.history), kv.history[0][1].shape  # of a Llama with keep_history=True
+    (3, (2, 7))
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._owner = f"{state.owner}.kv"
+        self._h2o = state.engine.params.h2o
+
+    @contextmanager
+    def _open(self) -> Iterator[_core.KV]:
+        with self._state.used() as context:
+            kv = _core.KV.of_context(context)
+            if kv is None:
+                raise H2OError(f"[{self._owner}] H2O is off: pass h2o=H2OConfig() to Llama")
+            yield kv
+
+    def _memory_end(self, kv: _core.KV, layer: int) -> int:
+        return kv.info.n_memory_sets * kv.info.chunk_size
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the sequence."""
+        with self._state.used() as context:
+            return context.n_tokens
+
+    @property
+    def stats(self) -> KVStats:
+        """Counts, milliseconds and bytes."""
+        with self._state.used() as context:
+            kv = _core.KV.of_context(context)
+            stats = (
+                KVStats(kv_bytes=context.kv_bytes) if kv is None or self._h2o is None else _with_memory(kv, self._h2o)
+            )
+            return replace(stats, drafted_tokens=self._state.drafted, accepted_tokens=self._state.accepted)
+
+    def set_memory_indices(self, layer: int, indices: ArrayLike) -> None:
+        """Replace the memory set that the next chunk attends to, by a choice of your own.
+
+        Possible when a chunk has just been completed: eval S tokens, set the memory sets of some or all layers, eval
+        on. Layers that are not set keep the choice of `H2OConfig.scorer`.
+
+        `indices` are integers [n_head_kv, M]: for every KV head min(M, n_tokens) positions of the sequence (fewer with
+        `keep_ratio`), strictly ascending, padded at the end with -1. With `shared_heads` they are the same for all.
+
+        Raises ValueError if they are anything else, H2OError if the sequence does not end where a chunk ends.
+        """
+        with self._open() as kv:
+            layer, info = self._layer(kv, layer), kv.info
+            if self._h2o is not None and self._h2o.evict:
+                raise ValueError(f"[{self._owner}] with evict=True memory sets cannot be set: the rest is evicted")
+            if info.n_tokens == 0 or info.n_tokens % info.chunk_size:
+                raise H2OError(
+                    f"[{self._owner}] a memory set can be set when a chunk of {info.chunk_size} tokens has just been "
+                    f"completed, but the sequence has {info.n_tokens} tokens: eval up to the chunk's end first"
+                )
+            shape, n = (kv.n_head_kv(layer), info.memory_size), kv.n_memory(info.n_tokens)
+            try:
+                array = np.asarray(indices)
+            except ValueError:  # ragged
+                array = np.empty(0)
+            if array.shape != shape or array.dtype.kind not in "iu":
+                raise check.bad_argument(self._owner, "indices", f"an integer array of shape {shape}", indices)
+            kept = array[:, :n]
+            is_valid = kept.min() >= 0 and kept.max() < info.n_tokens and (np.diff(kept.astype(np.int64)) > 0).all()
+            if not is_valid or (array[:, n:] != -1).any():
+                raise ValueError(
+                    f"[{self._owner}] every row of indices must hold {n} strictly ascending positions from 0 to "
+                    f"{info.n_tokens - 1}, then only -1"
+                )
+            if self._h2o is not None and self._h2o.shared_heads and (array != array[0]).any():
+                raise ValueError(f"[{self._owner}] with shared_heads=True all rows of indices must be equal")
+            kv.set_memory_indices(layer, np.ascontiguousarray(array, dtype=np.int32))
+
+    def extra_keys(self, layer: int, head: int, tile: int) -> NDArray[np.int32]:
+        """The positions that a tile's queries read in addition to chunk and memory set, int32 [n], ascending.
+
+        The queries chose them together; where several calls share a tile, these are the last call's choice. Tokens
+        that attend to everything (a dense tail, decode="full") choose none.
+
+        A chunk has k = ceil(S / T) tiles, T = `H2OConfig.tile`: tile i of chunk c is number c * k + i.
+
+        Raises H2OError with lookup_budget=0; or if they are not kept, as for earlier tiles without keep_history=True,
+        in a restored snapshot, or where tokens of the tile were removed.
+        """
+        with self._open() as kv:
+            info = kv.info
+            layer = self._layer(kv, layer)
+            head = self._head(kv, layer, head)
+            if info.lookup_budget == 0:
+                raise H2OError(f"[{self._owner}] nothing chooses extra keys: pass H2OConfig(lookup_budget=…)")
+            chunk, n = divmod(info.n_tokens - 1, info.chunk_size)
+            last = chunk * -(-info.chunk_size // info.tile) + n // info.tile if info.n_tokens else -1
+            keys = kv.extra_keys(layer, head, check.integer(self._owner, "tile", tile, 0, last))
+            if keys is None:
+                raise H2OError(
+                    f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier tiles keep theirs with "
+                    "keep_history=True. Tokens that attend to everything choose none"
+                )
+            return keys
+
+    def attention(self, layer: int, head: int) -> NDArray[np.float32]:
+        """Attention of the last tokens of a prompt, such as the question, to each position, float32 [n_tokens].
+
+        For each position it is the sum of softmax weights over the dense tail of the last `eval` with
+        keep_attention=True, and over the query heads of the KV head. With scores and `scorer="distant"`, a query does
+        not count for the last L positions before it.
+
+        Raises H2OError if no call has kept it: with keep_attention=True, a dense_tail, and K and V in memory it is
+        kept.
+        """
+        with self._open() as kv:
+            layer = self._layer(kv, layer)
+            head = self._head(kv, layer, head)
+            weights = kv.attention(layer)
+            if weights is None:
+                raise H2OError(
+                    f"[{self._owner}] no attention is kept: pass dense_tail and keep_attention=True to `eval`, without "
+                    "eviction, and for a layer that is not dense"
+                )
+            found: NDArray[np.float32] = weights[head]
+            return found
+
+    @property
+    def history(self) -> list[Mapping[int, NDArray[np.int32]]]:
+        """The memory sets of all chunks so far, M_0 first: mappings from layer to int32 [n_head_kv, M].
+
+        Raises H2OError without keep_history=True, or after restoring a snapshot of a sequence without it.
+        """
+        with self._open() as kv:
+            if not self._state.engine.params.keep_history:
+                raise H2OError(f"[{self._owner}] history is not kept: pass keep_history=True to Llama")
+            try:
+                n = kv.info.n_memory_sets
+                return [MappingProxyType({layer: kv.history(i, layer) for layer in kv.layers}) for i in range(n)]
+            except ValueError:
+                raise H2OError(
+                    f"[{self._owner}] history is not complete: the restored snapshot was made without keep_history=True"
+                ) from None
+
+
+def _with_memory(kv: _core.KV, h2o: H2OConfig) -> KVStats:
+    """The core's statistics, and what the memory sets hold of the closed chunks."""
+    info = kv.info
+    closed = info.n_memory_sets * info.chunk_size
+    kept = kv.n_memory(closed)
+    lossless = kv.lossless_stats
+    last = 0 if closed == 0 else kv.n_memory(closed - info.chunk_size) + info.chunk_size - kept
+    return replace(
+        KVStats(**kv.stats),
+        n_tokens=info.n_tokens,
+        closed_tokens=closed,
+        kept_tokens=kept,
+        floor_tokens=min(info.sink_tokens + info.local_window, closed),
+        target_tokens=min(info.memory_size, closed) if h2o.keep_ratio is None else h2o.keep_ratio * closed,
+        evicted_tokens=closed - kept if h2o.evict else 0,
+        last_evicted_tokens=last if h2o.evict else 0,
+        lossless=None if lossless is None else LosslessStats(**lossless),
+    )

@@ -1,7 +1,5 @@
 """The KV cache on its own, for unit tests and research."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.lock import Lock
-from h2o_llama._internal.machine import check_kv_size, core_errors
+from h2o_llama._internal.machine import check_fits, core_errors, kv_bytes_at_least
 from h2o_llama.config import H2OConfig
 from h2o_llama.inspect.kv import KVView
 from h2o_llama.model import HasModel, Model
@@ -23,6 +21,9 @@ class KVCache(KVView):
     """A KV cache with scores and memory sets that is filled by hand instead of by a model's attention.
 
     The same code that inference runs: column sums of softmax weights go in, memory sets and gathered K and V come out.
+
+    Raises ValueError if an argument has the wrong type, shape or range; H2OError if the model has no plain KV cache, or
+    memory runs out.
 
     Parameters
     ----------
@@ -36,13 +37,6 @@ class KVCache(KVView):
         How heavy hitters are chosen, see `H2OConfig`; the default is the plain sum of the given scores.
     type_k, type_v : str
         Types of K and V, such as "f16" or "q8_0".
-
-    Raises
-    ------
-    ValueError
-        If an argument has the wrong type, shape or range.
-    H2OError
-        If the model has no plain KV cache, or memory runs out.
 
     Examples
     --------
@@ -87,14 +81,15 @@ class KVCache(KVView):
         check.choice(self._owner, "type_v", type_v, KV_TYPES)
 
         core_model = Model._of(model)._handle
-        check_kv_size(self._owner, "kv_size", kv_size, core_model, type_k, type_v)
+        needed = kv_bytes_at_least(core_model, kv_size, type_k, type_v)
+        check_fits(self._owner, "kv_size", kv_size, needed, "{} for the KV cache")
         self._claim = Lock(self._owner)
         with core_errors():
-            self._kv = _core.KV.standalone(core_model, kv_size, config.as_text(), type_k, type_v)
+            self._kv = _core.KVCache(core_model, kv_size, config.as_text(), type_k, type_v)
         self._ends: dict[int, int] = {}
 
     @contextmanager
-    def _open(self) -> Iterator[_core.KV]:
+    def _open(self) -> Iterator[_core.KVCache]:
         with self._claim, core_errors():
             yield self._kv
 
@@ -180,7 +175,7 @@ class KVCache(KVView):
         with self._open() as kv:
             return kv.gather_v_memory(self._layer(kv, layer))
 
-    def _colsum(self, kv: _core.KV, layer: int, colsum: ArrayLike, n: int | None) -> NDArray[np.float32]:
+    def _colsum(self, kv: _core.KVCache, layer: int, colsum: ArrayLike, n: int | None) -> NDArray[np.float32]:
         array = check.float_array(self._owner, "colsum", colsum, (None, n))
         rows = (kv.n_head_kv(layer), kv.n_head(layer))
         if array.shape[0] not in rows:

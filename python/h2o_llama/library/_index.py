@@ -1,7 +1,5 @@
 """The index of a library: one SQLite file with a write-ahead log, for any number of programs at the same time."""
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 import time
@@ -49,16 +47,8 @@ class Stored:
 class Index:
     """The file. A connection is open for one use at a time, so threads and forked processes share nothing.
 
-    Raises
-    ------
-    H2OError
-        If the file is of a later version.
-    DamagedFileError
-        If it is damaged.
-    BusyError
-        If another program does not let go of it.
-    OSError
-        If it cannot be read or written.
+    Raises H2OError if the file is of a later version; DamagedFileError if it is damaged; BusyError if another program
+    does not let go of it; OSError if it cannot be read or written.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,7 +1,5 @@
 """A folder of texts that were read; what a sequence takes from it, and gives to it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -23,16 +21,8 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
 from h2o_llama.errors import DamagedFileError, H2OError
+from h2o_llama.library import _texts
 from h2o_llama.library._index import Index, Stored
-from h2o_llama.library._texts import (
-    FORMAT,
-    BlockFiles,
-    Contents,
-    Rows,
-    Text,
-    key_of,
-    layout_of,
-)
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._prompt import Tokens, shared_prefix
@@ -85,6 +75,8 @@ class Library:
     `Llama(…, library=Library(…))` loads the beginning of a prompt from it, and adds each text that it has read. Common
     prefixes are stored once. If texts take more than `limit_bytes`, the least recently used ones are removed.
 
+    Raises ValueError if an argument is bad, or `folder` is a file; OSError if the folder cannot be made.
+
     Parameters
     ----------
     folder : str or os.PathLike, optional
@@ -92,13 +84,6 @@ class Library:
     limit_bytes : int, optional
         By default the environment's H2O_LLAMA_LIBRARY_BYTES; else 8 GB, but at most a tenth of the disk's free space
         and the library's own together.
-
-    Raises
-    ------
-    ValueError
-        If an argument is bad, or `folder` is a file.
-    OSError
-        If the folder cannot be made.
 
     Examples
     --------
@@ -121,7 +106,7 @@ class Library:
         limit = limit_bytes if set_by is None else int(set_by)
         self._limit = None if limit is None else check.integer(_OWNER, "limit_bytes", limit, 0, 1 << 62)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._blocks = BlockFiles(self.folder / "blocks")
+        self._blocks = _texts.BlockFiles(self.folder / "blocks")
         self._index = Index(self.folder)
         self._owner = ""
         self._shown: str | None = None  # all owners' texts
@@ -145,7 +130,7 @@ class Library:
         """How much it takes."""
         return self._taken(self._shown)
 
-    def of_owner(self, owner: str) -> Library:
+    def of_owner(self, owner: str) -> "Library":
         """The texts of one owner alone, in the same folder and within the same limit."""
         library = Library(self.folder, limit_bytes=self._limit)
         library._owner = library._shown = owner
@@ -153,14 +138,14 @@ class Library:
 
     # --- its texts
 
-    def texts(self, origin: SnapshotOrigin | None = None) -> list[Text]:
+    def texts(self, origin: SnapshotOrigin | None = None) -> list[_texts.Text]:
         """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them.
 
         `origin`, such as a snapshot's, leaves only texts that fit a model and its settings.
         """
         self.flush()
         with self._index.reading() as connection:
-            stored, _ = self._index.texts(connection, self._shown, None if origin is None else key_of(origin))
+            stored, _ = self._index.texts(connection, self._shown, None if origin is None else _texts.key_of(origin))
             sizes, n_users = self._index.blocks(connection), self._index.n_users(connection)
         stored.sort(key=lambda text: text.used, reverse=True)
         return [_described(text, sizes, n_users) for text in stored]
@@ -168,12 +153,8 @@ class Library:
     def remove(self, *names: str) -> int:
         """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
 
-        Raises
-        ------
-        ValueError
-            If a name means no text, or several. Nothing is removed then.
-        BusyError
-            If another program does not let go of the library.
+        Raises ValueError if a name means no text, or several. Nothing is removed then. Raises BusyError if another
+        program does not let go of the library.
         """
         self.flush()
         ids = {self._named("remove", name).id for name in names}
@@ -200,10 +181,7 @@ class Library:
 
         With `repair` these are removed, and blocks that no text has. A file that cannot be read at all stays.
 
-        Raises
-        ------
-        BusyError
-            If another program does not let go of the library.
+        Raises BusyError if another program does not let go of the library.
         """
         check.flag(f"{_OWNER}.verify", "repair", repair)
         self.flush()
@@ -248,17 +226,13 @@ class Library:
     def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
         """Write a text to one file, which `import_text` adds to another library.
 
-        Raises
-        ------
-        ValueError
-            If the name means no text, or several.
-        OSError, DamagedFileError
-            If the text cannot be read, or the file cannot be written.
+        Raises ValueError if the name means no text, or several; OSError or DamagedFileError if the text cannot be read,
+        or the file cannot be written.
         """
         self.flush()
         contents = self._named("export_text", name).contents
         blocks = [self._read_block(digest) for digest in contents.blocks]
-        about = {"kind": "text", "format": FORMAT, "key": key_of(contents.origin)}
+        about = {"kind": "text", "format": _texts.FORMAT, "key": _texts.key_of(contents.origin)}
         known = json.dumps({"contents": contents.to_json(), "sizes": [len(block) for block in blocks]})
         sections = (
             _snapshot_file.Section(known.encode(), 1),
@@ -267,17 +241,12 @@ class Library:
         )
         _snapshot_file.write(path, about, dict(zip(_SECTIONS, sections, strict=True)))
 
-    def import_text(self, path: str | os.PathLike[str], model: Model | None = None) -> Text:
+    def import_text(self, path: str | os.PathLike[str], model: "Model | None" = None) -> _texts.Text:
         """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
 
-        Raises
-        ------
-        ValueError
-            If it was written by a version whose states this one cannot read, or is of another model than the one given.
-        DamagedFileError
-            If it is damaged, or of another kind.
-        OSError
-            If it cannot be read, or the library cannot be written.
+        Raises ValueError if it was written by a version whose states this one cannot read, or is of another model than
+        the one given; DamagedFileError if it is damaged, or of another kind; OSError if it cannot be read, or the
+        library cannot be written.
         """
         self.flush()
         about, (known, tokens, content) = _snapshot_file.read(path, _SECTIONS)
@@ -285,7 +254,7 @@ class Library:
             if about["kind"] != "text":
                 raise ValueError("it is not a text of a library")
             values = json.loads(known)
-            contents, sizes = Contents.from_json(values["contents"], tokens), values["sizes"]
+            contents, sizes = _texts.Contents.from_json(values["contents"], tokens), values["sizes"]
             ends = [*accumulate(sizes, initial=0)]
             blocks = [content[start:end] for start, end in pairwise(ends)]
             version, key = about["format"], about["key"]
@@ -294,10 +263,10 @@ class Library:
                 raise ValueError("its blocks are not what their names say")
         except (TypeError, KeyError, ValueError, RecursionError) as error:
             raise _snapshot_file.damaged(path, str(error)) from error
-        if version != FORMAT or key != key_of(contents.origin):
+        if version != _texts.FORMAT or key != _texts.key_of(contents.origin):
             raise ValueError(
                 f"[{_OWNER}.import_text] {os.fspath(path)} is of format {version!r:.20} and another llama.cpp, "
-                f"expected format {FORMAT} and the llama.cpp of this version: export the text with this version"
+                f"expected format {_texts.FORMAT} and the llama.cpp of this version: export the text with this version"
             )
         if model is not None and contents.origin.fingerprint != model.fingerprint:
             raise ValueError(
@@ -319,7 +288,7 @@ class Library:
         A text that is still being written is not found.
         """
         with self._index.reading() as connection:
-            texts, _ = self._index.texts(connection, self._owner, key_of(origin), ids)
+            texts, _ = self._index.texts(connection, self._owner, _texts.key_of(origin), ids)
         fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx)
         found = (Found(text, text.contents.n_usable(ids)) for text in fitting)
         worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
@@ -337,16 +306,14 @@ class Library:
     def stored(self, origin: SnapshotOrigin | None = None) -> list[Stored]:
         """The owner's texts of this origin, or of any, last used first."""
         with self._index.reading() as connection:
-            texts, _ = self._index.texts(connection, self._owner, None if origin is None else key_of(origin))
+            texts, _ = self._index.texts(connection, self._owner, None if origin is None else _texts.key_of(origin))
         return sorted(texts, key=lambda text: text.used, reverse=True)
 
     def load(self, found: Found) -> Snapshot:
         """The text's state, as it was read. Its last use is now.
 
-        Raises
-        ------
-        DamagedFileError, OSError
-            If a file is damaged or missing. Damaged files are removed, so that they can be written again.
+        Raises DamagedFileError or OSError if a file is damaged or missing. Damaged files are removed, so that they can
+        be written again.
         """
         contents = found.text.contents
         with ThreadPoolExecutor(_READERS) as readers:
@@ -411,11 +378,13 @@ class Library:
         is that of a date in it, by default today.
         """
         h2o = snapshot.origin.h2o
-        places = (Rows(*row) for row in rows)
-        layout = layout_of(len(snapshot.state), places, snapshot.n_tokens, h2o.chunk_size if h2o else None, points)
+        places = (_texts.Rows(*row) for row in rows)
+        layout = _texts.layout_of(
+            len(snapshot.state), places, snapshot.n_tokens, h2o.chunk_size if h2o else None, points
+        )
         self.flush()
         about = (snapshot.origin, name, snapshot.tokens, tuple(points), snapshot.logits is not None, layout, ())
-        contents = Contents(*about, day or date.today().isoformat())
+        contents = _texts.Contents(*about, day or date.today().isoformat())
         self._waiting = self._writer.submit(self._write, contents, snapshot)
 
     def flush(self) -> None:
@@ -433,7 +402,7 @@ class Library:
 
     # --- writing
 
-    def _write(self, contents: Contents, snapshot: Snapshot) -> str | None:
+    def _write(self, contents: _texts.Contents, snapshot: Snapshot) -> str | None:
         """Returns why it could not be written."""
         logits = b"" if snapshot.logits is None else snapshot.logits.astype("<f4").tobytes()
 
@@ -457,7 +426,7 @@ class Library:
             return str(error) or "there is not enough memory"
         return None
 
-    def _write_blocks(self, contents: Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
+    def _write_blocks(self, contents: _texts.Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
         """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
         origin, width = contents.origin, contents.origin.number_bytes
         names, new = list[str](), list[str]()
@@ -467,7 +436,7 @@ class Library:
                 names.append(digest)
                 new += [digest] * is_new
             with self._index.changing() as connection:
-                others, _ = self._index.texts(connection, self._owner, key_of(origin), contents.tokens)
+                others, _ = self._index.texts(connection, self._owner, _texts.key_of(origin), contents.tokens)
                 contents = replace(contents, blocks=tuple(names))
                 text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
                 for digest, block in zip(names, blocks(), strict=True):
@@ -556,9 +525,9 @@ class Library:
         return found[0]
 
 
-def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> Text:
+def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> _texts.Text:
     contents, blocks = text.contents, set(text.contents.blocks)
-    return Text(
+    return _texts.Text(
         id=text.id,
         name=contents.name,
         model=contents.origin.model,

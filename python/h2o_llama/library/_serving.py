@@ -1,7 +1,5 @@
 """The library of `h2o-llama serve`: what src/server/library.cpp asks of it, and gives to it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

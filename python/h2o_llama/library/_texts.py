@@ -1,7 +1,5 @@
 """What a library knows of a text (tokens, places to rewind to, names of blocks), and the blocks of their states."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -50,10 +48,7 @@ class Layout:
 
     Block i has the rows of the positions from cuts[i - 1], or 0, to cuts[i]; the rest is what `rows` leave out.
 
-    Raises
-    ------
-    ValueError
-        If rows overlap, do not ascend or are not within the state, or cuts do not ascend.
+    Raises ValueError if rows overlap, do not ascend or are not within the state, or cuts do not ascend.
     """
 
     size: int
@@ -74,7 +69,7 @@ class Layout:
         return self.cuts[-1] if self.cuts else 0
 
     @classmethod
-    def from_json(cls, values: Any) -> Layout:
+    def from_json(cls, values: Any) -> "Layout":
         """Of its fields in JSON. Raises TypeError, KeyError or ValueError if it is anything else."""
         rows = tuple(Rows(*map(_number, row)) for row in values["rows"])
         return cls(_number(values["size"]), rows, tuple(map(_number, values["cuts"])))
@@ -169,7 +164,7 @@ class Contents:
     day: str
 
     @classmethod
-    def from_json(cls, text: str, tokens: bytes) -> Contents:
+    def from_json(cls, text: str, tokens: bytes) -> "Contents":
         """What `to_json` gave, and int32 tokens. Raises TypeError, KeyError or ValueError if it is anything else."""
         about = json.loads(text)
         blocks = about["blocks"]
@@ -211,7 +206,7 @@ class Contents:
             n -= 1  # the last token's logits are wanted
         return max((min(last, n) for first, last in self.points if first <= n), default=0)
 
-    def covers(self, other: Contents) -> bool:
+    def covers(self, other: "Contents") -> bool:
         """Whether this text continues the other one, and can be rewound to its end and its first mark."""
         n = len(other.tokens)
         if n >= len(self.tokens) or shared_prefix(self.tokens, other.tokens) < n:
@@ -235,26 +230,11 @@ def is_digest(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Text:
-    """A text in a library.
+    """A text in a library, its name when it was read, or its beginning, and the file name of the model that read it.
 
-    Attributes
-    ----------
-    id : str
-        24 hex digits. Where one is asked for, the first six or more do if no other id begins so.
-    name : str
-        Its name when it was read, or its beginning.
-    model : str
-        File name of the model that read it.
-    n_tokens : int
-        Tokens.
-    n_bytes : int
-        Bytes of its files, shared ones included.
-    n_own_bytes : int
-        Bytes of the files that no other text has.
-    used : datetime
-        When it was last read or continued.
-    owner : str
-        Empty; in a server's library a digest of its API key.
+    `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` is the
+    size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
+    `owner` is empty, or in a server's library a digest of its API key.
     """
 
     id: str

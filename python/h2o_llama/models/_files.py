@@ -1,7 +1,5 @@
 """Opening files of models and adapters: arguments, checks by Python alone, and which model a file holds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

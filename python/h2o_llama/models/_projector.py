@@ -1,7 +1,5 @@
 """Images as a model reads them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

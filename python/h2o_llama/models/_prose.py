@@ -1,7 +1,5 @@
 """The prose of a document in reStructuredText."""
 
-from __future__ import annotations
-
 import re
 
 # Directives whose body is prose too. Other directives (code, tables, lists of pages) are dropped with theirs.

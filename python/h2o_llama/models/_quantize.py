@@ -1,7 +1,5 @@
 """Models with weights of another type."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """How positions become angles (RoPE), where that is not what the model's file says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict, cast
 

@@ -1,7 +1,5 @@
 """Calls in a thread of their own, for programs that run an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
 from threading import Lock

@@ -1,7 +1,5 @@
 """What the sequences of a `Llama` share: the parameters of its context, the context, and how it computes a prompt."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable
@@ -12,14 +10,6 @@ from typing import cast
 from h2o_llama import _core
 from h2o_llama._internal import check, log, machine
 from h2o_llama._internal.lock import Lock
-from h2o_llama._internal.machine import (
-    available_cpus,
-    check_fits,
-    check_kv_size,
-    check_logits_size,
-    core_errors,
-    kv_bytes_at_least,
-)
 from h2o_llama._internal.terminal import warn
 from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.errors import BusyError
@@ -33,6 +23,7 @@ from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _OWNER = "Llama"
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_FOR_KV = "{} for the KV cache"
 
 MATMUL_KERNELS = tuple(OPTIONS["products"].choices)
 """Whose kernels multiply by weights, the default first."""
@@ -49,10 +40,7 @@ def resolved_matmul_kernels(h2o: H2OConfig | None, matmul_kernels: str) -> str:
 class ContextParams:
     """The arguments of `Llama` that make its context, checked; see there.
 
-    Raises
-    ------
-    ValueError
-        If one has the wrong type or is out of range, or two do not go together.
+    Raises ValueError if one has the wrong type or is out of range, or two do not go together.
     """
 
     n_ctx: int
@@ -92,27 +80,20 @@ class ContextParams:
             raise check.bad_argument(_OWNER, "n_batch", f"at least n_seq_max ({self.n_seq_max})", self.n_batch)
         if self.n_batch < self.n_ubatch:
             raise check.bad_argument(_OWNER, "n_batch", f"at least n_ubatch ({self.n_ubatch})", self.n_batch)
-        if self.h2o is not None:
-            self._check_h2o(self.h2o)
-        if self.cold_store_compression is not None:
-            self._check_compression(self.cold_store_compression)
-
-    def _check_compression(self, compression: LosslessConfig) -> None:
-        if not isinstance(compression, LosslessConfig):
-            raise check.bad_argument(_OWNER, "cold_store_compression", "a LosslessConfig or None", compression)
-        if self.h2o is None or self.h2o.cold_store is None:
-            raise ValueError(
-                f"[{_OWNER}] cold_store_compression needs a cold store: pass "
-                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
-            )
-
-    def _check_h2o(self, h2o: H2OConfig) -> None:
-        if not isinstance(h2o, H2OConfig):
+        h2o, compression = self.h2o, self.cold_store_compression
+        if not (h2o is None or isinstance(h2o, H2OConfig)):
             raise check.bad_argument(_OWNER, "h2o", "an H2OConfig, 'auto' or None", h2o)
-        if h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
+        if h2o is not None and h2o.memory_size >= h2o.chunk_size and h2o.keep_ratio is None:
             warn(
                 f"[{_OWNER}] memory_size ({h2o.memory_size}) is not below chunk_size ({h2o.chunk_size}): H2O then "
                 "costs more than it saves"
+            )
+        if not (compression is None or isinstance(compression, LosslessConfig)):
+            raise check.bad_argument(_OWNER, "cold_store_compression", "a LosslessConfig or None", compression)
+        if compression is not None and (h2o is None or h2o.cold_store is None):
+            raise ValueError(
+                f"[{_OWNER}] cold_store_compression needs a cold store: pass "
+                "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
             )
 
     def default_n_ctx(self, model: _core.Model, n_trained: int) -> int:
@@ -120,10 +101,10 @@ class ContextParams:
         if self.n_gpu_layers != 0 or (self.h2o is not None and self.h2o.evict):
             return n_trained
         has_index, memory = self.h2o is not None and self.h2o.has_key_index, machine.physical_memory()
-        needed = kv_bytes_at_least(model, n_trained * int(self.n_seq_max), self.type_k, self.type_v, has_index)
+        needed = machine.kv_bytes_at_least(model, n_trained * int(self.n_seq_max), self.type_k, self.type_v, has_index)
         free = needed if memory is None else max(memory - model.size, 0)
         n_cells = n_trained
-        if needed > free:  # at least a step: where not even that fits, `check_kv_size` says so
+        if needed > free:  # at least a step: where not even that fits, `make_context` says so
             n_fitting = n_trained * free // needed // 256 * 256  # llama.cpp rounds up to these
             n_cells = min(n_trained, max(n_fitting, self._n_step))
         if n_cells < n_trained:
@@ -144,16 +125,17 @@ class ContextParams:
             )
         if self.n_gpu_layers == 0:
             has_index = self.h2o is not None and self.h2o.has_key_index
-            n_rows, name = n_cells, "n_ctx"
+            n_rows, name, types = n_cells, "n_ctx", (self.type_k, self.type_v)
             if self.h2o is not None and self.h2o.evict:
                 n_dense = len(cast(tuple[int, ...], self.h2o.dense_layers))
-                types = (self.type_k, self.type_v)
-                check_kv_size(_OWNER, "n_ctx", n_cells, model, *types, n_seq_max=n_seq_max, n_layer=n_dense)
+                needed = machine.kv_bytes_at_least(model, n_cells * n_seq_max, *types) * n_dense // model.n_layer
+                machine.check_fits(_OWNER, "n_ctx", n_cells, needed, _FOR_KV)
                 n_sets = 2 if self.h2o.positions == "cache" else 1  # the keys of one as they were before they moved
                 n_rows, name = n_sets * self.h2o.memory_size + self.h2o.chunk_size, "memory_size and chunk_size"
             if n_seq_max > 1:
                 name = f"{n_seq_max} sequences (n_seq_max) with {name}"
-            check_kv_size(_OWNER, name, n_rows, model, self.type_k, self.type_v, has_index, n_seq_max)
+            needed = machine.kv_bytes_at_least(model, n_rows * n_seq_max, *types, has_index)
+            machine.check_fits(_OWNER, name, n_rows, needed, _FOR_KV)
             self._check_logits(model, n_cells)
         dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
         if dense_layers and dense_layers[-1] >= model.n_layer:
@@ -161,7 +143,7 @@ class ContextParams:
                 f"[{_OWNER}] dense_layers must be layers of this model, from 0 to {model.n_layer - 1}, "
                 f"got {dense_layers[-1]}"
             )
-        n_threads = min(available_cpus(), check.MAX_THREADS) if self.n_threads is None else self.n_threads
+        n_threads = min(machine.available_cpus(), check.MAX_THREADS) if self.n_threads is None else self.n_threads
         return _core.Context(
             model=model,
             n_ctx=n_cells,
@@ -169,7 +151,7 @@ class ContextParams:
             n_batch=self.n_batch,
             n_ubatch=self.n_ubatch,
             n_threads=n_threads,
-            n_threads_batch=n_threads if self.n_threads_batch is None else self.n_threads_batch,
+            n_threads_batch=self.n_threads_batch or 0,
             type_k=self.type_k,
             type_v=self.type_v,
             flash_attn=self.flash_attn,
@@ -196,25 +178,25 @@ class ContextParams:
             budget = self.h2o.lookup_budget
             n_tiles = n_step // self.h2o.tile + 2  # the first and the last may be cut
             needed = 2 * 4 * n_tiles * min(budget, n_cells) * model.n_head_kv
-            check_fits(_OWNER, "lookup_budget", budget, needed, "about {} for what every tile retrieves")
+            machine.check_fits(_OWNER, "lookup_budget", budget, needed, "about {} for what every tile retrieves")
         if self.flash_attn != "off":
             return
         if self.h2o is None:
-            check_logits_size(_OWNER, model, n_step, n_cells, "n_ubatch", self.n_ubatch)
+            machine.check_logits_size(_OWNER, model, n_step, n_cells, "n_ubatch", self.n_ubatch)
             return
         size = self.h2o.chunk_size
         if self.h2o.schedule == "single_pass":
             n_queries, n_keys = n_step // 4, min(size + self.h2o.memory_size, n_cells)  # a quarter at a time
         else:
             n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
-        check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
+        machine.check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
 
     def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
         """`dense_tail` of a call after which there are n_tokens, checked."""
         tail = check.integer(owner, "dense_tail", dense_tail, 0, check.INT32_MAX)
         if tail > 0 and self.h2o is not None and self.flash_attn == "off":
             n_queries = min(tail, self._n_step) // 4  # a quarter at a time
-            check_logits_size(owner, model, n_queries, n_tokens, "dense_tail", tail)
+            machine.check_logits_size(owner, model, n_queries, n_tokens, "dense_tail", tail)
         return tail
 
 
@@ -296,7 +278,7 @@ class Engine:
         self.claim = claim
         # when a text gets longer than what the model was trained for
         self.warns_of_length = is_bounded and params.h2o is not None and params.h2o.positions == "text"
-        with core_errors():
+        with machine.core_errors():
             first = params.make_context(model._handle, model._rope, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
         h2o = params.h2o

@@ -1,7 +1,5 @@
 """Prompts: token ids and rows of embeddings; and the prefix that a prompt shares with a sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, cast, overload
@@ -33,15 +31,15 @@ class Prompt(Sequence[int]):
     rows: NDArray[np.float32]
 
     @classmethod
-    def of_tokens(cls, ids: NDArray[np.int32]) -> Prompt:
+    def of_tokens(cls, ids: NDArray[np.int32]) -> "Prompt":
         return cls(ids, np.empty((0, 0), dtype=np.float32))
 
     @classmethod
-    def of_rows(cls, rows: NDArray[np.float32]) -> Prompt:
+    def of_rows(cls, rows: NDArray[np.float32]) -> "Prompt":
         return cls(_core.embedding_ids(rows), rows)
 
     @classmethod
-    def join(cls, parts: Sequence[Prompt]) -> Prompt:
+    def join(cls, parts: "Sequence[Prompt]") -> "Prompt":
         """Concatenate parts, at least one."""
         rows = [part.rows for part in parts if len(part.rows) > 0]
         return cls(np.concatenate([part.ids for part in parts]), np.concatenate(rows) if rows else parts[0].rows)
@@ -53,9 +51,9 @@ class Prompt(Sequence[int]):
     def __getitem__(self, part: int) -> int: ...
 
     @overload
-    def __getitem__(self, part: slice) -> Prompt: ...
+    def __getitem__(self, part: slice) -> "Prompt": ...
 
-    def __getitem__(self, part: int | slice) -> int | Prompt:
+    def __getitem__(self, part: int | slice) -> "int | Prompt":
         if not isinstance(part, slice):
             return int(self.ids[part])
         start, stop, _ = part.indices(len(self))
@@ -68,7 +66,7 @@ class Prompt(Sequence[int]):
         """The ids that are tokens."""
         return self.ids[self.ids >= 0]
 
-    def runs(self) -> Iterator[Prompt]:
+    def runs(self) -> "Iterator[Prompt]":
         """Its parts that are either tokens or rows."""
         ends = np.flatnonzero(np.diff(self.ids < 0)) + 1
         for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), len(self)], strict=True):

@@ -10,8 +10,6 @@ Byte planes: all first bytes of the block's numbers, then all second ones, ... T
 have little in them, the low ones are noise: apart, F16 shrinks by 18 %, mixed by 11 %. All numbers are little-endian.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

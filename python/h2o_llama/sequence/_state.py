@@ -1,7 +1,5 @@
 """The state of one sequence: its place in the context, its logits, and pending computations."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -84,7 +82,7 @@ class Stream(Generic[T]):
             self.compute()
 
 
-def stream(state: State, pieces: Generator[T, None, None]) -> Iterator[T]:
+def stream(state: "State", pieces: Generator[T, None, None]) -> Iterator[T]:
     """The pieces, unchanged. Any thread may ask for the next one."""
     lock = state.claim
     own = Stream(lock, pieces)

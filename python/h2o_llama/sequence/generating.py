@@ -1,7 +1,5 @@
 """Generating after a text, token by token."""
 
-from __future__ import annotations
-
 import collections.abc
 import threading
 from collections.abc import Callable, Generator, Iterator

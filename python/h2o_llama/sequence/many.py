@@ -1,7 +1,5 @@
 """Several sequences generate at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -105,6 +103,9 @@ def generate_many(
     That is faster than one after another: the weights are read once for a token of each. Texts are the same as by
     `Sequence.generate` of each sequence alone, but for rounding.
 
+    Raises ValueError or H2OError as `generate`. If a prompt cannot be computed, those before it have been appended. If
+    a step cannot, no sequence has it.
+
     Parameters
     ----------
     prompts : mapping from Sequence to token ids
@@ -122,12 +123,6 @@ def generate_many(
     iterator of dict
         In each step, the next token of every sequence that has not ended, which holds it already. A sequence ends
         as in `generate`, or when `stop(sequence)` of the iterator is called.
-
-    Raises
-    ------
-    ValueError, H2OError
-        As `generate`. If a prompt cannot be computed, those before it have been appended. If a step cannot, no
-        sequence has it.
 
     Examples
     --------

@@ -1,7 +1,5 @@
 """A text, read and continued."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,7 +15,7 @@ from h2o_llama._internal.machine import check_fits
 from h2o_llama.chat import asking, chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
-from h2o_llama.inspect.sequence_kv import SequenceKV
+from h2o_llama.inspect.kv import SequenceKV
 from h2o_llama.model import Model
 from h2o_llama.sequence import _asynchronous, generating
 from h2o_llama.sequence._engine import Engine, ProgressOption
@@ -31,14 +29,6 @@ class Sequence:
 
     `Llama.sequence()` and `fork()` make one. It holds one of the n_seq_max places until `close()`, or leaving a `with`
     block, or until it is garbage. Sequences of one `Llama` take turns; none sees anything of another.
-
-    Attributes
-    ----------
-    n_cached : int
-        How many tokens the last `eval` of a new text, `reuse` or completion did not have to compute: they were in the
-        sequence, or in the `library`.
-    text_name : str
-        What the `library` calls the text, such as a file's name. By default it is how the text begins.
     """
 
     def __init__(self, engine: Engine, owner: str = "Sequence") -> None:
@@ -46,10 +36,12 @@ class Sequence:
 
     @property
     def n_cached(self) -> int:
+        """Tokens that the last `eval` of a new text, `reuse` or completion found in the sequence or the `library`."""
         return self._state.n_cached
 
     @property
     def text_name(self) -> str:
+        """What the `library` calls the text, such as a file's name. By default it is how the text begins."""
         return self._state.text_name
 
     @text_name.setter
@@ -70,24 +62,13 @@ class Sequence:
         self.close()
 
     def reset(self) -> None:
-        """Forget the tokens, scores, memory sets and logits.
-
-        Examples
-        --------
-        >>> llm.eval([1, 2, 3])
-        >>> llm.reset()
-        >>> llm.n_tokens
-        0
-        """
+        """Forget the tokens, scores, memory sets and logits."""
         self._state.reset()
 
-    def fork(self) -> Sequence:
+    def fork(self) -> "Sequence":
         """A copy of the sequence: its tokens, K and V, scores and memory sets.
 
-        Raises
-        ------
-        BusyError
-            If all n_seq_max sequences are in use.
+        Raises BusyError if all n_seq_max sequences are in use.
 
         Examples
         --------
@@ -112,12 +93,6 @@ class Sequence:
 
         It waits as long as `timeout` of the `Llama` says, also with `busy="raise"`. The block is one thread's: not for
         generators that several threads read, nor around an `await`.
-
-        Examples
-        --------
-        >>> with llm.lock():
-        ...     llm.reset()
-        ...     llm.eval([1, 2])
         """
         with self._state.claim.held(waits=True) as deadline:
             self._state.end_stream(deadline)
@@ -273,12 +248,7 @@ class Sequence:
     def snapshot(self) -> Snapshot:
         """The present sequence, to return to, or to continue elsewhere.
 
-        Raises
-        ------
-        H2OError
-            If llama.cpp cannot save it.
-        MemoryError
-            If a second copy of K and V does not fit.
+        Raises H2OError if llama.cpp cannot save it, MemoryError if a second copy of K and V does not fit.
 
         Examples
         --------
@@ -298,12 +268,8 @@ class Sequence:
         Bit for bit, on the same machine; `kv.stats` begins anew. `n_ctx`, `n_batch` and threads may be others. With
         `keep_history`, `kv.history` is there if it was recorded for the snapshot, too.
 
-        Raises
-        ------
-        ValueError
-            If it is of another model or configuration, or does not fit into n_ctx.
-        H2OError
-            If llama.cpp refuses it. In either case the sequence stays as it was.
+        Raises ValueError if it is of another model or configuration, or does not fit into n_ctx; H2OError if llama.cpp
+        refuses it. In either case the sequence stays as it was.
         """
         state = self._state
         with state.changed() as context:
@@ -319,19 +285,10 @@ class Sequence:
         lookup_budget=0 every position. Otherwise scores cannot be undone: back to the last prompt token all positions
         are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
         Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
-        Without H2O everywhere, but for recurrent models.
+        Without H2O everywhere, but for recurrent models. Logits are then unknown, unless all tokens are kept.
 
-        Parameters
-        ----------
-        n_tokens : int
-            How many to keep. Logits are then unknown, unless it is all of them.
-
-        Raises
-        ------
-        ValueError
-            If the sequence has fewer.
-        H2OError
-            If it is not possible there; the message names the nearest positions that are. Nothing has changed then.
+        Raises ValueError if the sequence has fewer, H2OError if it is not possible there; the message names the nearest
+        positions that are. Nothing has changed then.
 
         Examples
         --------
@@ -376,17 +333,7 @@ class Sequence:
         return self._state.keep(text_ids(f"{self._state.owner}.reuse", tokens, self.model.n_vocab))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`.
-
-        Examples
-        --------
-        >>> llm.eval(llm.tokenize("A document. "))
-        >>> llm.save("document.h2o")
-        >>> llm.reset()
-        >>> llm.load("document.h2o")
-        >>> llm.n_tokens
-        12
-        """
+        """Write the sequence to a file: `snapshot().save(path)`. See `Snapshot.save`."""
         self.snapshot().save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:

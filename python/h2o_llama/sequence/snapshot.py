@@ -1,10 +1,8 @@
 """The saved state of a sequence, and the contexts that it fits."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +41,7 @@ class SnapshotOrigin:
     h2o: H2OConfig | None
 
     @classmethod
-    def from_json(cls, values: Any) -> SnapshotOrigin:
+    def from_json(cls, values: Any) -> "SnapshotOrigin":
         """Of what `to_json` gave. Raises TypeError or ValueError if it is anything else."""
         if not isinstance(values, dict):
             raise TypeError(f"expected a dict, got {values!r:.80}")
@@ -52,9 +50,9 @@ class SnapshotOrigin:
             h2o = {name: value for name, value in h2o.items() if name != "retrieval"}
         origin = cls(**{**values, "h2o": None if h2o is None else _with_any_cold_store(H2OConfig.from_dict(h2o))})
         for field in fields(cls):
-            value = getattr(origin, field.name)
-            if field.name != "h2o" and type(value).__name__ != field.type:
-                raise TypeError(f"{field.name} must be {field.type}, got {value!r:.80}")
+            value, kind = getattr(origin, field.name), cast(Any, field.type)
+            if field.name != "h2o" and type(value) is not kind:
+                raise TypeError(f"{field.name} must be {kind.__name__}, got {value!r:.80}")
         return origin
 
     def to_json(self) -> dict[str, Any]:
@@ -66,7 +64,7 @@ class SnapshotOrigin:
         """Of the numbers of K and V in a state."""
         return _NUMBER_BYTES.get(self.type_k, 1)
 
-    def differences(self, other: SnapshotOrigin) -> list[str]:
+    def differences(self, other: "SnapshotOrigin") -> list[str]:
         """What keeps a snapshot of this from being restored in the other, in words; empty if nothing does."""
         if (self.fingerprint, self.n_vocab) != (other.fingerprint, other.n_vocab):
             return [
@@ -136,12 +134,8 @@ class Snapshot:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, which replaces one of that name when it is complete.
 
-        Raises
-        ------
-        ValueError
-            If `path` is a folder or a special file.
-        OSError
-            If it cannot be written: no room, no permission. Nothing is left then, and an old file is as it was.
+        Raises ValueError if `path` is a folder or a special file, OSError if it cannot be written: no room, no
+        permission. Nothing is left then, and an old file is as it was.
         """
         logits = np.empty(0, dtype=np.float32) if self.logits is None else self.logits
         contents = (self.tokens.astype("<i4").tobytes(), logits.astype("<f4").tobytes(), self.state)
@@ -150,15 +144,11 @@ class Snapshot:
         _snapshot_file.write(path, self.origin.to_json(), dict(zip(SECTIONS, sections, strict=True)))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Snapshot:
+    def load(cls, path: str | os.PathLike[str]) -> "Snapshot":
         """Read what `save` has written.
 
-        Raises
-        ------
-        FileNotFoundError, PermissionError
-            If it cannot be opened.
-        DamagedFileError
-            If it is not a snapshot, damaged, or of an unknown version. The message says which.
+        Raises FileNotFoundError or PermissionError if it cannot be opened, DamagedFileError if it is not a snapshot,
+        damaged, or of an unknown version. The message says which.
         """
         values, (tokens, logits, state) = _snapshot_file.read(path, SECTIONS)
         try:

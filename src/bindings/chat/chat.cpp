@@ -13,7 +13,6 @@
 
 #include <cctype>
 #include <chrono>
-#include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -31,38 +30,11 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
     }
 }
 
-// With which bytes a run of content or thoughts may end; none if not all of them are what upstream's `until` reads.
-static std::optional<std::string> ends_of_runs(const common_peg_arena & parser) {
-    std::string ends;
-    for (size_t i = 0; i < parser.size(); i++) {
-        const auto * tag = std::get_if<common_peg_tag_parser>(&parser.get(i));
-        if (!tag || (tag->tag != "content" && tag->tag != "reasoning")) {
-            continue;
-        }
-        const auto * child = &parser.get(tag->child);
-        while (!std::holds_alternative<common_peg_until_parser>(*child)) {
-            if (const auto * ref = std::get_if<common_peg_ref_parser>(child)) {
-                child = &parser.get(parser.get_rule(ref->name));
-            } else if (const auto * rule = std::get_if<common_peg_rule_parser>(child)) {
-                child = &parser.get(rule->child);
-            } else if (const auto * atomic = std::get_if<common_peg_atomic_parser>(child)) {
-                child = &parser.get(atomic->child);
-            } else {
-                return std::nullopt;
-            }
-        }
-        for (const auto & delimiter : std::get<common_peg_until_parser>(*child).delimiters) {
-            ends += delimiter.substr(0, 1);
-        }
-    }
-    return ends;
-}
-
 // Text of an answer -> a message, piece by piece. Keeps the last message, to report the difference.
 class chat_parser {
 public:
     chat_parser(const common_chat_params & params, std::string id_prefix)
-        : params(params), ends(ends_of_runs(params.parser)), id_prefix(std::move(id_prefix)) {
+        : params(params), id_prefix(std::move(id_prefix)) {
         this->params.parser = params.parser;
     }
 
@@ -71,34 +43,13 @@ public:
     std::string update(const std::string & piece, bool is_partial) {
         return run("the answer does not have this model's format", [&] {
             text.append(common_chat_input(piece));
-            common_json deltas = common_json::array();
-
-            // Upstream parses all of a text. But what begins no delimiter, in a run where no other one has begun, is
-            // more of the run.
-            const bool may_end =
-                !is_partial || piece.empty() || !ends || piece.find_first_of(*ends) != std::string::npos;
-            if (open_run && !may_end) {
-                common_chat_msg_diff diff;
-                (diff.*open_run->second) = piece;
-                (msg.*open_run->first) += piece;
-                deltas.push_back(to_json(diff));
-                return deltas.dump_safe();
-            }
-            open_run.reset();
 
             common_chat_msg next = common_chat_parse(text, is_partial, params);
             next.set_tool_call_ids(ids, [&] { return id_prefix + std::to_string(ids.size()); });
 
-            const auto diffs = common_chat_msg_diff::compute_diffs(msg, next);
-            for (const auto & diff : diffs) {
+            common_json deltas = common_json::array();
+            for (const auto & diff : common_chat_msg_diff::compute_diffs(msg, next)) {
                 deltas.push_back(to_json(diff));
-            }
-            if (!may_end && diffs.size() == 1) {
-                for (const auto & kind : RUNS) {
-                    if (diffs[0].*kind.second == piece) {
-                        open_run = kind;
-                    }
-                }
             }
             msg = next;
             return deltas.dump_safe();
@@ -136,21 +87,11 @@ private:
         return delta;
     }
 
-    using run_type = std::pair<std::string common_chat_msg::*, std::string common_chat_msg_diff::*>;
-
-    static constexpr run_type RUNS[] = {
-        { &common_chat_msg::content,           &common_chat_msg_diff::content_delta           },
-        { &common_chat_msg::reasoning_content, &common_chat_msg_diff::reasoning_content_delta },
-    };
-
     common_chat_parser_params params;
     common_chat_msg           msg;
     common_chat_input         text;
     std::vector<std::string>  ids;
-
-    std::optional<run_type>          open_run; // that the text is in
-    const std::optional<std::string> ends;
-    const std::string                id_prefix;
+    const std::string         id_prefix;
 };
 
 static const char * REFUSES = "the model's chat template refuses these messages";

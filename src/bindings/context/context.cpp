@@ -1,10 +1,9 @@
 #include "bindings/context/context.h"
 
 #include "bindings/context/decode-batch.h"
-#include "bindings/context/rope.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
-#include "bindings/types.h"
+#include "h2o/llama/memory/memory.h"
 #include "h2o/text/embedding-id.h"
 
 #include <pybind11/stl.h>
@@ -12,22 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
-llama_context * open_context(model & mdl, const llama_context_params & params, const std::string & where, bool verbose) {
-    llama_call call(verbose, llama_call::THROW);
-
-    llama_context * res = llama_call::run(where, [&] { return llama_init_from_model(mdl.ptr.get(), params); });
-    if (!res) {
-        throw h2o_error(where + "llama.cpp cannot make a context: " + call.reason());
-    }
-    llama_set_adapters_lora(res, mdl.adapters.data(), mdl.adapters.size(), mdl.adapter_scales.data());
-    return res;
-}
-
 context::context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose)
-    : mdl(mdl), seq_id(0), record(record), verbose(verbose), calls(std::make_shared<callbacks>()) {
+    : mdl(mdl), seq_id(0), record(record), verbose(verbose), gives_embeddings(params.embeddings),
+      calls(std::make_shared<callbacks>()) {
     params.abort_callback      = callbacks::on_abort;
     params.abort_callback_data = calls.get();
     if (profile) {
@@ -35,17 +25,24 @@ context::context(std::shared_ptr<model> mdl, llama_context_params params, bool r
         params.cb_eval_user_data = &calls->kv;
     }
 
+    llama_call call(verbose, llama_call::THROW);
+
+    llama_context * made = llama_call::run("[Llama] ", [&] { return llama_init_from_model(mdl->ptr.get(), params); });
+    if (!made) {
+        throw h2o_error("[Llama] llama.cpp cannot make a context: " + call.reason());
+    }
     // the context uses the model and the callbacks until it is freed
-    ptr.reset(open_context(*mdl, params, "[Llama] ", verbose),
-            [model = mdl->ptr, calls = calls](llama_context * ctx) { computing::free<llama_free>(ctx); });
-    if (!llama_get_memory(ptr.get())) {
+    ptr.reset(made, [model = mdl->ptr, calls = calls](llama_context * ctx) { computing::free<llama_free>(ctx); });
+    llama_set_adapters_lora(made, mdl->adapters.data(), mdl->adapters.size(), mdl->adapter_scales.data());
+    if (!llama_get_memory(made) && !gives_embeddings) {
         throw h2o_error("[Llama] this model has no memory of past tokens: it cannot generate text");
     }
     init();
 }
 
 context::context(const context & first, llama_seq_id seq_id)
-    : ptr(first.ptr), mdl(first.mdl), seq_id(seq_id), record(first.record), verbose(first.verbose), calls(first.calls) {
+    : ptr(first.ptr), mdl(first.mdl), seq_id(seq_id), record(first.record), verbose(first.verbose),
+      gives_embeddings(first.gives_embeddings), calls(first.calls) {
     if (seq_id < 1 || seq_id >= (llama_seq_id) llama_n_seq_max(get())) {
         throw std::invalid_argument("[Context] there is no such sequence");
     }
@@ -58,6 +55,10 @@ void context::init() {
         llama_h2o_kv_set_record(kv, record);
         llama_h2o_set_progress_callback(kv, callbacks::on_progress, calls.get());
     }
+}
+
+int64_t context::row_size() const {
+    return gives_embeddings ? llama_model_n_embd_out(mdl->ptr.get()) : mdl->n_vocab();
 }
 
 llama_context * context::get() const {
@@ -100,7 +101,7 @@ void context::copy_from(context & other) {
             throw h2o_error("[Llama.fork] llama.cpp cannot copy the sequence: " + call.reason());
         }
     } else if (other.n_tokens() > 0) {
-        set_state(other.get_state(/*partial =*/ false), /*partial =*/ false); // upstream's copy is made later, when tokens are decoded
+        set_state(other.get_state()); // upstream's copy is made later, when tokens are decoded
     }
 
     text = other.text;
@@ -116,15 +117,6 @@ uint32_t context::n_tokens() const {
 
 void context::sync_text() {
     text.resize(n_cached(), -1);
-}
-
-bool context::remove(int32_t start) {
-    drop_draft();
-
-    llama_call call(verbose);
-    const bool ok = llama_memory_seq_rm(llama_get_memory(get()), seq_id, start, -1);
-    sync_text();
-    return ok;
 }
 
 // H2O undoes a call that fails by itself. Without H2O a part of it may be left behind.
@@ -146,7 +138,8 @@ void context::compute(const llama_batch & batch, float * logits, int64_t n_rows,
         try {
             status = llama_decode(get(), batch);
             if (status == 0 && n_rows > 0) {
-                memcpy(logits, llama_get_logits(get()), n_rows*mdl->n_vocab()*sizeof(float));
+                const float * found = gives_embeddings ? llama_get_embeddings(get()) : llama_get_logits(get());
+                memcpy(logits, found, n_rows*row_size()*sizeof(float));
             }
         } catch (const std::exception & e) {
             status = -1;
@@ -183,7 +176,7 @@ void context::decode(const token_array & ids, const rows_array & rows, rows_arra
 
     const int64_t n      = ids.size();
     const int64_t n_rows = logits.ndim() == 2 && logits.shape(0) <= 1 ? logits.shape(0) : n;
-    check_call(n >= 1 && n <= llama_n_batch(get()) && has_shape(logits, n_rows, mdl->n_vocab()));
+    check_call(n >= 1 && n <= llama_n_batch(get()) && has_shape(logits, n_rows, row_size()));
 
     const uint32_t n_before = n_tokens();
     const bool     is_text  = rows.size() == 0;
@@ -273,7 +266,7 @@ static std::vector<std::array<uint64_t, 4>> state_rows(context & self) {
 
 // Keeps a record at each chunk's end, where another text can continue. Not with side caches: each record would copy them.
 static void keep_boundaries(const context & self) {
-    if (auto * kv = self.h2o(); kv && llama_h2o_kv_stats(kv).bytes_side == 0) {
+    if (auto * kv = self.h2o(); kv && kv->memory.caches.side.empty()) {
         llama_h2o_kv_keep_boundaries(kv);
     }
 }
@@ -293,27 +286,53 @@ static std::pair<uint32_t, uint32_t> rewind_points(context & self, uint32_t pos)
     return { below, above };
 }
 
+// How positions are turned into angles where that is not the model's own way, by llama.cpp's names. The type of scaling
+// is the number that it has in enum llama_rope_scaling_type.
+static void apply_rope(const std::map<std::string, double> & rope, llama_context_params & params) {
+    static const std::map<std::string, float llama_context_params::*> numbers = {
+        { "rope_freq_base",   &llama_context_params::rope_freq_base   },
+        { "rope_freq_scale",  &llama_context_params::rope_freq_scale  },
+        { "yarn_ext_factor",  &llama_context_params::yarn_ext_factor  },
+        { "yarn_attn_factor", &llama_context_params::yarn_attn_factor },
+        { "yarn_beta_fast",   &llama_context_params::yarn_beta_fast   },
+        { "yarn_beta_slow",   &llama_context_params::yarn_beta_slow   },
+    };
+
+    for (const auto & [name, value] : rope) {
+        if (name == "rope_scaling_type") {
+            params.rope_scaling_type = (llama_rope_scaling_type) value;
+        } else if (name == "yarn_orig_ctx") {
+            params.yarn_orig_ctx = (uint32_t) value;
+        } else {
+            params.*numbers.at(name) = (float) value;
+        }
+    }
+}
+
 void init_context(py::module_ & m) {
     py::class_<context, std::shared_ptr<context>>(m, "Context")
         .def(py::init([](
                 std::shared_ptr<model> mdl, uint32_t n_ctx, uint32_t n_seq_max, uint32_t n_batch, uint32_t n_ubatch,
                 int32_t n_threads, int32_t n_threads_batch,
                 const std::string & type_k, const std::string & type_v, const std::string & flash_attn,
-                const rope_options & rope, const option_values & h2o, bool record, bool profile, bool verbose) {
+                const std::map<std::string, double> & rope, const option_values & h2o, bool record, bool profile,
+                bool verbose, bool embeddings) {
             llama_context_params params = llama_context_default_params();
             params.n_ctx           = n_ctx*n_seq_max;
             params.n_seq_max       = n_seq_max;
             params.n_batch         = n_batch;
             params.n_ubatch        = n_ubatch;
             params.n_threads       = n_threads;
-            params.n_threads_batch = n_threads_batch;
+            params.n_threads_batch = n_threads_batch > 0 ? n_threads_batch : n_threads;
+            params.embeddings      = embeddings;
+            params.pooling_type    = embeddings ? LLAMA_POOLING_TYPE_NONE : params.pooling_type;
             params.type_k          = find_type(type_k);
             params.type_v          = find_type(type_v);
             params.flash_attn_type =
                 flash_attn == "on"  ? LLAMA_FLASH_ATTN_TYPE_ENABLED  :
                 flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
 
-            apply(rope, params);
+            apply_rope(rope, params);
 
             const llama_h2o_params h2o_params = read_options(h2o);
             params.h2o = &h2o_params;
@@ -321,10 +340,10 @@ void init_context(py::module_ & m) {
             computing no_gil(/*starts_threads =*/ h2o_params.lossless.mode != LLAMA_H2O_LOSSLESS_OFF);
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
-            py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max"), py::arg("n_batch"), py::arg("n_ubatch"),
-            py::arg("n_threads"), py::arg("n_threads_batch"),
-            py::arg("type_k"), py::arg("type_v"), py::arg("flash_attn"),
-            py::arg("rope"), py::arg("h2o"), py::arg("record"), py::arg("profile"), py::arg("verbose"))
+            py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_batch"), py::arg("n_ubatch"),
+            py::arg("n_threads"), py::arg("n_threads_batch") = 0, py::arg("type_k") = "f16", py::arg("type_v") = "f16",
+            py::arg("flash_attn") = "auto", py::arg("rope"), py::arg("h2o"), py::arg("record") = false,
+            py::arg("profile") = false, py::arg("verbose") = false, py::arg("embeddings") = false)
         .def("decode", &context::decode, py::arg("ids").noconvert(), py::arg("rows").noconvert(),
             py::arg("logits").noconvert(), py::arg("dense_tail"), py::arg("generated"), py::arg("progress"),
             py::arg("n_draft") = 0)
@@ -340,12 +359,11 @@ void init_context(py::module_ & m) {
         .def("state_rows", &state_rows)
         .def("keep_boundaries", &keep_boundaries)
         .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert())
-        .def("remove", &context::remove, py::arg("start"))
-        .def("get_state", &context::get_state, py::arg("partial") = false, py::arg("rows") = true,
-            py::arg("end") = py::none())
-        .def("set_state", &context::set_state, py::arg("state"), py::arg("partial"), py::arg("rows") = true)
+        .def("get_state", &context::get_state, py::arg("flags") = 0, py::arg("end") = UINT32_MAX)
+        .def("set_state", &context::set_state, py::arg("state"), py::arg("flags") = 0)
         .def("close", &context::close)
         .def_property_readonly("n_threads",  [](const context & self) { return std::make_pair(llama_n_threads(self.get()), llama_n_threads_batch(self.get())); })
+        .def_property_readonly("has_memory", [](const context & self) { return !!llama_get_memory(self.get()); })
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("tokens",     &context::tokens)
         .def_property_readonly("min_position", [](const context & self) { return llama_memory_seq_pos_min(llama_get_memory(self.get()), self.seq_id); })

@@ -13,16 +13,14 @@
 #include <utility>
 #include <vector>
 
-// A new context with the model's adapters. Throws an h2o_error that begins with `where`.
-llama_context * open_context(model & mdl, const llama_context_params & params, const std::string & where, bool verbose);
-
 // A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.
 class context {
 public:
     using token_array = py::array_t<llama_token, py::array::c_style>;
     using rows_array  = py::array_t<float, py::array::c_style>;
 
-    // the first sequence of a new llama_context
+    // The first sequence of a new llama_context with the model's adapters. With params.embeddings the hidden states
+    // [n_embd] of the last layer are in the place of logits, and the model may be an encoder, which has no memory.
     context(std::shared_ptr<model> mdl, llama_context_params params, bool record, bool profile, bool verbose);
 
     // another one, up to n_seq_max - 1
@@ -55,12 +53,9 @@ public:
     void copy_from(context & other);
 
     // All that later tokens depend on, but for the logits and the token ids, as bytes. Only tests ask for partial
-    // states, with K and V of their rows or without, as upstream's server does.
-    py::bytes get_state(bool partial, bool rows = true, std::optional<uint32_t> end = {});
-
-    // as upstream's programs, for tests; remove: takes back the tokens from start on
-    bool remove(int32_t start);
-    void set_state(const py::bytes & state, bool partial, bool rows = true);
+    // states, up to `end`, as upstream's server does.
+    py::bytes get_state(llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_NONE, uint32_t end = UINT32_MAX);
+    void set_state(const py::bytes & state, llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_NONE);
 
     bool can_rewind(uint32_t pos) const;
 
@@ -96,6 +91,9 @@ private:
     // throws h2o_error
     void write_state(const py::bytes & state, llama_state_seq_flags flags);
 
+    // of logits
+    int64_t row_size() const;
+
     // how many tokens after the next one can be taken back
     uint32_t max_draft() const;
 
@@ -110,6 +108,7 @@ private:
 
     const bool record;
     const bool verbose;
+    const bool gives_embeddings;
 
     std::shared_ptr<callbacks> calls; // of the llama_context
 

@@ -1,179 +1,158 @@
-#include "bindings/context/context.h"
-#include "bindings/h2o-options.h"
-#include "bindings/llama-call.h"
-#include "bindings/types.h"
+#include "bindings/context/kv.h"
 
-#include "llama-h2o-cache.h"
+#include "bindings/context/context.h"
+#include "bindings/llama-call.h"
+#include "h2o/store/cold/store.h"
 
 #include <pybind11/stl.h>
 
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 using named_values = std::map<std::string, py::object>;
 
-using f32_array = py::array_t<float, py::array::c_style>;
-using i32_array = py::array_t<int32_t>;
+using i32_array = py::array_t<int32_t, py::array::c_style>;
 
-// A KV cache with scores and memory sets: of a context, or stand-alone. Keeps its context or model alive.
-struct h2o_kv {
-    std::shared_ptr<llama_h2o_kv> ptr;
-
-    operator llama_h2o_kv *() const { return ptr.get(); }
-};
-
-// Python has checked the arguments; what the core still refuses must not pass for a result.
-static void check(bool ok, const char * function) {
-    if (!ok) {
-        throw std::invalid_argument(std::string("[KV.") + function + "] the cache has no place for these arguments");
-    }
-}
-
-static py::ssize_t n_head_kv(const h2o_kv & self, int32_t il, const char * function) {
-    const uint32_t n = llama_h2o_kv_n_head_kv(self, il);
-    check(n > 0, function);
-    return n;
-}
-
-template <auto get>
-static uint32_t of_layer(const h2o_kv & self, int32_t il) {
-    return get(self, il);
-}
-
-static py::ssize_t memory_size(const h2o_kv & self) {
-    return llama_h2o_kv_info(self).memory_size;
+// values [n_head_kv, n]
+template <typename T>
+static py::array_t<T> by_head(const h2o_layer & layer, const std::vector<T> & values) {
+    const py::ssize_t n_head = layer.n_head_kv;
+    return py::array_t<T>({ n_head, (py::ssize_t) values.size()/n_head }, values.data());
 }
 
 static i32_array memory_indices(const h2o_kv & self, int32_t il) {
-    i32_array dst({ n_head_kv(self, il, "memory_indices"), memory_size(self) });
-    llama_h2o_kv_memory_indices(self, il, dst.mutable_data());
-    return dst;
+    return by_head(self.layer(il), self->state().memory(self.layer(il)));
 }
 
-static void set_memory_indices(h2o_kv & self, int32_t il, const py::array_t<int32_t, py::array::c_style> & indices) {
-    const py::ssize_t n_head = n_head_kv(self, il, "set_memory_indices");
-    check(indices.ndim() == 2 && indices.shape(0) == n_head && indices.shape(1) == memory_size(self) &&
-        llama_h2o_kv_set_memory_indices(self, il, indices.data()), "set_memory_indices");
+// indices: [n_head_kv, M]; the first n_memory() positions of a row count
+static void set_memory_indices(h2o_kv & self, int32_t il, const i32_array & indices) {
+    const auto &   layer    = self.layer(il);
+    const auto &   config   = self->memory.config;
+    const uint32_t n_tokens = self->state().n_tokens;
+    const uint32_t n        = config.n_memory(n_tokens);
+    h2o_kv::check(!config.evict && n_tokens > 0 && n_tokens % config.chunk_size == 0 && indices.ndim() == 2 &&
+        indices.shape(0) == layer.n_head_kv && indices.shape(1) == (py::ssize_t) config.memory_size());
+
+    std::vector<int32_t> memory;
+    for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
+        memory.insert(memory.end(), indices.data(h), indices.data(h) + n);
+    }
+    const auto before = self->state().record(n_tokens, self->state().open_start());
+    auto & side = self->memory.caches.side;
+    try {
+        if (self->sequence.set_memory(layer.index, std::move(memory)) && !side.empty()) {
+            self->sequence.set_side(side.save(self->id), n_tokens);
+        }
+    } catch (...) { // no memory, or a device that cannot be read
+        self->sequence.restore(before);
+        throw;
+    }
 }
 
 static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
-    i32_array dst({ n_head_kv(self, il, "history"), memory_size(self) });
-    check(llama_h2o_kv_history(self, chunk, il, dst.mutable_data()), "history");
-    return dst;
+    const auto memory = self->state().past_memory(self.layer(il), chunk);
+    h2o_kv::check(!memory.empty());
+    return by_head(self.layer(il), memory);
 }
 
 static std::optional<i32_array> extra_keys(const h2o_kv & self, int32_t il, uint32_t head, uint32_t tile) {
-    const int32_t n = llama_h2o_kv_extra_keys(self, il, head, tile, nullptr);
-    if (n < 0) {
-        return std::nullopt;
-    }
-    i32_array dst(n);
-    llama_h2o_kv_extra_keys(self, il, head, tile, dst.mutable_data());
-    return dst;
+    h2o_kv::check(head < self.layer(il).n_head_kv);
+    const auto keys = self->state().extra_keys(self.layer(il), head, tile);
+    return keys ? std::make_optional(i32_array(keys->size(), keys->data())) : std::nullopt;
 }
 
 static f32_array scores(const h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il, "scores"), (py::ssize_t) llama_h2o_kv_info(self).n_tokens });
-    check(llama_h2o_kv_scores(self, il, dst.mutable_data()), "scores");
-    return dst;
+    h2o_kv::check(self->state().is_scored);
+    return by_head(self.layer(il), self->state().scores(self.layer(il)));
 }
 
 static std::optional<f32_array> attention(const h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il, "attention"), (py::ssize_t) llama_h2o_kv_info(self).n_tokens });
-    if (!llama_h2o_kv_attention(self, il, dst.mutable_data())) {
-        return std::nullopt;
-    }
-    return dst;
+    f32_array dst({ self.layer(il).n_head_kv, self->state().n_tokens });
+    return llama_h2o_kv_attention(self.ptr.get(), il, dst.mutable_data()) ? std::make_optional(dst) : std::nullopt;
 }
 
 // K or V of positions [p0, p1)
-template <auto get, auto head_size>
+template <h2o_kv_part part>
 static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
-    const py::ssize_t n_head   = n_head_kv(self, il, "get_k or get_v");
-    const uint32_t    n_tokens = llama_h2o_kv_info(self).n_tokens;
-    check(p0 <= p1 && p1 <= n_tokens, "get_k or get_v");
+    h2o_kv::check(p0 <= p1 && p1 <= self->state().n_tokens);
 
-    llama_call call(/*verbose =*/ false);
-    f32_array dst({ n_head, (py::ssize_t) (p1 - p0), (py::ssize_t) head_size(self, il) });
-    if (!get(self, il, p0, p1, dst.mutable_data())) { // a cold store may fail
-        throw h2o_error("[KVCache] K and V cannot be read: " + call.reason());
+    f32_array dst({ self.layer(il).n_head_kv, p1 - p0, self.rows(il, part).n_embd });
+    llama_call::run("[KVCache] K and V cannot be read: ", [&] { // a cold store may fail
+        self->memory.store.read(self->id, self->state(), self.kv_layer(il), part, p0, p1, dst.mutable_data());
+    });
+    return dst;
+}
+
+template <typename T>
+static uint64_t sum_of_sizes(const T & buffers) {
+    uint64_t res = 0;
+    for (const auto & [buft, size] : buffers) {
+        res += size;
     }
-    return dst;
-}
-
-// K or V of the memory set
-template <auto get, auto head_size>
-static f32_array gather(h2o_kv & self, int32_t il) {
-    f32_array dst({ n_head_kv(self, il, "gather"), memory_size(self), (py::ssize_t) head_size(self, il) });
-    check(get(self, il, dst.mutable_data()), "gather");
-    return dst;
-}
-
-static void set_kv(h2o_kv & self, int32_t il, uint32_t p0, const f32_array & k, const f32_array & v) {
-    const py::ssize_t n_head = n_head_kv(self, il, "set_kv");
-
-    const auto fits = [&](const f32_array & a, uint32_t head_size) {
-        return a.ndim() == 3 && a.shape(0) == n_head && a.shape(1) == k.shape(1) && a.shape(2) == head_size;
-    };
-    check(fits(k, llama_h2o_kv_head_size_k(self, il)) && fits(v, llama_h2o_kv_head_size_v(self, il)) &&
-        llama_h2o_kv_set_kv(self, il, p0, p0 + k.shape(1), k.data(), v.data()), "set_kv");
-}
-
-static void init_chunk_scores(h2o_kv & self, int32_t il, uint32_t start, const f32_array & colsum) {
-    check(colsum.ndim() == 2 &&
-        llama_h2o_kv_init_chunk_scores(self, il, start, colsum.shape(1), colsum.data(), colsum.shape(0)),
-        "init_chunk_scores");
-}
-
-static void accumulate_memory_scores(h2o_kv & self, int32_t il, const f32_array & colsum) {
-    check(colsum.ndim() == 2 && colsum.shape(1) == memory_size(self) &&
-        llama_h2o_kv_accumulate_memory_scores(self, il, colsum.data(), colsum.shape(0)),
-        "accumulate_memory_scores");
+    return res;
 }
 
 // fields of Python's KVStats
 static named_values stats(const h2o_kv & self) {
-    const llama_h2o_stats s = llama_h2o_kv_stats(self);
+    const auto &   memory = self->memory;
+    const auto &   store  = memory.store;
+    const auto &   counts = self->counts;
+    const uint64_t n_seq  = memory.sequences().size();
 
-    const auto ms = [](int64_t us) { return py::float_(us/1000.0); };
-    const auto n  = [](uint64_t n) { return py::int_(n); };
-    return {
-        { "single_pass_runs", n(s.n_single_pass) },
-        { "phase1_runs",      n(s.n_phase1) },
-        { "phase2_runs",      n(s.n_phase2) },
-        { "decode_steps",     n(s.n_decode) },
-        { "tail_runs",        n(s.n_tail) },
-        { "graphs_reused",    n(s.n_reused) },
-        { "prefill_tokens",   n(s.n_tokens_prefill) },
-        { "selections",       n(s.n_select) },
-        { "single_pass_ms",   ms(s.t_single_pass_us) },
-        { "phase1_ms",        ms(s.t_phase1_us) },
-        { "phase2_ms",        ms(s.t_phase2_us) },
-        { "decode_ms",        ms(s.t_decode_us) },
-        { "tail_ms",          ms(s.t_tail_us) },
-        { "select_ms",        ms(s.t_select_us) },
-        { "gather_ms",        ms(s.t_gather_us) },
-        { "attention_ms",     ms(s.t_attention_us) },
-        { "score_ms",         ms(s.t_scores_us) },
-        { "kv_bytes",         n(s.bytes_kv) },
-        { "token_bytes",      n(s.bytes_token) },
-        { "index_bytes",      n(s.bytes_index) },
-        { "side_bytes",       n(s.bytes_side) },
-        { "cold_bytes",       n(s.bytes_cold) },
-        { "score_bytes",      n(s.bytes_scores) },
-        { "memory_bytes",     n(s.bytes_memory) },
-        { "intra_bytes",      n(s.bytes_intra) },
+    named_values res;
+    const auto set = [&](const std::string & name, uint64_t n) { res[name] = py::int_(n); };
+    const auto set_ms = [&](const std::string & name, int64_t us) { res[name] = py::float_(us/1000.0); };
+
+    const auto add_passes = [&](const char * name, const char * unit, h2o_step::phase_t phase) {
+        set(std::string(name) + unit, counts.passes[phase].n);
+        set_ms(std::string(name) + "_ms", counts.passes[phase].t_us);
     };
+    add_passes("single_pass", "_runs",  h2o_step::SINGLE_PASS);
+    add_passes("phase1",      "_runs",  h2o_step::INTRA);
+    add_passes("phase2",      "_runs",  h2o_step::INTER);
+    add_passes("decode",      "_steps", h2o_step::DECODE);
+    add_passes("tail",        "_runs",  h2o_step::TAIL);
+    set("graphs_reused",  counts.n_reused);
+    set("prefill_tokens", counts.n_tokens_prefill);
+    set("selections",     counts.selections.n);
+    set_ms("select_ms",    counts.selections.t_us);
+    set_ms("gather_ms",    self->profile.t_part_us[H2O_PART_GATHER]);
+    set_ms("attention_ms", self->profile.t_part_us[H2O_PART_ATTENTION]);
+    set_ms("score_ms",     self->profile.t_part_us[H2O_PART_SCORES]);
+
+    uint64_t n_side = 0, n_scores = 0, n_memory = 0;
+    for (const auto * cache : memory.caches.side.all()) {
+        n_side += sum_of_sizes(cache->memory_breakdown())/n_seq;
+    }
+    for (const auto & [pos, checkpoint] : self->state().checkpoints) {
+        n_side += checkpoint.side ? checkpoint.side->size() : 0;
+    }
+    for (const auto & layer : self->state().layers) {
+        n_scores += (layer.scores.size() + layer.memory_scores.size())*sizeof(float);
+        n_memory += layer.memory.size()*sizeof(int32_t);
+    }
+    const auto * cold = store.cold(self->id);
+    set("kv_bytes",     store.n_bytes());
+    set("token_bytes",  store.row_bytes(false) + store.row_bytes(true));
+    set("index_bytes",  memory.index ? sum_of_sizes(memory.index->sizes())/n_seq : 0);
+    set("intra_bytes",  memory.intra ? memory.intra->n_bytes() : 0);
+    set("side_bytes",   n_side);
+    set("cold_bytes",   cold ? cold->n_bytes() : 0);
+    set("score_bytes",  n_scores);
+    set("memory_bytes", n_memory);
+    return res;
 }
 
 // fields of Python's LosslessStats; none without a codec
 static std::optional<named_values> lossless_stats(const h2o_kv & self) {
-    llama_h2o_lossless_stats s;
-    if (!llama_h2o_kv_lossless_stats(self, &s)) {
+    const auto * cold = self->memory.store.cold(self->id);
+    if (!cold || !cold->codec) {
         return std::nullopt;
     }
+    const auto s           = cold->codec->stats();
     const auto n           = [](uint64_t n) { return py::int_(n); };
     const auto percentiles = [](const double (&us)[3]) { return py::make_tuple(us[0], us[1], us[2]); };
     return named_values {
@@ -192,25 +171,6 @@ static std::optional<named_values> lossless_stats(const h2o_kv & self) {
     };
 }
 
-static h2o_kv make_standalone(const model & mdl, uint32_t kv_size, const option_values & h2o,
-        const std::string & type_k, const std::string & type_v) {
-    computing::check();
-
-    llama_h2o_kv_params params = {};
-    params.h2o     = read_options(h2o);
-    params.kv_size = kv_size;
-    params.type_k  = find_type(type_k);
-    params.type_v  = find_type(type_v);
-
-    llama_call call(/*verbose =*/ false);
-
-    auto * kv = llama_call::run("[KVCache] ", [&] { return llama_h2o_kv_init(mdl.ptr.get(), params); });
-    if (!kv) {
-        throw h2o_error("[KVCache] the cache cannot be made: " + call.reason());
-    }
-    return { std::shared_ptr<llama_h2o_kv>(kv, [model = mdl.ptr](llama_h2o_kv * kv) { llama_h2o_kv_free(kv); }) };
-}
-
 void init_kv(py::module_ & m) {
     py::class_<llama_h2o_info>(m, "KVInfo")
         .def_readonly("chunk_size",    &llama_h2o_info::chunk_size)
@@ -227,6 +187,7 @@ void init_kv(py::module_ & m) {
         .def_readonly("rewind_step",   &llama_h2o_info::rewind_step)
         .def_readonly("has_scores",    &llama_h2o_info::has_scores);
 
+    const auto layer = py::arg("layer");
     py::class_<h2o_kv>(m, "KV")
         .def_static("of_context", [](context & ctx) -> std::optional<h2o_kv> {
             ctx.drop_draft();
@@ -237,44 +198,27 @@ void init_kv(py::module_ & m) {
             }
             return h2o_kv { std::shared_ptr<llama_h2o_kv>(ctx.ptr, kv) };
         }, py::arg("context"))
-        .def_static("standalone", &make_standalone,
-            py::arg("model"), py::arg("kv_size"), py::arg("h2o"), py::arg("type_k"), py::arg("type_v"))
-        .def_property_readonly("info", [](const h2o_kv & self) { return llama_h2o_kv_info(self); })
-        .def("n_memory", &of_layer<llama_h2o_kv_n_memory>, py::arg("chunk_end"))
-        .def_property_readonly("stats", &stats)
+        .def_property_readonly("info", [](const h2o_kv & self) { return llama_h2o_kv_info(self.ptr.get()); })
+        .def_property_readonly("stats",          &stats)
         .def_property_readonly("lossless_stats", &lossless_stats)
         .def_property_readonly("layers", [](const h2o_kv & self) {
-            std::vector<int32_t> layers(llama_h2o_kv_n_layer(self));
-            for (size_t i = 0; i < layers.size(); ++i) {
-                layers[i] = llama_h2o_kv_layer_id(self, i);
+            std::vector<int32_t> layers;
+            for (const auto & layer : self->state().layers) {
+                layers.push_back(layer.il);
             }
             return layers;
         })
-        .def("n_head",         &of_layer<llama_h2o_kv_n_head>,      py::arg("layer"))
-        .def("n_head_kv",      &of_layer<llama_h2o_kv_n_head_kv>,   py::arg("layer"))
-        .def("head_size_k",    &of_layer<llama_h2o_kv_head_size_k>, py::arg("layer"))
-        .def("head_size_v",    &of_layer<llama_h2o_kv_head_size_v>, py::arg("layer"))
-        .def("memory_indices", &memory_indices, py::arg("layer"))
-        .def("set_memory_indices", &set_memory_indices, py::arg("layer"), py::arg("indices").noconvert())
-        .def("history",        &history,        py::arg("chunk"), py::arg("layer"))
-        .def("extra_keys",     &extra_keys,     py::arg("layer"), py::arg("head"), py::arg("tile"))
-        .def("scores",         &scores,         py::arg("layer"))
-        .def("keep_attention", [](h2o_kv & self, bool keep) { llama_h2o_kv_keep_attention(self, keep); },
+        .def("n_memory", [](const h2o_kv & self, uint32_t end) { return self->memory.config.n_memory(end); },
+            py::arg("chunk_end"))
+        .def("n_head_kv",      [](const h2o_kv & self, int32_t il) { return self.layer(il).n_head_kv; }, layer)
+        .def("memory_indices", &memory_indices, layer)
+        .def("set_memory_indices", &set_memory_indices, layer, py::arg("indices").noconvert())
+        .def("history",        &history,        py::arg("chunk"), layer)
+        .def("extra_keys",     &extra_keys,     layer, py::arg("head"), py::arg("tile"))
+        .def("scores",         &scores,         layer)
+        .def("keep_attention", [](h2o_kv & self, bool keep) { llama_h2o_kv_keep_attention(self.ptr.get(), keep); },
             py::arg("keep"))
-        .def("attention",      &attention,      py::arg("layer"))
-        .def("get_k", &get_rows<llama_h2o_kv_get_k, llama_h2o_kv_head_size_k>,
-            py::arg("layer"), py::arg("start"), py::arg("stop"))
-        .def("get_v", &get_rows<llama_h2o_kv_get_v, llama_h2o_kv_head_size_v>,
-            py::arg("layer"), py::arg("start"), py::arg("stop"))
-        .def("clear", [](h2o_kv & self) { llama_h2o_kv_clear(self); })
-        .def("next_chunk", [](h2o_kv & self, uint32_t n) { check(llama_h2o_kv_next_chunk(self, n), "next_chunk"); },
-            py::arg("n"))
-        .def("build_memory_set", [](h2o_kv & self, int32_t il, uint32_t chunk_end) {
-            check(llama_h2o_kv_build_memory_set(self, il, chunk_end), "build_memory_set");
-        }, py::arg("layer"), py::arg("chunk_end"))
-        .def("init_chunk_scores", &init_chunk_scores, py::arg("layer"), py::arg("start"), py::arg("colsum").noconvert())
-        .def("accumulate_memory_scores", &accumulate_memory_scores, py::arg("layer"), py::arg("colsum").noconvert())
-        .def("set_kv", &set_kv, py::arg("layer"), py::arg("start"), py::arg("k").noconvert(), py::arg("v").noconvert())
-        .def("gather_k_memory", &gather<llama_h2o_kv_gather_k_memory, llama_h2o_kv_head_size_k>, py::arg("layer"))
-        .def("gather_v_memory", &gather<llama_h2o_kv_gather_v_memory, llama_h2o_kv_head_size_v>, py::arg("layer"));
+        .def("attention",      &attention,      layer)
+        .def("get_k", &get_rows<H2O_K>, layer, py::arg("start"), py::arg("stop"))
+        .def("get_v", &get_rows<H2O_V>, layer, py::arg("start"), py::arg("stop"));
 }

@@ -39,16 +39,11 @@ context::token_array context::tokens() const {
     return token_array(n_tokens(), text.data());
 }
 
-static llama_state_seq_flags state_flags(bool partial, bool rows) {
-    return (partial ? LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY : LLAMA_STATE_SEQ_FLAGS_NONE) | (rows ? 0 : LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
-}
-
-py::bytes context::get_state(bool partial, bool rows, std::optional<uint32_t> end) {
+py::bytes context::get_state(llama_state_seq_flags flags, uint32_t end) {
     drop_draft();
     if (kv) {
-        llama_h2o_kv_set_state_end(kv, end.value_or(UINT32_MAX)); // of partial states, which only this function makes
+        llama_h2o_kv_set_state_end(kv, end); // of partial states, which only this function makes
     }
-    const llama_state_seq_flags flags = state_flags(partial, rows);
 
     llama_call call(verbose);
 
@@ -91,7 +86,7 @@ void context::restore(const py::bytes & state, const token_array & tokens) {
     const size_t   n = tokens.size();
     llama_memory_t memory = llama_get_memory(get());
 
-    const py::bytes before = n_tokens() > 0 ? get_state(/*partial =*/ false) : py::bytes();
+    const py::bytes before = n_tokens() > 0 ? get_state() : py::bytes();
     try {
         clear_memory(/*data =*/ false);
         if (n > 0) {
@@ -116,13 +111,13 @@ void context::restore(const py::bytes & state, const token_array & tokens) {
     text.assign(tokens.data(), tokens.data() + n);
 }
 
-void context::set_state(const py::bytes & state, bool partial, bool rows) {
+void context::set_state(const py::bytes & state, llama_state_seq_flags flags) {
     drop_draft();
-    if (!partial) {
+    if (flags == LLAMA_STATE_SEQ_FLAGS_NONE) {
         text.clear();
     }
     try {
-        write_state(state, state_flags(partial, rows));
+        write_state(state, flags);
     } catch (...) {
         sync_text();
         throw;

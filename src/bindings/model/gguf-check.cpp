@@ -7,8 +7,6 @@
 #include <filesystem>
 #include <stdexcept>
 
-static constexpr uint32_t N_LAYER_MAX = 512; // LLAMA_MAX_LAYERS
-
 namespace {
 
 class model_check : public gguf_file {
@@ -58,15 +56,6 @@ public:
         if (architecture() != "clip") {
             fail("its architecture is '" + architecture() + "', expected 'clip'");
         }
-        for (const std::string kind : { "vision", "audio" }) { // what upstream divides by
-            for (const char * name : { "attention.head_count", "image_size", "patch_size" }) {
-                const std::string key = "clip." + kind + "." + name;
-                if (get_u32(key, 1) == 0) {
-                    fail(key + " is 0");
-                }
-            }
-        }
-
         // the loader takes it as optional, the graph does not
         const std::string type = get_str("clip.projector_type");
         if (type == "mlp" && ggml_get_tensor(meta.get(), "mm.2.weight") && !ggml_get_tensor(meta.get(), "mm.2.bias")) {
@@ -75,8 +64,9 @@ public:
 
         // these do not interpolate: a kernel that looks for a position which is not there aborts
         const ggml_tensor * positions = ggml_get_tensor(meta.get(), "v.position_embd.weight");
-        if (positions && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
-            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/get_u32("clip.vision.patch_size", 1);
+        const uint32_t      n_patch   = get_u32("clip.vision.patch_size", 0); // the loader refuses 0
+        if (positions && n_patch > 0 && (type == "mlp" || type == "ldp" || type == "ldpv2" || type == "adapter")) {
+            const uint64_t n_side = get_u32("clip.vision.image_size", 0)/n_patch;
             const uint64_t n_want = n_side*n_side + (ggml_get_tensor(meta.get(), "v.class_embd") ? 1 : 0);
             if (n_want > (uint64_t) positions->ne[1]) {
                 fail("v.position_embd.weight has " + std::to_string(positions->ne[1]) + " rows, expected " +
@@ -87,12 +77,6 @@ public:
 
     void check_hparams() const {
         const std::string arch = architecture();
-
-        const uint32_t n_layer = get_u32(arch + ".block_count", 1);
-        if (n_layer < 1 || n_layer > N_LAYER_MAX) {
-            fail(
-                arch + ".block_count is " + std::to_string(n_layer) + ", expected 1 to " + std::to_string(N_LAYER_MAX));
-        }
 
         for (const char * name : { "layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon" }) {
             const std::string key = arch + ".attention." + name;

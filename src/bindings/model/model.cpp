@@ -6,6 +6,7 @@
 #include "bindings/model/gguf-check.h"
 #include "bindings/model/gguf-file.h"
 
+#include "common.h"
 #include "ggml/product/product.h"
 #include "llama-h2o.h"
 
@@ -85,24 +86,8 @@ std::vector<llama_token> model::tokenize(const std::string & text, bool add_spec
     }
 
     llama_call call(/*verbose =*/ false);
-    return llama_call::run("[Llama.tokenize] ", [&] {
-        // no token is shorter than a byte, but a few special ones may be added
-        std::vector<llama_token> tokens(text.size() + 4);
-        const auto fill = [&] {
-            return llama_tokenize(
-                vocab, text.data(), text.size(), tokens.data(), tokens.size(), add_special, parse_special);
-        };
-        int32_t n = fill();
-        if (n == std::numeric_limits<int32_t>::min()) {
-            throw h2o_error("the text has more than 2^31 tokens");
-        }
-        if (n < 0) {
-            tokens.resize(-n);
-            n = fill();
-        }
-        tokens.resize(n);
-        return tokens;
-    });
+    return llama_call::run(
+        "[Llama.tokenize] ", [&] { return common_tokenize(vocab, text, add_special, parse_special); });
 }
 
 // Piece by piece: the bytes of a concatenation are the concatenation of the bytes.
@@ -110,14 +95,8 @@ std::string model::detokenize(const std::vector<llama_token> & tokens, bool spec
     llama_call call(/*verbose =*/ false);
     return llama_call::run("[Llama.detokenize] ", [&] {
         std::string text;
-        std::string piece(64, '\0');
         for (const llama_token token : tokens) {
-            int32_t n = llama_token_to_piece(vocab, token, piece.data(), piece.size(), 0, special);
-            if (n < 0) {
-                piece.resize(-n);
-                n = llama_token_to_piece(vocab, token, piece.data(), piece.size(), 0, special);
-            }
-            text.append(piece, 0, n);
+            text += common_token_to_piece(vocab, token, special);
         }
         return text;
     });
@@ -201,6 +180,7 @@ void init_model(py::module_ & m) {
         .def_property_readonly("n_learned_positions", &of_model<llama_h2o_n_learned_positions>)
         .def_property_readonly("n_embd",        &of_model<llama_model_n_embd>)
         .def_property_readonly("n_embd_input",  &of_model<llama_model_n_embd_inp>)
+        .def_property_readonly("n_embd_output", &of_model<llama_model_n_embd_out>)
         .def_property_readonly("n_layer",       &of_model<llama_model_n_layer>)
         .def_property_readonly("n_head",        &of_model<llama_model_n_head>)
         .def_property_readonly("n_head_kv",     &of_model<llama_model_n_head_kv>)

@@ -1,13 +1,9 @@
 #include "bindings/model/overrides.h"
 
 #include <cstdio>
-#include <stdexcept>
 
-static void copy_text(char (&target)[128], const std::string & text, const std::string & key) {
-    if (text.size() >= sizeof(target)) {
-        throw std::invalid_argument(
-            "[Llama] kv_overrides: '" + key + "' and its text must be shorter than 128 bytes each");
-    }
+// Python has checked that it fits.
+static void copy_text(char (&target)[128], const std::string & text) {
     snprintf(target, sizeof(target), "%s", text.c_str());
 }
 
@@ -15,7 +11,7 @@ std::vector<llama_model_kv_override> to_llama(const kv_overrides & overrides) {
     std::vector<llama_model_kv_override> result;
     for (const auto & [key, value] : overrides) {
         llama_model_kv_override & override = result.emplace_back();
-        copy_text(override.key, key, key);
+        copy_text(override.key, key);
         if (const auto * flag = std::get_if<bool>(&value)) {
             override.tag      = LLAMA_KV_OVERRIDE_TYPE_BOOL;
             override.val_bool = *flag;
@@ -27,7 +23,7 @@ std::vector<llama_model_kv_override> to_llama(const kv_overrides & overrides) {
             override.val_f64 = *real;
         } else {
             override.tag = LLAMA_KV_OVERRIDE_TYPE_STR;
-            copy_text(override.val_str, std::get<std::string>(value), key);
+            copy_text(override.val_str, std::get<std::string>(value));
         }
     }
     result.emplace_back(); // ends the list

@@ -100,10 +100,11 @@ h2o_attn_lists<I>::h2o_attn_lists(const ggml_tensor * dst)
     tile   = ggml_get_op_params_i32(dst, 4);
     offset = ggml_get_op_params_i32(dst, 5);
     if (const ggml_tensor * source = dst->src[7]) {
-        const auto offsets = ggml_h2o_attn_source_offsets(dst->src[1], dst->src[2], ggml_get_op_params_i32(dst, 6));
+        const auto offsets = ggml_h2o_attn_source_offsets(dst->src[1], dst->src[2], t, ggml_get_op_params_i32(dst, 6));
 
-        k = (char *) source->data + offsets.k;
-        v = (char *) source->data + offsets.v;
+        k    = (char *) source->data + offsets.k;
+        v    = (char *) source->data + offsets.v;
+        rows = (const int32_t *) ((const char *) source->data + offsets.rows);
     }
 }
 

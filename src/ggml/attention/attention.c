@@ -5,11 +5,13 @@
 struct ggml_h2o_attn_source_layout ggml_h2o_attn_source_offsets(
         const struct ggml_tensor * k,
         const struct ggml_tensor * v,
+        const struct ggml_tensor * rows,
         int64_t                    n) {
     struct ggml_h2o_attn_source_layout res;
     res.k    = 0;
     res.v    = GGML_PAD(res.k + n*k->nb[1], 64);
-    res.size = res.v + n*v->nb[1];
+    res.rows = GGML_PAD(res.v + n*v->nb[1], 64);
+    res.size = res.rows + ggml_nbytes(rows);
     return res;
 }
 
@@ -46,7 +48,7 @@ static void assert_extra(
         GGML_ASSERT(k->nb[2]*k->ne[2] <= k->nb[1] && v->nb[2]*v->ne[2] <= v->nb[1] &&
                 "the heads of a row stand together");
         GGML_ASSERT(has_shape(extra->source, GGML_TYPE_I8,
-                ggml_h2o_attn_source_offsets(k, v, extra->n_source).size, 1, 1) && "all of its rows");
+                ggml_h2o_attn_source_offsets(k, v, rows, extra->n_source).size, 1, 1) && "all of its rows");
     }
 }
 

@@ -18,10 +18,10 @@ enum ggml_h2o_attn_sums {
 // n_tiles = ceil((n_q + offset)/tile).
 //
 //   rows      I32 [n, n_tiles, n_head_kv], contiguous                  NULL: no extra keys
-//   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous    or NULL: rows are rows of k and v
+//   source    I8  [ggml_h2o_attn_source_offsets().size], contiguous    NULL: rows are rows of k and v
 //
 // Queries see all of their list up to the first -1. Nobody checks that rows differ from the head's: the keys that a
-// query sees are distinct.
+// query sees are distinct. A source has lists of its own, of the same shape: numbers of its rows.
 struct ggml_h2o_attn_extra {
     struct ggml_tensor * rows;
     int                  tile;     // queries; the first tile has offset fewer, the last may have fewer
@@ -79,16 +79,19 @@ GGML_API struct ggml_h2o_attn_result ggml_h2o_attn(
         struct ggml_tensor                * v,
         const struct ggml_h2o_attn_params * params);
 
-// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v.
+// Offsets in a source of n rows, in bytes: rows of k, then of v, of all heads, with the strides of k and v; then lists,
+// shaped as `rows`.
 struct ggml_h2o_attn_source_layout {
     size_t k;
     size_t v;
+    size_t rows;
     size_t size;
 };
 
 GGML_API struct ggml_h2o_attn_source_layout ggml_h2o_attn_source_offsets(
         const struct ggml_tensor * k,
         const struct ggml_tensor * v,
+        const struct ggml_tensor * rows,
         int64_t                    n);
 
 #ifdef __cplusplus

@@ -93,8 +93,7 @@ void add_extra_keys(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_attentio
     g.choices.push_back({ (uint32_t) layer.index, kept, {} });
 
     if (g.env.store.cold(g.shape.seq)) {
-        params.extra.n_source = g.shape.n_indexed;
-        params.extra.source   = h2o_fetch_rows(g, layer, params.extra.rows, params.extra.n_source);
+        h2o_fetch_rows(g, layer, params.extra);
     }
 }
 

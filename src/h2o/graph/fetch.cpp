@@ -3,8 +3,7 @@
 #include "h2o/graph/profile.h"
 #include "h2o/store/cold/store.h"
 
-#include "ggml/attention/attention.h"
-
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -31,17 +30,37 @@ static ggml_tensor * add_node(h2o_step_graph & g, ggml_type type, int64_t ne0, i
     return res;
 }
 
-ggml_tensor * h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * chosen, uint32_t n) {
+void h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_h2o_attn_extra & extra) {
     const auto & store  = g.env.store;
-    const auto   source = ggml_h2o_attn_source_offsets(store.view(g.ctx, layer, H2O_K, g.shape.seq),
-            store.view(g.ctx, layer, H2O_V, g.shape.seq), n);
+    const auto   n_list = extra.rows->ne[0]*extra.rows->ne[1];
+    extra.n_source      = std::min<int64_t>(g.shape.n_indexed, n_list);
 
-    return add_node(g, GGML_TYPE_I8, source.size, 1,
-            [cold = store.cold(g.shape.seq), i_layer = layer.index, source, n](ggml_tensor * dst, int ith, int nth) {
+    const auto source = ggml_h2o_attn_source_offsets(store.view(g.ctx, layer, H2O_K, g.shape.seq),
+            store.view(g.ctx, layer, H2O_V, g.shape.seq), extra.rows, extra.n_source);
+
+    extra.source = add_node(g, GGML_TYPE_I8, source.size, 1,
+            [cold = store.cold(g.shape.seq), i_layer = layer.index, source, in_order = extra.n_source == n_list](
+            ggml_tensor * dst, int ith, int nth) {
         const ggml_tensor * chosen = dst->src[0];
-        cold->fetch(i_layer, (const int32_t *) chosen->data, ggml_nelements(chosen), source, n, (uint8_t *) dst->data,
-                ith, nth);
-    }, chosen);
+        const size_t        n_all  = ggml_nelements(chosen);
+
+        const h2o_cold_lists lists = { (const int32_t *) chosen->data, (size_t) chosen->ne[2], (size_t) chosen->ne[1],
+            (size_t) chosen->ne[0], in_order };
+
+        auto * bytes = (uint8_t *) dst->data;
+        for (size_t i = n_all*ith/nth; i < n_all*(ith + 1)/nth; ++i) {
+            ((int32_t *) (bytes + source.rows))[i] = lists.row_of(i);
+        }
+        const uint64_t n_text = (uint64_t) cold->n_chunks()*cold->chunk_size;
+        for (const auto part : { H2O_K, H2O_V }) {
+            const h2o_stopwatch watch;
+            cold->read_lists(i_layer, part, lists, n_text*ith/nth, n_text*(ith + 1)/nth,
+                    bytes + (part == H2O_K ? source.k : source.v));
+            if (cold->codec && cold->codec->params.mode == LLAMA_H2O_LOSSLESS_STORE) {
+                cold->codec->count_read(watch.us());
+            }
+        }
+    }, extra.rows);
 }
 
 ggml_tensor * h2o_fetch_range(h2o_step_graph & g, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t first,

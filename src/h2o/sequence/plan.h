@@ -14,6 +14,7 @@ struct h2o_step {
         DECODE      = 3, // generated tokens (of one chunk): unscored attention to everything, or as in a single pass
         TAIL        = 4, // (a piece of) one chunk attends to everything before it and to itself
     };
+    static constexpr size_t N_PHASES = 5;
 
     phase_t  phase;
     uint32_t pos;        // position of its first token

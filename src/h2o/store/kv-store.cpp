@@ -154,23 +154,9 @@ std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_c
     auto range = res.ranges().begin();
     for (const auto & [layer, part] : memory_parts) {
         const auto & memory = checkpoint.layers[layer->index].memory;
-        const auto   r      = rows(*layer, part, seq);
-        const size_t n      = memory.size()/r.n_head;
-        const size_t n_byte = ggml_row_size(r.t->type, r.n_embd);
-        const size_t stride = r.t->nb[1];
-        auto *       dst    = (uint8_t *) range++->copy->data;
-
-        std::vector<uint8_t> found(n*stride);
-        for (size_t h = 0; h < r.n_head; ++h) { // its own positions
-            std::vector<h2o_cold_store::wanted> wanted;
-            for (size_t i = 0; i < n; ++i) {
-                wanted.push_back({ memory[h*n + i], found.data() + i*stride });
-            }
-            cold(seq)->read(layer->index, part, wanted);
-            for (size_t i = h*n_byte; i < found.size(); i += stride) {
-                std::copy_n(found.data() + i, n_byte, dst + i);
-            }
-        }
+        const size_t n_head = rows(*layer, part, seq).n_head;
+        cold(seq)->read_lists(layer->index, part, { memory.data(), n_head, 1, memory.size()/n_head, true }, 0,
+                checkpoint.n_tokens, (uint8_t *) range++->copy->data);
     }
     return res;
 }

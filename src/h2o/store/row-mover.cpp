@@ -224,17 +224,12 @@ void h2o_row_mover::move(const std::vector<ggml_backend_t> & backends, const std
 template <typename Compute>
 static void rotate_by(const std::vector<ggml_backend_t> & backends, const std::vector<h2o_key_rotation> & rotations,
         const Compute & compute) {
-    std::vector<const h2o_key_rotation *> left;
-    for (const auto & r : rotations) {
-        left.push_back(&r);
-    }
-    left = for_backends(backends, left,
-            [](rows_graph & graph, const h2o_key_rotation * r) { return add_rotation(graph, *r); }, compute);
+    const auto left = for_backends(backends, rotations, add_rotation, compute);
     if (!left.empty()) {
         throw h2o_refusal(h2o_reason::POSITIONS,
                 std::string("[h2o] positions cache needs keys that their device can rotate: ") +
-                ggml_backend_buft_name(ggml_backend_buffer_get_type(left[0]->rows.t->buffer)) + " cannot rotate " +
-                ggml_type_name(left[0]->rows.t->type) + ". Use positions text, or another type of K");
+                ggml_backend_buft_name(ggml_backend_buffer_get_type(left[0].rows.t->buffer)) + " cannot rotate " +
+                ggml_type_name(left[0].rows.t->type) + ". Use positions text, or another type of K");
     }
 }
 

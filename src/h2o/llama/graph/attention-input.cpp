@@ -12,7 +12,7 @@
 
 std::unique_ptr<h2o_attention_input> h2o_attention_input::create(ggml_context * ctx, const llama_ubatch & ubatch,
         const llama_hparams & hparams, const llama_cparams & cparams, const llama_kv_cache_context * mctx) {
-    const auto * mctx_h2o = dynamic_cast<const h2o_step_context *>(mctx);
+    const auto * mctx_h2o = h2o_steps_of(mctx);
 
     return mctx_h2o ? std::make_unique<h2o_attention_input>(ctx, ubatch, hparams, cparams, mctx_h2o) : nullptr;
 }
@@ -58,7 +58,7 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
     }
     for (auto & s : steps) {
         h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.graph.step, s.graph.shape);
-        s.kv->stats.n_reused += was_computed;
+        s.kv->counts.n_reused += was_computed;
     }
     was_computed = true;
 }
@@ -97,10 +97,10 @@ bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
 }
 
 h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv * inp, int il) {
-    auto * res = dynamic_cast<h2o_attention_input *>(inp);
-    if (!res) {
+    if (!inp->cparams.h2o.enabled()) {
         return nullptr;
     }
+    auto * res = static_cast<h2o_attention_input *>(inp);
 
     const auto & env = res->memory.env;
     const auto & layer = *env.store.layer(res->memory.caches.source(il));
@@ -197,32 +197,21 @@ static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, cons
     const uint32_t end   = step.pos + step.n_tokens;
 
     for (const auto & s : all_sums) {
-        const uint32_t n_k = s.t->ne[0]; // padding included
+        const uint32_t n_k   = s.t->ne[0]; // padding included
+        const uint32_t first = step.phase == h2o_step::INTRA ? s.first : step.phase == h2o_step::TAIL ? 0 : start;
+        const uint32_t n     = step.phase == h2o_step::INTRA ? n_k : step.phase == h2o_step::INTER ? 0 : end - first;
 
         for (int64_t i = 0; i < s.t->ne[2]; ++i) {
             const float * data = s.data.data() + i*n_k*s.t->ne[1];
-            switch (step.phase) {
-                case h2o_step::SINGLE_PASS:
-                    sequence.add_scores(s.layer, { step.n_memory, start, end - start }, data, n_k);
-                    break;
-                case h2o_step::INTRA:
-                    sequence.add_scores(s.layer, { 0, s.first, n_k }, data, n_k);
-                    break;
-                case h2o_step::INTER:
-                    sequence.add_scores(s.layer, { step.n_memory, start, 0 }, data, n_k);
-                    break;
-                case h2o_step::TAIL:
-                    if (step.keeps_attention) {
-                        sequence.add_attention(s.layer, end, data, n_k);
-                    }
-                    if (sequence.state().is_scored) {
-                        sequence.add_scores(s.layer, { 0, 0, end }, data, n_k);
-                    }
-                    break;
-                case h2o_step::DECODE:
-                    sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data,
-                            n_k);
-                    break;
+            if (step.phase == h2o_step::DECODE) {
+                sequence.add_generated(s.layer, { step.n_memory, start, step.pos - start + (uint32_t) i + 1 }, data, n_k);
+                continue;
+            }
+            if (step.keeps_attention) {
+                sequence.add_attention(s.layer, end, data, n_k);
+            }
+            if (sequence.state().is_scored) {
+                sequence.add_scores(s.layer, { step.n_memory, first, n }, data, n_k);
             }
         }
     }

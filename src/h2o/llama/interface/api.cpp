@@ -42,10 +42,6 @@ void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callb
     kv->progress_data = user_data;
 }
 
-uint32_t llama_h2o_kv_n_memory(const llama_h2o_kv * kv, uint32_t chunk_end) {
-    return kv->memory.config.n_memory(chunk_end);
-}
-
 bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
     return pos == 0 || kv->memory.can_rewind(*kv, pos);
 }
@@ -94,54 +90,19 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
 }
 
 llama_h2o_stats llama_h2o_kv_stats(const llama_h2o_kv * kv) {
-    llama_h2o_stats res = kv->stats;
+    const auto &   config = kv->memory.config;
+    const auto &   store  = kv->memory.store;
+    const uint64_t n      = kv->state().n_tokens;
+    const uint32_t start  = kv->state().open_start();
+    const uint64_t n_kept = store.layout.is_compact ? config.n_memory(start) + n - start : n;
+    const auto *   cold   = store.cold(kv->id);
 
-    const auto &   context = kv->memory;
-    const auto &   config  = context.config;
-    const auto &   store   = context.store;
-    const auto &   state   = kv->state();
-    const uint64_t n_seq   = context.sequences().size();
-    const uint64_t n       = state.n_tokens;
-    const uint32_t start   = state.open_start();
-    const uint64_t n_kept  = store.layout.is_compact ? config.n_memory(start) + n - start : n;
-
-    res.bytes_token   = store.row_bytes(false) + store.row_bytes(true);
-    res.bytes_kept    = n_kept*store.row_bytes(false) + n*store.row_bytes(true);
-    res.bytes_dropped = store.cold(kv->id) ? 0 : (n - n_kept)*store.row_bytes(false);
-    res.bytes_cold    = store.cold(kv->id) ? store.cold(kv->id)->n_bytes() : 0;
-    res.bytes_kv      = store.n_bytes();
-    res.bytes_intra   = context.intra ? context.intra->n_bytes() : 0;
-    if (context.index) {
-        for (const auto & [buft, size] : context.index->sizes()) {
-            res.bytes_index += size/n_seq;
-        }
-    }
-    for (const auto * cache : context.caches.side.all()) {
-        for (const auto & [buft, size] : cache->memory_breakdown()) {
-            res.bytes_side += size/n_seq;
-        }
-    }
-    for (const auto & [pos, checkpoint] : state.checkpoints) {
-        res.bytes_side += checkpoint.side ? checkpoint.side->size() : 0;
-    }
-    for (const auto & layer : state.layers) {
-        res.bytes_scores += (layer.scores.size() + layer.memory_scores.size())*sizeof(float);
-        res.bytes_memory += layer.memory.size()*sizeof(int32_t);
-    }
-
-    res.t_gather_us    = kv->profile.t_part_us[H2O_PART_GATHER];
-    res.t_attention_us = kv->profile.t_part_us[H2O_PART_ATTENTION];
-    res.t_scores_us    = kv->profile.t_part_us[H2O_PART_SCORES];
-    return res;
-}
-
-bool llama_h2o_kv_lossless_stats(const llama_h2o_kv * kv, llama_h2o_lossless_stats * stats) {
-    const auto * cold = kv->memory.store.cold(kv->id);
-    if (!cold || !cold->codec) {
-        return false;
-    }
-    *stats = cold->codec->stats();
-    return true;
+    return {
+        /*.n_decode      =*/ kv->counts.passes[h2o_step::DECODE].n,
+        /*.bytes_kept    =*/ n_kept*store.row_bytes(false) + n*store.row_bytes(true),
+        /*.bytes_cold    =*/ cold ? cold->n_bytes() : 0,
+        /*.bytes_dropped =*/ cold ? 0 : (n - n_kept)*store.row_bytes(false),
+    };
 }
 
 uint32_t llama_h2o_kv_n_layer(const llama_h2o_kv * kv) {
@@ -153,41 +114,9 @@ int32_t llama_h2o_kv_layer_id(const llama_h2o_kv * kv, uint32_t i) {
     return i < layers.size() ? layers[i].il : -1;
 }
 
-// NULL if it is not a layer that has memory sets
-static const h2o_kv_layer * memory_layer(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = kv->memory.store.layer(il);
-    return layer && !layer->is_dense() ? layer : nullptr;
-}
-
-uint32_t llama_h2o_kv_n_head(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = memory_layer(kv, il);
-    return layer ? layer->n_head : 0;
-}
-
 uint32_t llama_h2o_kv_n_head_kv(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = memory_layer(kv, il);
-    return layer ? layer->k.n_head : 0;
-}
-
-uint32_t llama_h2o_kv_head_size_k(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = memory_layer(kv, il);
-    return layer ? layer->k.n_embd : 0;
-}
-
-uint32_t llama_h2o_kv_head_size_v(const llama_h2o_kv * kv, int32_t il) {
-    const auto * layer = memory_layer(kv, il);
-    return layer ? layer->v.n_embd : 0;
-}
-
-template <typename T>
-static bool give(const std::vector<T> & values, T * dst) {
-    std::copy(values.begin(), values.end(), dst);
-    return true;
-}
-
-bool llama_h2o_kv_scores(const llama_h2o_kv * kv, int32_t il, float * dst) {
     const auto * layer = kv->state().layer(il);
-    return layer && kv->state().is_scored && give(kv->state().scores(*layer), dst);
+    return layer ? layer->n_head_kv : 0;
 }
 
 void llama_h2o_kv_keep_attention(llama_h2o_kv * kv, bool keep) {
@@ -210,92 +139,6 @@ bool llama_h2o_kv_attention(const llama_h2o_kv * kv, int32_t il, float * dst) {
         }
     }
     return true;
-}
-
-bool llama_h2o_kv_memory_indices(const llama_h2o_kv * kv, int32_t il, int32_t * dst) {
-    const auto * layer = kv->state().layer(il);
-    return layer && give(kv->state().memory(*layer), dst);
-}
-
-bool llama_h2o_kv_set_memory_indices(llama_h2o_kv * kv, int32_t il, const int32_t * src) {
-    const auto & config   = kv->memory.config;
-    const auto * layer    = kv->state().layer(il);
-    const auto   n_tokens = kv->state().n_tokens;
-    if (!layer || config.evict || n_tokens == 0 || n_tokens % config.chunk_size != 0) {
-        return false;
-    }
-    for (const auto & l : kv->state().layers) { // a stand-alone cache builds each layer's by hand
-        if (!l.can_build_memory_set(config, n_tokens)) {
-            return false;
-        }
-    }
-
-    const uint32_t n = config.n_memory(n_tokens);
-
-    std::vector<int32_t> memory;
-    for (uint32_t h = 0; h < layer->n_head_kv; ++h) {
-        const int32_t * row = src + h*config.memory_size();
-
-        const bool ascends = std::adjacent_find(row, row + n, [](int32_t a, int32_t b) { return a >= b; }) == row + n;
-        const bool differs = config.shared_heads && !std::equal(row, row + n, src);
-        if (row[0] < 0 || row[n - 1] >= (int32_t) n_tokens || !ascends || differs) {
-            return false;
-        }
-        memory.insert(memory.end(), row, row + n);
-    }
-
-    const auto before = kv->state().record(n_tokens, kv->state().open_start());
-    try {
-        if (kv->sequence.set_memory(layer->index, std::move(memory)) && !kv->memory.caches.side.empty()) {
-            kv->sequence.set_side(kv->memory.caches.side.save(kv->id), n_tokens);
-        }
-        return true;
-    } catch (const std::exception & e) { // no memory, or a device that cannot be read
-        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
-        kv->sequence.restore(before);
-        return false;
-    }
-}
-
-bool llama_h2o_kv_history(const llama_h2o_kv * kv, uint32_t chunk, int32_t il, int32_t * dst) {
-    const auto * layer  = kv->state().layer(il);
-    const auto   memory = layer ? kv->state().past_memory(*layer, chunk) : std::vector<int32_t>();
-    return !memory.empty() && give(memory, dst);
-}
-
-int32_t llama_h2o_kv_extra_keys(const llama_h2o_kv * kv, int32_t il, uint32_t head, uint32_t tile, int32_t * dst) {
-    const auto * layer = kv->state().layer(il);
-    if (!layer || head >= layer->n_head_kv) {
-        return -1;
-    }
-    const auto keys = kv->state().extra_keys(*layer, head, tile);
-    if (keys && dst) {
-        give(*keys, dst);
-    }
-    return keys ? (int32_t) keys->size() : -1;
-}
-
-static bool read_positions(const llama_h2o_kv * kv, int32_t il, h2o_kv_part part, uint32_t p0, uint32_t p1,
-        float * dst) {
-    const auto * layer = memory_layer(kv, il);
-    if (!layer || p0 > p1 || p1 > kv->state().n_tokens) {
-        return false;
-    }
-    try {
-        kv->memory.store.read(kv->id, kv->state(), *layer, part, p0, p1, dst);
-        return true;
-    } catch (const std::exception & e) {
-        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
-        return false;
-    }
-}
-
-bool llama_h2o_kv_get_k(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
-    return read_positions(kv, il, H2O_K, p0, p1, dst);
-}
-
-bool llama_h2o_kv_get_v(const llama_h2o_kv * kv, int32_t il, uint32_t p0, uint32_t p1, float * dst) {
-    return read_positions(kv, il, H2O_V, p0, p1, dst);
 }
 
 // Positions to which a sequence that is restored from its state can be cut.

@@ -70,11 +70,7 @@ static void find_ropes(llama_context & ctx, llama_memory_context_i * mctx, uint3
         refuse_buffers();
     }
     std::map<int32_t, h2o_rope> ropes;
-    for (const auto & input : ctx.get_gf_res_reserve()->inputs) {
-        if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(input.get())) {
-            graph->add_ropes(ropes);
-        }
-    }
+    h2o_for_inputs(*ctx.get_gf_res_reserve(), [&](const h2o_computed_graph & graph) { graph.add_ropes(ropes); });
     store.set_ropes(std::move(ropes));
 }
 

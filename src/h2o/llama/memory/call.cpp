@@ -12,7 +12,8 @@
     do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
 
 h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens)
-    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE) {
+    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE),
+      keeps_attention(steps.back().keeps_attention) {
     const auto & memory = kv.memory;
     const auto & config = memory.config;
     const auto & first  = steps.front();
@@ -50,6 +51,9 @@ h2o_call::~h2o_call() {
         kv.memory.go_back(kv, checkpoint ? *checkpoint : kv.past().checkpoint_of(start), rows,
                 /*moves_keys =*/ false);
         kv.memory.caches.side.go_back(kv.id, start, windows.get());
+        if (keeps_attention) {
+            kv.sequence.forget_attention();
+        }
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
         LLAMA_LOG_ERROR("%s: what the call has changed cannot be undone, sequence %d is empty now: %s\n", __func__,
                 kv.id, e.what());
@@ -90,8 +94,8 @@ void h2o_call::begin_step(const h2o_step & step) {
         }
 
         t_step_us = ggml_time_us();
-        kv.stats.t_select_us += t_step_us - t_start_us;
-        kv.stats.n_select    += selection->from.size();
+        kv.counts.selections.t_us += t_step_us - t_start_us;
+        kv.counts.selections.n    += selection->from.size();
     }
 
     if (memory.store.layout.is_compact && step.pos % memory.config.chunk_size == 0) { // rows of the chunk before
@@ -101,28 +105,16 @@ void h2o_call::begin_step(const h2o_step & step) {
     log_step(step, memory.config.chunk_size, kv.state().n_memory_sets() > 0);
 }
 
-// by phase
-static constexpr struct {
-    uint64_t llama_h2o_stats::* n;
-    int64_t  llama_h2o_stats::* t_us;
-} COUNTERS[] = {
-    { &llama_h2o_stats::n_single_pass, &llama_h2o_stats::t_single_pass_us },
-    { &llama_h2o_stats::n_phase1,      &llama_h2o_stats::t_phase1_us },
-    { &llama_h2o_stats::n_phase2,      &llama_h2o_stats::t_phase2_us },
-    { &llama_h2o_stats::n_decode,      &llama_h2o_stats::t_decode_us },
-    { &llama_h2o_stats::n_tail,        &llama_h2o_stats::t_tail_us },
-};
-
 bool h2o_call::end_step(const h2o_step & step, uint32_t n_sequences) {
-    auto & stats = kv.stats;
+    auto & passes = kv.counts.passes[step.phase];
 
-    stats.*COUNTERS[step.phase].n    += 1;
-    stats.*COUNTERS[step.phase].t_us += (ggml_time_us() - t_step_us)/n_sequences;
+    passes.n    += 1;
+    passes.t_us += (ggml_time_us() - t_step_us)/n_sequences;
     if (step.phase == h2o_step::DECODE) {
         return true;
     }
     if (step.phase != h2o_step::INTER) {
-        stats.n_tokens_prefill += step.n_tokens;
+        kv.counts.n_tokens_prefill += step.n_tokens;
     }
     if (step.has_phase2) {
         H2O_DEBUG("H2O_DEBUG_CACHE", "cache ready: n_tokens=%u base_pos=%u layers=%zu\n", step.n_tokens, step.pos,

@@ -8,7 +8,8 @@
 #include <vector>
 
 // A call on a sequence, from its first step on. Its steps change host state, rows and side caches. Without commit() the
-// destructor restores them, but not statistics and kept attention. h2o_step_context makes, commits and destroys calls.
+// destructor restores them, but not statistics; attention that the call was to add to is forgotten. h2o_step_context
+// makes, commits and destroys calls.
 class h2o_call {
 public:
     // Throws std::runtime_error if a device cannot be read or memory for copies is missing; the sequence is unchanged.
@@ -31,6 +32,7 @@ private:
 
     const uint32_t n_tokens;
     const bool     is_generated;
+    const bool     keeps_attention;
 
     bool    is_committed = false;
     int64_t t_step_us    = 0; // when the graph of the step has begun

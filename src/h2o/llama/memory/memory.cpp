@@ -133,11 +133,9 @@ h2o_memory::h2o_memory(const llama_model & model, const llama_memory_params & pa
         release_rows(id);
     }
 
-    const auto stats = llama_h2o_kv_stats(seqs[0].get());
     char desc[512];
     llama_h2o_params_desc(&config, desc, sizeof(desc));
-    LLAMA_LOG_INFO("%s: H2O: %s; intra state %.2f MiB, index of keys %.2f MiB\n", __func__, desc,
-            stats.bytes_intra/1024.0/1024.0, stats.bytes_index/1024.0/1024.0);
+    LLAMA_LOG_INFO("%s: H2O: %s\n", __func__, desc);
 }
 
 llama_h2o_kv * h2o_memory::sequence(llama_seq_id seq_id) const {
@@ -162,7 +160,7 @@ void h2o_memory::clear(llama_h2o_kv & kv) {
     kv.sequence.clear();
     store.go_back(kv.id, kv.state(), {}, backends);
     release_rows(kv.id);
-    kv.stats   = {};
+    kv.counts  = {};
     kv.profile = {};
 }
 

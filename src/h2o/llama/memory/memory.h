@@ -17,6 +17,20 @@
 
 class h2o_memory;
 
+// What a sequence has computed since it was cleared.
+struct h2o_counts {
+    struct count {
+        uint64_t n    = 0;
+        int64_t  t_us = 0;
+    };
+
+    count passes[h2o_step::N_PHASES]; // steps computed, by phase
+    count selections;                 // memory sets built (layers x chunks)
+
+    uint64_t n_reused         = 0; // of the passes: their graph was used again, not built anew
+    uint64_t n_tokens_prefill = 0;
+};
+
 // A sequence of a context, as the C interface names it.
 struct llama_h2o_kv {
     llama_h2o_kv(h2o_memory & memory, llama_seq_id id);
@@ -38,8 +52,8 @@ struct llama_h2o_kv {
     llama_h2o_progress_callback progress      = nullptr;
     void *                      progress_data = nullptr;
 
-    llama_h2o_stats stats = {}; // counts and times; the rest is filled in when it is asked for
-    h2o_profile     profile;
+    h2o_counts  counts;
+    h2o_profile profile;
 };
 
 // The memory module of an H2O context. Its sequences share K and V, the index of keys and phase 1's attention state.

@@ -2,7 +2,6 @@
 
 #include "h2o/store/cold/store.h"
 
-#include "llama-graph.h"
 #include "llama-impl.h"
 
 #include "ggml-backend.h"
@@ -89,11 +88,7 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
         const auto & call        = calls[i_call];
         const bool keeps_choices = step.keeps_choices || (call.has_logits &&
                 step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1));
-        for (const auto & input : res.inputs) {
-            if (auto * graph = dynamic_cast<h2o_computed_graph *>(input.get())) {
-                graph->read_results(sched, keeps_choices);
-            }
-        }
+        h2o_for_inputs(res, [&](h2o_computed_graph & graph) { graph.read_results(sched, keeps_choices); });
         // devices compute while the host prepares the next step, unless that reads or moves their rows
         if (i_step + 1 == steps.size() || memory.store.layout.is_compact || !memory.caches.side.empty()) {
             ggml_backend_sched_synchronize(sched);

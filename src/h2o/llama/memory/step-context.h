@@ -2,6 +2,7 @@
 
 #include "h2o/llama/memory/call.h"
 
+#include "llama-graph.h"
 #include "llama-kv-cache.h"
 
 #include <cstdint>
@@ -72,3 +73,21 @@ private:
 
     h2o_step reserve_step = {};
 };
+
+// A hybrid model's graph input, which has the attention's.
+struct h2o_hybrid {
+    virtual ~h2o_hybrid() = default;
+
+    virtual llm_graph_input_i * attention() const = 0;
+};
+
+// f(input) for H2O's inputs of a graph
+template <typename F>
+void h2o_for_inputs(const llm_graph_result & graph, const F & f) {
+    for (const auto & input : graph.inputs) {
+        const auto * hybrid = dynamic_cast<const h2o_hybrid *>(input.get());
+        if (auto * own = dynamic_cast<h2o_computed_graph *>(hybrid ? hybrid->attention() : input.get())) {
+            f(*own);
+        }
+    }
+}

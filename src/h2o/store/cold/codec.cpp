@@ -106,7 +106,7 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
 
     float  us       = 0;
     size_t n_stored = n_raw;
-    auto   outcome  = &llama_h2o_lossless_stats::n_failed; // no room, or no memory: the rows stay unencoded
+    auto   outcome  = &h2o_codec_stats::n_failed; // no room, or no memory: the rows stay unencoded
     try {
         const uint8_t * rows = raw->bytes->get(0, n_raw, b.read);
 
@@ -146,12 +146,12 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         if (shrinks && params.mode == LLAMA_H2O_LOSSLESS_STORE) {
             chunk.store(layer, kv, { place->write(b.encoded), block });
         }
-        outcome  = shrinks ? &llama_h2o_lossless_stats::n_encoded : &llama_h2o_lossless_stats::n_raw;
+        outcome  = shrinks ? &h2o_codec_stats::n_encoded : &h2o_codec_stats::n_raw;
         n_stored = std::min(n_raw, b.encoded.size());
     } catch (const std::exception &) {
     }
     const std::lock_guard<std::mutex> lock(mutex);
-    if (outcome != &llama_h2o_lossless_stats::n_failed) {
+    if (outcome != &h2o_codec_stats::n_failed) {
         add_time(encode_us, us);
     }
     counts.*outcome += 1;
@@ -166,10 +166,10 @@ void h2o_cold_codec::count_read(float us) {
     }
 }
 
-llama_h2o_lossless_stats h2o_cold_codec::stats() const {
+h2o_codec_stats h2o_cold_codec::stats() const {
     const std::lock_guard<std::mutex> lock(mutex);
 
-    llama_h2o_lossless_stats res = counts;
+    h2o_codec_stats res = counts;
     percentiles(encode_us, res.encode_us);
     percentiles(decode_us, res.decode_us);
     return res;

@@ -44,6 +44,20 @@ struct h2o_cold_chunk {
     std::vector<std::array<std::shared_ptr<const h2o_cold_rows>, 2>> rows; // K, V
 };
 
+// Counts of all sequences. A block is a chunk's rows of a layer's K or V.
+struct h2o_codec_stats {
+    uint64_t n_encoded;       // blocks that became shorter
+    uint64_t n_raw;           // that did not
+    uint64_t n_failed;        // that could not be encoded or stored, or decoded otherwise; they stay unencoded
+    uint64_t n_skipped;       // of chunks that found the queue full; tried again when the next chunk is stored
+    uint64_t bytes_raw[2];    // of the rows of all these but the skipped, K and V
+    uint64_t bytes_stored[2]; // what became of them, K and V
+    uint32_t n_waiting;       // chunks that are not encoded yet
+    uint32_t queue_peak;      // most tasks of the threads that ever waited
+    double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
+    double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
+};
+
 // Measures elapsed time.
 class h2o_stopwatch {
 public:
@@ -72,7 +86,7 @@ public:
     // the time of one read of a layer's K or V
     void count_read(float us);
 
-    llama_h2o_lossless_stats stats() const;
+    h2o_codec_stats stats() const;
 
     const llama_h2o_lossless_params params;
 
@@ -97,9 +111,9 @@ private:
 
     const std::shared_ptr<h2o_cold_place> place;
 
-    mutable std::mutex       mutex; // of all that follows
-    llama_h2o_lossless_stats counts = {};
-    std::deque<float>        encode_us, decode_us; // the last ones
+    mutable std::mutex mutex; // of all that follows
+    h2o_codec_stats    counts = {};
+    std::deque<float>  encode_us, decode_us; // the last ones
 
     std::vector<std::array<code, 2>> codes;
 

@@ -1,8 +1,7 @@
 #include "h2o/store/cold/store.h"
 
-#include "ggml/attention/attention.h"
-
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -25,9 +24,7 @@ void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t laye
 }
 
 void h2o_cold_store::truncate(uint32_t n) {
-    if (n < chunks.size()) {
-        chunks.resize(n);
-    }
+    chunks.resize(std::min<size_t>(n, chunks.size()));
 }
 
 void h2o_cold_store::share(const h2o_cold_store & other) {
@@ -74,37 +71,48 @@ void h2o_cold_store::read_range(size_t layer, h2o_kv_part part, uint32_t first, 
     read(layer, part, rows);
 }
 
+void h2o_cold_store::read_lists(size_t layer, h2o_kv_part part, const h2o_cold_lists & lists, uint32_t begin,
+        uint32_t end, uint8_t * dst) const {
+    constexpr uint32_t PIECE = 256; // positions that are read at a time: a row serves all heads and lists
+
+    const auto * pos   = (const uint32_t *) lists.pos; // -1 is the last one
+    const size_t size  = row_sizes[layer][part];
+    const size_t head  = size/lists.n_head;
+    const size_t n_all = lists.n_head*lists.n_each();
+
+    std::vector<size_t> next; // each list's first entry that was not read
+    for (size_t i = 0; i < n_all; i += lists.n) {
+        next.push_back(std::lower_bound(pos + i, pos + i + lists.n, begin) - pos);
+    }
+    std::vector<uint8_t> buffer(PIECE*size);
+    for (uint32_t first = begin; first < end; first += PIECE) {
+        const uint32_t stop = std::min(first + PIECE, end);
+
+        std::vector<size_t>     entries;
+        std::array<bool, PIECE> is_wanted = {};
+        for (size_t list = 0; list < next.size(); ++list) {
+            for (size_t & i = next[list]; i < (list + 1)*lists.n && pos[i] < stop; ++i) {
+                entries.push_back(i);
+                is_wanted[pos[i] - first] = true;
+            }
+        }
+        std::vector<wanted> rows;
+        for (uint32_t i = 0; i < PIECE; ++i) {
+            if (is_wanted[i]) {
+                rows.push_back({ (int32_t) (first + i), &buffer[i*size] });
+            }
+        }
+        read(layer, part, rows);
+        for (const size_t i : entries) {
+            const size_t h = i/lists.n_each()*head;
+            std::copy_n(&buffer[(pos[i] - first)*size + h], head, dst + lists.row_of(i)*size + h);
+        }
+    }
+}
+
 void h2o_cold_store::keep_failure(const std::string & what) {
     const std::lock_guard<std::mutex> lock(mutex);
     failure = what;
-}
-
-void h2o_cold_store::fetch(size_t layer, const int32_t * chosen, size_t n_chosen,
-        const ggml_h2o_attn_source_layout & source, size_t n, uint8_t * dst, int ith, int nth) {
-    const int32_t begin = ith*n/nth;
-    const int32_t end   = (ith + 1)*n/nth;
-
-    std::vector<bool> is_chosen(end - begin);
-    for (size_t i = 0; i < n_chosen; ++i) {
-        if (chosen[i] >= begin && chosen[i] < end) {
-            is_chosen[chosen[i] - begin] = true;
-        }
-    }
-    for (const auto part : { H2O_K, H2O_V }) {
-        uint8_t * rows = dst + (part == H2O_K ? source.k : source.v);
-
-        std::vector<wanted> wanted;
-        for (int32_t pos = begin; pos < end; ++pos) {
-            if (is_chosen[pos - begin]) {
-                wanted.push_back({ pos, rows + pos*row_sizes[layer][part] });
-            }
-        }
-        const h2o_stopwatch watch;
-        read(layer, part, wanted);
-        if (codec && codec->params.mode == LLAMA_H2O_LOSSLESS_STORE && !wanted.empty()) {
-            codec->count_read(watch.us());
-        }
-    }
 }
 
 void h2o_cold_store::check() {

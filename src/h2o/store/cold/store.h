@@ -12,7 +12,17 @@
 #include <string>
 #include <vector>
 
-struct ggml_h2o_attn_source_layout;
+// Lists of positions, as many for each head.
+struct h2o_cold_lists {
+    const int32_t * pos; // [n_head, n_lists, n], ascending in each list, then -1
+    size_t          n_head;
+    size_t          n_lists;
+    size_t          n;
+    bool            in_order; // a head's rows come as in its lists; else row i is of position i
+
+    size_t  n_each() const { return n_lists*n; }
+    int32_t row_of(size_t i) const { return pos[i] < 0 ? -1 : in_order ? i % n_each() : pos[i]; }
+};
 
 // K and V of all positions of a sequence's closed chunks, as stored in the cache: rows of all heads. Sequences that
 // share chunks share their rows. Nodes of a step's graph fetch rows from here, by layer.
@@ -52,10 +62,10 @@ public:
     // the rows of the positions [first, first + n), one after another
     void read_range(size_t layer, h2o_kv_part part, uint32_t first, size_t n, uint8_t * dst) const;
 
-    // Writes a layer's rows of chosen positions to dst, a source of ggml_h2o_attn: row i holds position i, of n. Other
-    // rows are not written. It does the ith part of the work of nth threads, and throws std::runtime_error.
-    void fetch(size_t layer, const int32_t * chosen, size_t n_chosen, const ggml_h2o_attn_source_layout & source,
-            size_t n, uint8_t * dst, int ith, int nth);
+    // Writes each head's part of the rows of its positions in [begin, end) to dst, rows of all heads. Throws
+    // std::runtime_error.
+    void read_lists(size_t layer, h2o_kv_part part, const h2o_cold_lists & lists, uint32_t begin, uint32_t end,
+            uint8_t * dst) const;
 
     // a node of a graph could not fetch rows: for check()
     void keep_failure(const std::string & what);

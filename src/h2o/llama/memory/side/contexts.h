@@ -53,8 +53,10 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
 
 // Graph input of a hybrid model: attention's and the recurrent layers' own inputs are asked, which may be H2O's.
 template <typename input>
-struct h2o_hybrid_input : input, h2o_computed_graph {
+struct h2o_hybrid_input : input, h2o_hybrid {
     using input::input;
+
+    llm_graph_input_i * attention() const override { return this->inp_attn.get(); }
 
     void set_input(const llama_ubatch * ubatch) override {
         this->inp_attn->set_input(ubatch);
@@ -73,17 +75,5 @@ struct h2o_hybrid_input : input, h2o_computed_graph {
         const bool same_attn = this->inp_attn->can_reuse(attn);
         const bool same_recr = this->inp_rs  ->can_reuse(recr);
         return same_attn && same_recr;
-    }
-
-    void read_results(ggml_backend_sched_t sched, bool keeps_choices) override {
-        if (auto * graph = dynamic_cast<h2o_computed_graph *>(this->inp_attn.get())) {
-            graph->read_results(sched, keeps_choices);
-        }
-    }
-
-    void add_ropes(std::map<int32_t, h2o_rope> & ropes) const override {
-        if (const auto * graph = dynamic_cast<const h2o_computed_graph *>(this->inp_attn.get())) {
-            graph->add_ropes(ropes);
-        }
     }
 };
