@@ -42,13 +42,10 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
     "q5_K": ([0, 2], slice(16, None)),
     "q6_K": ([208], None),
     "iq4_xs": ([0], None),
-    "f16": ([0], None),
+    "f16": ([0], None),  # its products by up to 3 columns are upstream's, and by 65 to 127
 }
 
-# F16's products by up to 3 columns are upstream's, and by 65 to 127.
-QUANTIZED = [name for name in TYPES if name != "f16"]
-
-# AMX multiplies so many columns or more in BF16, of an expert on average.
+# From this number of columns on, of an expert on average, AMX multiplies in BF16.
 TILE_COLUMNS = 49
 
 # Those with kernels of their own.
@@ -96,7 +93,7 @@ def weights_of(
 
 
 def columns_of(rng: np.random.Generator, n_columns: int, n: int) -> Array:
-    """Columns that Q8_0 and BF16 represent exactly: 127 is the largest number of each block, and scales are powers of two."""
+    """Columns that Q8_0 and BF16 represent exactly: a block has 127 as its largest number, scales are powers of 2."""
     x = rng.integers(-127, 128, (n_columns, n // 32, 32)).astype(np.float32)
     x[..., 5] = 127
     x *= rng.choice(np.float32([0.25, 1, 8]), (n_columns, n // 32, 1))
@@ -111,7 +108,7 @@ def product(type_name: str, weights: Array, x: Array, n_threads: int = 1) -> Arr
 def check(type_name: str, weights: Array, x: Array, got: Array, bf16: bool = False) -> None:
     """The error is in proportion to the sizes of terms: scale times number, and minimum.
 
-    In BF16, terms are added one by one, and one weight may be rounded the other way: its minimum was not added at once.
+    In BF16, terms are added singly, and a weight may be rounded the other way: its minimum was not added at once.
     """
     w = gguf.quants.dequantize(weights, ggml_type(type_name))
     w = (as_type(w, "bf16") if bf16 else w).astype(np.float64)

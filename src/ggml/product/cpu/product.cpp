@@ -75,9 +75,9 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel)
     n_blocks  = weights->ne[0]/H2O_PRODUCT_BLOCK;
 
     // each group may have a panel that is not full
-    const h2o_packed one(kernel, 1, n_blocks);
+    const h2o_packed single(kernel, 1, n_blocks);
     const int64_t panel  = h2o_ceil_div(n_blocks*kernel.panel_block, 64)*64;
-    const int64_t column = std::max(one.is_direct ? one.panel_size : 0, h2o_ceil_div(panel, kernel.n_lanes));
+    const int64_t column = std::max(single.is_direct ? single.panel_size : 0, h2o_ceil_div(panel, kernel.n_lanes));
     packed_size = h2o_ceil_div(n_columns*column, 64)*64 + std::min(n_groups, n_columns)*panel;
 
     const size_t rounded = is_rounded() ? kernel.n_lanes*n_blocks*kernel.column_block : 0;

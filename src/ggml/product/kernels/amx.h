@@ -1,5 +1,5 @@
-// Products with many columns by tiles of AMX, in BF16: rows are unpacked to it and columns rounded to it. A tile adds up
-// the products of a whole slice in float32. The file that includes this defines VL, 16, and KERNEL, the function's name.
+// Products with many columns by tiles of AMX in BF16, to which rows are unpacked and columns rounded. A tile adds up the
+// products of a slice in float32. The file that includes this defines VL, 16, and KERNEL, the function's name.
 
 #include "ggml/product/kernels/types.h"
 #include "ggml/simd/amx.h"
@@ -12,7 +12,7 @@ constexpr int ROWS_AT_ONCE = 256; // whose unpacked slice stays in the L2 cache;
 constexpr int SLICE_BLOCKS = 8;
 constexpr int MIN_COLUMNS  = 49;  // fewer are faster by bytes, as rows need not be unpacked to BF16
 
-constexpr int EDGE = 32; // columns of a panel, and rows of a group: two tiles
+constexpr int EDGE = 32;   // columns of a panel, and rows of a group: two tiles
 constexpr int TILE = 1024; // bytes
 
 inline vec_f round_pairs(vec_f low, vec_f high) {
@@ -88,8 +88,9 @@ void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, cha
     }
 }
 
-// Adds the products of a panel's columns and a group's rows to sums[32][32], or stores them in it.
-inline void multiply_tiles(const char * columns, const char * rows, int64_t n_blocks, const float * before, float * sums) {
+// The products of a panel's columns and a group's rows, and those of `before` unless it is NULL, in sums[32][32].
+inline void multiply_tiles(
+        const char * columns, const char * rows, int64_t n_blocks, const float * before, float * sums) {
     constexpr int STRIDE = EDGE*sizeof(float);
 
     if (before) {

@@ -63,7 +63,7 @@ struct h2o_product_kernel {
     int     max_rows;     // unpacked at once
     int     min_columns;  // fewer are multiplied by the next kernel, or by upstream's
     int     max_direct;   // most columns for which rows are read in place
-    int     min_packed;   // as min_columns, if columns are more than max_direct
+    int     min_packed;   // as min_columns, if columns are more than max_direct and not of experts
     int64_t panel_block;  // bytes of a block of a panel
     int64_t rows_block;   // bytes of a block of a group
 

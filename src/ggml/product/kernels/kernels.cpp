@@ -11,7 +11,7 @@ bool ggml_h2o_product_wants_plain_weights() {
     return h2o_uses_isa(h2o_isa::AVX2);
 }
 
-// Upstream multiplies by experts column by column: it never gets more columns than of one matrix.
+// min_packed is about upstream's matrices: it multiplies by experts column by column.
 [[maybe_unused]] static bool takes(const h2o_product_kernel * kernel, int64_t n_columns, bool has_experts) {
     return kernel &&
         n_columns >= (has_experts || n_columns <= kernel->max_direct ? kernel->min_columns : kernel->min_packed);
