@@ -1,7 +1,5 @@
 """Random LoRA adapters of a model, written by the tests themselves, and the same added to its weights."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path

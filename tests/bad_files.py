@@ -1,7 +1,5 @@
 """Model files with something wrong in each, and the error that each must give."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The strategies are shorter than a description of all endpoints, which schemathesis would need, would be.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Chat templates, models that have them, and logits processors that dictate a text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs the command line."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

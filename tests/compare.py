@@ -1,7 +1,5 @@
 """Comparisons of arrays and memory sets, with messages that say where they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

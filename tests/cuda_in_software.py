@@ -3,8 +3,6 @@
 With H2O_TEST_CUDA_BACKEND=CUDA0 the tests run on that device instead.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The doors to a completion: `Llama`, `h2o-llama serve` and `h2o-llama run`. One table of cases goes through all."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Models and prompts that tests run on."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The kernels of H2O's operators: the CPU's, and CUDA's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

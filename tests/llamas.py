@@ -1,7 +1,5 @@
 """Opening the library under test, and running the same calls through it and through the oracle."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache

@@ -5,8 +5,6 @@ states share a direction, so that some keys attract every query: heavy hitters e
 that output logits are of order 1 to 10. Everything is deterministic in the spec.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path

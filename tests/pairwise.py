@@ -1,7 +1,5 @@
 """Cases for tests of many axes: every two values of different axes meet in some case, not all values of all axes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import product

@@ -1,7 +1,5 @@
 """Small PDF files, as a text of their objects: what a reader needs to find text, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 HELVETICA = "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"

@@ -1,7 +1,5 @@
 """Small random projectors, as LLaVA has them, and images for them."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import zlib

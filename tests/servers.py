@@ -1,7 +1,5 @@
 """A server that `h2o-llama serve` starts, and requests to it. Only on 127.0.0.1, and it always ends."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What a function is called with."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

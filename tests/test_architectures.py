@@ -3,8 +3,6 @@
 H2O works with each architecture of upstream's generator of tiny models, or says why not.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

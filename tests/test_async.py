@@ -1,7 +1,5 @@
 """The asynchronous calls: what the blocking ones do, without blocking the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The attention operator, against float64 in NumPy, with every kernel that this machine has, and CUDA's in software."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

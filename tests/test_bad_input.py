@@ -3,8 +3,6 @@
 The checks of `_internal/check.py` by themselves, then a case or two for each argument.
 """
 
-from __future__ import annotations
-
 import inspect
 import random
 import re

@@ -1,7 +1,5 @@
 """`h2o-llama batch`: the same questions about many documents."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

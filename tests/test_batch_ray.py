@@ -3,8 +3,6 @@
 Everything that imports Ray is a process of its own, as it warns and leaves threads.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """`h2o-llama bench`: figures from given timings, and the command from end to end."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

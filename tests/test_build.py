@@ -1,7 +1,5 @@
 """The build: includes and imports, the notices of the compiled sources, and the source distribution."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tarfile

@@ -1,7 +1,5 @@
 """Chats in OpenAI's shapes: templates, answers, tools, schemas, the cost of a second turn."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

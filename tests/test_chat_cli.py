@@ -1,7 +1,5 @@
 """`h2o-llama chat`, and `run` with models that have a chat template."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line: its output on stdout and stderr, and its exit codes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Programs that speak to `h2o-llama serve`: each gets the plain answer, and the document is read once for all."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

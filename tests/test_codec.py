@@ -1,7 +1,5 @@
 """The cold store's codec: exact for all values, types and units, nearly as small as an ideal code; damage is found."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

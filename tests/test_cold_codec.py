@@ -1,7 +1,5 @@
 """LosslessConfig: an encoded cold store gives what the raw one gives, and takes less room."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """Generated tokens, and completions as OpenAI shapes them."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """H2OConfig: its values, and its errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import re

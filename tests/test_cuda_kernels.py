@@ -1,7 +1,5 @@
 """H2O's CUDA backend, in software or on a GPU, besides the operators that run with every kernel's tests."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterator

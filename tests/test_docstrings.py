@@ -1,7 +1,5 @@
 """The examples of docstrings run unchanged: on the demo model, with chunks of 64 tokens, in an empty folder."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The same completions through every door: `Llama`, `h2o-llama serve`, `run`, `chat`, `ask` and `batch`."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """llama.cpp's source for the build; models and texts by name, from a small server that stands for the hub."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

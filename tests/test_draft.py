@@ -1,7 +1,5 @@
 """Prompt lookup decoding: the same tokens and the same sequence as without drafts, at every token."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path

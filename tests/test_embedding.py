@@ -1,7 +1,5 @@
 """`embed` and `create_embedding`: the hidden states before the logits, pooled as NumPy does it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +80,8 @@ def test_models_that_read_a_text_as_a_whole(generator: Path, tmp_path: Path) -> 
     with Model(path) as model:
         ids = random_tokens(600, min(model.n_vocab, 100))
         parts, whole = (
-            _hidden_states(model._handle, [ids, ids[:9]], is_whole, 1, {}, {}) for is_whole in (False, True)
+            _hidden_states(model._handle, [ids, ids[:9]], is_whole, n_threads=1, rope={}, h2o={})
+            for is_whole in (False, True)
         )
         assert [x.shape[0] for x in parts] == [600, 9]
         assert np.isfinite(parts[0]).all()

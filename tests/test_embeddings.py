@@ -1,7 +1,5 @@
 """Rows of embeddings in the place of tokens: a token's row gives the token's results, in all of H2O."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The end of a Python whose daemon threads are inside llama.cpp: their calls end, and the process does not crash."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every environment variable of ours that anything reads is in docs/environment.md, and no other one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

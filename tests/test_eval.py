@@ -1,7 +1,5 @@
 """`h2o_llama.eval`: perplexity and continuation against single calls, sweeps, RULER's tasks, and the command."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Each program of examples/ runs unchanged, and does what its docstring says."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 They are of the demo model. `python tests/test_golden.py FOLDER` writes them anew, where a version reads no older ones.
 """
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from pathlib import Path

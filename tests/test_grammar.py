@@ -1,7 +1,5 @@
 """Constraints on generated tokens: grammars, biases, logits processors. Log-probabilities of the result."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Also positions of the cache, memory sets that grow with the text, bytes, and refusals.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -4,8 +4,6 @@ Logits of every call, memory sets but for near ties, scores, extra keys, and K a
 (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most, in chunks of 16.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

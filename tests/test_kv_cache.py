@@ -1,7 +1,5 @@
 """The stand-alone `KVCache`, with scores set by hand: their bookkeeping, the choice of memory sets, gathering."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The library: a text from it equals the text that was read, bit for bit. Damaged or missing texts are read again."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import multiprocessing

@@ -1,7 +1,5 @@
 """`Llama` and `KVCache` as a user meets them. What the numbers must be is for the test_h2o_* files."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Programs written for llama-cpp-python: its calls, and the guide for its users."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The adapter by which lm-evaluation-harness drives a model."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a model's file is loaded: memory, threads, metadata in the place of the file's."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """llama.cpp's log in Python's logging."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

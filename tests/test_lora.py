@@ -1,7 +1,5 @@
 """LoRA adapters: against the oracle with the adapter merged into the weights; refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

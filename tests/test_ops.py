@@ -1,7 +1,5 @@
 """The operator of rows' maxima on the CPU backend, against NumPy. All else of composed attention: test_h2o_oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

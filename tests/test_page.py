@@ -1,7 +1,5 @@
 """The server's page, in a headless Chromium."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

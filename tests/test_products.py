@@ -3,8 +3,6 @@
 In whole models, the oracle's tests use them: some of these models have such weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`quantize_model` and `h2o-llama quantize`: the written files, and the messages and remains of failures."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 from pathlib import Path

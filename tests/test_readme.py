@@ -1,7 +1,5 @@
 """The Python of README.md and of the manual's first pages runs unchanged on the demo model."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 from pathlib import Path

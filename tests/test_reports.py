@@ -1,7 +1,5 @@
 """What the reports show: memory sets of a real model, then data by hand as an HTML page and as terminal text."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html import unescape

@@ -3,8 +3,6 @@
 In any order with all else: test_h2o_past.py.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """RoPE options: logits and memory sets against the oracle, and what knows of them."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A model over several machines: llama.cpp's RPC servers, here two of this one. Only in a build with RPC."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from collections.abc import Iterator

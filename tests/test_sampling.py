@@ -1,7 +1,5 @@
 """Sampling: every knob of llama.cpp's chain does what its name says."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

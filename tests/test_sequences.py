@@ -1,7 +1,5 @@
 """Several sequences in one context: each gives what a context of its own gives."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """`h2o-llama serve`: its answers, compared with the Python interface with the same settings."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`h2o-llama serve` with adapters and RoPE options: answers of the Python interface, and caches that know adapters."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from typing import Any

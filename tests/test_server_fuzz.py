@@ -1,7 +1,5 @@
 """Attacks on a server of our own, only on 127.0.0.1: bad requests, damaged files, many clients."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

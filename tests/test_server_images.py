@@ -1,7 +1,5 @@
 """`h2o-llama serve --mmproj`: images in requests, with H2O and without."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 from typing import Any

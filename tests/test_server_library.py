@@ -1,7 +1,5 @@
 """`h2o-llama serve` and its library: a slot's texts are there after a restart, and for nobody else."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

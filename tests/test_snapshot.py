@@ -1,7 +1,5 @@
 """Snapshots: a restored sequence continues as if it had just been evaluated. A damaged one changes nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Progress, cancelling, Ctrl-C, and threads."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

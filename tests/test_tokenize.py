@@ -1,7 +1,5 @@
 """Pre-tokenizers: a text is cut as the PyPI package `regex` cuts it, of any length, on small stacks."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The operator that chooses rows of an index of keys, against NumPy, with every kernel that this machine has."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -4,8 +4,6 @@ Only in a build with Vulkan, where there is a device. `.ci/run` runs them on Mes
 software. Products are in float32, see conftest.py: rounded to float16, near ties would be chosen otherwise.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

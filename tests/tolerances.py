@@ -27,8 +27,6 @@ better.) The bounds leave a factor of three or so for other tokens, longer promp
 algorithm is far outside: leaving out the memory set changes the logits by 1e-1.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -119,9 +119,9 @@ def embed(
     check_fits(owner, "n_tokens", n_most, 4 * n_most * core.n_vocab, "{} for all of its logits")
     if not all(ids):
         raise ValueError(f"[{owner}] a text has no tokens")
-    products = {"products": model._matmul_kernels}
+    options = {"n_threads": threads, "rope": as_core(model._rope), "h2o": {"products": model._matmul_kernels}}
     with core_errors():
-        hidden = _hidden_states(core, ids, is_whole, threads, as_core(model._rope), products) if ids else []
+        hidden = _hidden_states(core, ids, is_whole, **options) if ids else []
     vectors = [_pooled(rows, pooling) for rows in hidden]
     if normalize:
         tiny = np.finfo(np.float32).tiny
@@ -132,26 +132,13 @@ def embed(
 
 
 def _hidden_states(
-    core: _core.Model,
-    texts: list[list[int]],
-    is_whole: bool,
-    n_threads: int,
-    rope: dict[str, float],
-    h2o: dict[str, str],
+    core: _core.Model, texts: list[list[int]], is_whole: bool, **options: Any
 ) -> list[NDArray[np.float32]]:
     """Of the last layer, [n_tokens, n_embd] of each text. With is_whole tokens attend to those after them, too."""
     n_ctx = max(map(len, texts))
     for n_step in (n_ctx if is_whole else min(n_ctx, _STEP), n_ctx):
-        context = _core.Context(
-            model=core,
-            n_ctx=n_ctx,
-            n_batch=n_step,
-            n_ubatch=n_step,
-            n_threads=n_threads,
-            rope=rope,
-            h2o=h2o,
-            embeddings=True,
-        )
+        options |= {"n_ctx": n_ctx, "n_batch": n_step, "n_ubatch": n_step}
+        context = _core.Context(model=core, embeddings=True, **options)
         if context.has_memory or n_step == n_ctx:
             break  # else it is an encoder, which reads a text at once
     no_rows, hidden = np.empty((0, 0), np.float32), []

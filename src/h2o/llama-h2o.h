@@ -218,44 +218,6 @@ LLAMA_API bool llama_h2o_kv_moves_rows(const struct llama_h2o_kv * kv, uint32_t 
 // tokens. Restored before a NO_ROWS state of up to n_tokens tokens, such a state supplies that state's K and V.
 LLAMA_API void llama_h2o_kv_set_state_end(struct llama_h2o_kv * kv, uint32_t n_tokens);
 
-// Bytes of a state (llama_state_seq_get_data) that are rows of tokens: n rows of row_bytes each, of the positions
-// [first, first + n). Texts that begin with the same tokens, computed once, have the same rows of these.
-struct llama_h2o_rows {
-    uint64_t offset;
-    uint32_t first;
-    uint32_t n;
-    uint64_t row_bytes;
-};
-
-// The rows in a sequence's state, with H2O on or off. Returns their number, and writes at most n of them.
-LLAMA_API size_t llama_h2o_state_rows(struct llama_context * ctx, llama_seq_id seq_id, struct llama_h2o_rows * dst,
-        size_t n);
-
-// A state that is copied piece by piece. Between two pieces other sequences may be computed, but not this one.
-struct llama_h2o_copy;
-
-// Copies all but tensors to dst, which has llama_state_seq_get_size(ctx, seq_id) bytes. Returns NULL if it cannot, and
-// logs why. The result is to be freed.
-LLAMA_API struct llama_h2o_copy * llama_h2o_copy_state(struct llama_context * ctx, llama_seq_id seq_id, uint8_t * dst,
-        size_t size);
-
-// Copies n bytes more. Returns whether there are others.
-LLAMA_API bool llama_h2o_copy_next(struct llama_h2o_copy * copy, size_t n);
-
-LLAMA_API void llama_h2o_copy_free(struct llama_h2o_copy * copy);
-
-// Positions first to last.
-struct llama_h2o_points {
-    uint32_t first;
-    uint32_t last;
-};
-
-// Positions to which the sequence, restored from its state, can be cut, with H2O on or off: a state lacks earlier
-// sliding windows and recurrent states. With a rewind_step it is one range: round down. Returns the number of ranges,
-// ascending, and writes at most n of them.
-LLAMA_API size_t llama_h2o_state_points(const struct llama_context * ctx, llama_seq_id seq_id,
-        struct llama_h2o_points * dst, size_t n);
-
 // Keep the memory sets of every chunk and the extra keys of every tile from now on, not only of
 // the last ones, and the scores of the next text, of this one if it is empty, also without heavy hitters.
 LLAMA_API void llama_h2o_kv_set_record(struct llama_h2o_kv * kv, bool record);

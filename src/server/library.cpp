@@ -248,18 +248,12 @@ void server_h2o_library::give(
     given.tokens = tokens;
     given.key    = key;
     given.begin  = common_detokenize(ctx, first, /*special =*/ false);
-    given.rows.resize(llama_h2o_state_rows(ctx, id, nullptr, 0));
-    given.rows.resize(std::min(given.rows.size(), llama_h2o_state_rows(ctx, id, given.rows.data(), given.rows.size())));
-    given.points.resize(llama_h2o_state_points(ctx, id, nullptr, 0));
-    llama_h2o_state_points(ctx, id, given.points.data(), given.points.size());
+    given.rows    = h2o_state_rows(ctx, id);
+    given.points  = h2o_state_points(ctx, id);
     given.n_state = llama_state_seq_get_size(ctx, id);
     given.state.reset(new uint8_t[given.n_state]);
 
-    copied_state state(llama_h2o_copy_state(ctx, id, given.state.get(), given.n_state), llama_h2o_copy_free);
-    if (!state) {
-        LOG_ERR("slot %d: its state cannot be saved: this text is not kept\n", id);
-        return;
-    }
+    auto state = h2o_copy_state(ctx, id, given.state.get(), given.n_state);
     set_known(id, key, tokens);
     copies.push_back({ id, std::move(given), std::move(state) });
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
@@ -273,7 +267,7 @@ void server_h2o_library::copy(bool all) {
     const auto end   = begin + (begin - last_copy)/3; // the step before has taken the time since then
     while (!copies.empty() && (all || clock::now() < end)) {
         auto & [id, text, state] = copies.front();
-        if (llama_h2o_copy_next(state.get(), 1 << 20)) {
+        if (state->next(1 << 20)) {
             continue;
         }
         {

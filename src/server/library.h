@@ -158,12 +158,10 @@ private:
 
     std::list<conversation> conversations; // the latest ones
 
-    using copied_state = std::unique_ptr<llama_h2o_copy, decltype(&llama_h2o_copy_free)>;
-
     struct copied_text {
-        llama_seq_id          id;
-        server_h2o_given_text text;
-        copied_state          state;
+        llama_seq_id                    id;
+        server_h2o_given_text           text;
+        std::unique_ptr<h2o_state_copy> state;
     };
 
     std::list<copied_text>                copies;

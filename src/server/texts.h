@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama-h2o.h"
+#include "h2o/llama/interface/text-state.h"
 #include "llama.h"
 
 #include <atomic>
@@ -20,10 +20,11 @@ struct server_h2o_stored_text {
 };
 
 struct server_h2o_given_text : server_h2o_stored_text {
-    std::string                   key;   // of its owner
-    std::string                   begin; // its name is made of it
-    std::vector<llama_h2o_rows>   rows;
-    std::vector<llama_h2o_points> points;
+    std::string           key;   // of its owner
+    std::string           begin; // its name is made of it
+    std::vector<h2o_rows> rows;
+
+    std::vector<std::pair<uint32_t, uint32_t>> points; // see h2o_state_points()
 };
 
 // The texts that outlive a server: Python's library (python/h2o_llama/library/_serving.py), bound by

@@ -1,7 +1,5 @@
 """Attention of a block of queries to a block of keys, for grouped heads, and the fusion of two blocks of keys."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

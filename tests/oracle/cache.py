@@ -1,7 +1,5 @@
 """What one sequence keeps of its tokens: K and V as rounded by the cache, and the state of layers without them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

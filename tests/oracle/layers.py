@@ -1,7 +1,5 @@
 """A token's way through the layers, on rows of tokens. x is [n_tokens, n_embd]."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

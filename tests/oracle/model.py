@@ -1,7 +1,5 @@
 """A GGUF: what its keys say about the model, and its weights, which round their input as ggml does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@ The same roundings happen in two places: K and V go through the cache type, and 
 through the weight type's dot-product type (F16 weights: F16 activations, Q8_0 weights: Q8_0 activations).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """Which positions a memory set holds, and how heavy hitters are ranked. Design, section 3, and its tie rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One sequence under H2O: the cache, the scores and the memory sets, in each of the two schedules."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

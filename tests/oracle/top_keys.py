@@ -5,8 +5,6 @@ index and the sum of the query over the head's group, rounded to 8 bits with one
 with the largest logits for its queries: the words of `ggml_h2o_top_keys`.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

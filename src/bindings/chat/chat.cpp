@@ -8,6 +8,7 @@
 #include "chat.h"
 #include "common.h"
 #include "log.h"
+#include "sampling.h"
 
 #include <pybind11/stl.h>
 
@@ -103,12 +104,11 @@ public:
         common_chat_templates_inputs inputs)
         : params(common_chat_templates_apply(templates.get(), inputs)), mdl(std::move(mdl)),
           templates(std::move(templates)), inputs(std::move(inputs)) {
-        for (const auto & text : this->params.preserved_tokens) {
-            const auto ids = common_tokenize(this->mdl->vocab, text, false, true);
-            if (ids.size() == 1) {
-                preserved_tokens.push_back(ids[0]);
-            }
-        }
+        common_params_sampling found;
+        common_sampling_add_preserved_tokens(found, this->mdl->vocab, params.preserved_tokens);
+        common_sampling_add_grammar_triggers(found, this->mdl->vocab, params.grammar_triggers);
+        preserved_tokens.assign(found.preserved_tokens.begin(), found.preserved_tokens.end());
+        triggers = std::move(found.grammar_triggers);
     }
 
     // Token ids; -1 for each marker of an image. Names of special tokens in messages are text, unless they are to be
@@ -128,7 +128,7 @@ public:
         }
         std::vector<std::string> patterns;
         std::vector<llama_token> tokens;
-        for (const auto & trigger : params.grammar_triggers) {
+        for (const auto & trigger : triggers) {
             add_trigger(trigger, patterns, tokens);
         }
         return std::make_shared<grammar>(mdl, params.grammar, params.grammar_lazy, patterns, tokens,
@@ -164,14 +164,8 @@ private:
                 tokens.push_back(trigger.token);
                 break;
             case COMMON_GRAMMAR_TRIGGER_TYPE_WORD:
-                {
-                    const auto ids = common_tokenize(mdl->vocab, trigger.value, false, true);
-                    if (ids.size() == 1) {
-                        tokens.push_back(ids[0]);
-                    } else {
-                        patterns.push_back(regex_escape(trigger.value));
-                    }
-                } break;
+                patterns.push_back(regex_escape(trigger.value));
+                break;
             case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
                 patterns.push_back(trigger.value);
                 break;
@@ -201,6 +195,8 @@ private:
     const std::shared_ptr<model>                       mdl;
     const std::shared_ptr<const common_chat_templates> templates;
     const common_chat_templates_inputs                 inputs;
+
+    std::vector<common_grammar_trigger> triggers; // of the grammar; words that are tokens are found
 };
 
 class chat_template {

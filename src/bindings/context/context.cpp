@@ -3,6 +3,7 @@
 #include "bindings/context/decode-batch.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
+#include "h2o/llama/interface/text-state.h"
 #include "h2o/llama/memory/memory.h"
 #include "h2o/text/embedding-id.h"
 
@@ -233,34 +234,21 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
     }
 }
 
-// Ranges of positions, first and last, to which the sequence could be rewound after a restore.
 static std::vector<std::pair<uint32_t, uint32_t>> state_points(context & self) {
     self.drop_draft();
-
-    std::vector<llama_h2o_points> points(llama_h2o_state_points(self.get(), self.seq_id, nullptr, 0));
-    llama_h2o_state_points(self.get(), self.seq_id, points.data(), points.size());
-
-    std::vector<std::pair<uint32_t, uint32_t>> res;
-    for (const auto & [first, last] : points) {
-        res.push_back({ first, last });
-    }
-    return res;
+    return h2o_state_points(self.get(), self.seq_id);
 }
 
-// Where a snapshot has rows of tokens: offset, first position, number of rows, bytes of a row. See llama_h2o_state_rows().
+// Where a snapshot has rows of tokens: offset, first position, number of rows, bytes of a row.
 static std::vector<std::array<uint64_t, 4>> state_rows(context & self) {
     self.drop_draft();
 
-    const auto get_rows = [&](llama_h2o_rows * dst, size_t n) {
-        return llama_call::run("[Llama.snapshot] ", [&] { return llama_h2o_state_rows(self.get(), self.seq_id, dst, n); });
-    };
-    std::vector<llama_h2o_rows> rows(get_rows(nullptr, 0));
-    rows.resize(get_rows(rows.data(), rows.size()));
-
     std::vector<std::array<uint64_t, 4>> res;
-    for (const auto & r : rows) {
-        res.push_back({ r.offset, r.first, r.n, r.row_bytes });
-    }
+    llama_call::run("[Llama.snapshot] ", [&] {
+        for (const auto & r : h2o_state_rows(self.get(), self.seq_id)) {
+            res.push_back({ r.offset, r.first, r.n, r.row_bytes });
+        }
+    });
     return res;
 }
 

@@ -124,21 +124,43 @@ inline vec_f exp_negative(vec_f x) {
     return (vec_f) ((vec_i) e & (x >= -87.33654f));
 }
 
-// the first n lanes of x, zeros in the others
-inline vec_f first_lanes(vec_f x, int64_t n) {
+// whether a lane is one of the first n
+inline vec_i lanes_below(int64_t n) {
     vec_i lane;
     for (int j = 0; j < VL; ++j) {
         lane[j] = j;
     }
-    return (vec_f) ((vec_i) x & (lane < (int32_t) n));
+    return lane < (int32_t) n;
 }
 
-inline float sum_of(vec_f v) {
-    float sum = 0.0f;
-    for (int j = 0; j < VL; ++j) {
-        sum += v[j];
+// the first n lanes of x, zeros in the others
+inline vec_f first_lanes(vec_f x, int64_t n) {
+    return (vec_f) ((vec_i) x & lanes_below(n));
+}
+
+// b if a is NaN
+inline vec_f min(vec_f a, vec_f b) {
+    return a < b ? a : b;
+}
+
+inline vec_f max(vec_f a, vec_f b) {
+    return a > b ? a : b;
+}
+
+template <int STEP, int... J>
+inline vec_f rotate(vec_f x, indices<J...>) {
+    return shuffle<(J + STEP)%VL...>(x, x);
+}
+
+// f of all lanes, in every lane
+template <int STEP = VL/2, typename F>
+inline vec_f fold(vec_f x, const F & f) {
+    x = f(x, rotate<STEP>(x, typename make_indices<VL>::type()));
+    if constexpr (STEP > 1) {
+        return fold<STEP/2>(x, f);
+    } else {
+        return x;
     }
-    return sum;
 }
 
 } // namespace

@@ -5,26 +5,25 @@
 
 #include <algorithm>
 
-// Attention of tiles of rows (query, head of the group) to ranges of keys. A KV head's keys are memory keys and chunk
-// keys, for all queries; a list has extra keys for a tile of queries. There are three ways:
+// Attention of tiles of rows (query, head of the group) to blocks of keys. A KV head's keys are memory keys and chunk
+// keys, for all queries; a list has extra keys for a tile of queries. There are two ways:
 //
-//   PACKED     A KV head's keys are packed once for all rows. A tile has all logits at once, which column sums need:
-//              each item of work makes sums, which are added up in order at the end. With many keys, the KV heads are
-//              computed in rounds, which share the room for packed keys and sums. An item gathers and packs extra keys
-//              itself.
-//   BLOCKS     Without column sums and extra keys. Each item packs the blocks of keys that it reads, so the work buffer
-//              does not grow with the keys.
-//   IN_PLACE   Few rows read keys in the cache, in blocks. An item is a range of blocks, or a block of a list, for all
-//              KV heads, whose rows lie side by side in the cache. Query sums are made of the blocks' saved weights.
+//   packed     An item of work is some of a KV head's rows and a range of its keys, with the lists of the rows. A group
+//              of rows attends to one block after the other, with an online softmax. The item packs a list's blocks,
+//              and the KV head's if all of its keys would take much room; else they are packed once for all items, in
+//              rounds of KV heads. With column sums the KV head's keys are one block, which comes last: each item makes
+//              sums of its weights, which are added up in order at the end.
+//   in place   Few rows read keys in the cache. An item is a range of blocks, or a block of a list, for all KV heads,
+//              whose rows lie side by side in the cache. Query sums are made of the blocks' saved weights.
 //
-// Each block has a softmax for itself. The blocks' results are fused within a range at once, between ranges and lists
-// at the end, in order. None of this depends on the number of threads.
+// The results of ranges, and in place of lists, are fused at the end, in order. None of this depends on the number of
+// threads.
 struct h2o_attn_driver : h2o_attn_args<int64_t> {
     h2o_attn_driver(const ggml_tensor * dst, int n_threads);
 
     // all threads'
     struct shared {
-        float * k; // packed, [n_round]
+        float * k; // packed by blocks, [n_round]
         float * v;
         float * sums;    // of items
         float * states;  // of ranges and lists but the first
@@ -33,14 +32,15 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
 
     // a thread's
     struct scratch {
-        float   * q; // of the tile, multiplied by the scale
-        float   * q_pairs;
+        float   * q; // of a group of rows, as kernels take it
         float   * o;
         float   * m;
         float   * l;
-        float   * logits;
-        float   * rows; // to be packed
-        float   * k;    // of a block or list, packed or converted
+        int64_t * n_visible; // of the KV head's keys
+        int64_t * visible;   // of the block's, of a tile
+        float   * logits;    // of a tile
+        float   * rows;      // to be packed
+        float   * k;         // of a block, packed or converted
         float   * v;
         int32_t * iota;
     };
@@ -51,10 +51,6 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
     void compute(const ggml_compute_params * params, const shared & w, const scratch & s) const;
 
 private:
-    enum way { PACKED, BLOCKS, IN_PLACE };
-
-    way find_way() const;
-
     // a row's result so far: (m, l, o) of an online softmax
     struct state {
         float * o;
@@ -80,8 +76,6 @@ private:
     // The row counts in the sums of this many keys, the first ones.
     int64_t n_counted(int64_t row, int64_t h) const;
 
-    float sink_of(int64_t row, int64_t h) const { return sinks[h*group + row%group]; }
-
     int64_t n_tiles(int64_t rows) const { return h2o_ceil_div(rows, tile_rows); }
 
     // first key of a range of blocks, for rows that see n_keys
@@ -89,48 +83,62 @@ private:
         return range*h2o_ceil_div(n_keys, block_size)/n_ranges*block_size;
     }
 
-    h2o_attn_key_set keys_of    (int64_t h, int64_t key, int64_t end) const;
-    h2o_attn_key_set extra_keys (int64_t list, int64_t h, int64_t begin) const;
-    h2o_attn_key_set keys_after (const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
-    h2o_attn_key_set packed_keys(const shared & w, int64_t h) const;
+    h2o_attn_key_set keys_of   (int64_t h, int64_t key, int64_t end) const;
+    h2o_attn_key_set extra_keys(int64_t list, int64_t h, int64_t begin) const;
+    h2o_attn_key_set keys_after(const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
 
-    int64_t n_seen(const h2o_attn_key_set & keys, int64_t row) const;
+    void clear(const state & x, int64_t range, int64_t h, int64_t row) const;
+    void read_queries(const scratch & s, int64_t h, int64_t row, int64_t n, int64_t d) const;
 
-    void pack  (const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & after) const;
-    void clear (const shared & w, int64_t range, int64_t h, int64_t row, int64_t end) const;
-    void attend(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
-            const h2o_attn_key_set & keys, const h2o_attn_key_set & extra, const h2o_attn_key_set & next,
-            float * column_sums) const;
+    h2o_attn_tile tile_of(const scratch & s, int64_t i, int64_t n, const h2o_attn_key_set & keys) const;
 
-    void compute_packed  (const shared & w, const scratch & s, int64_t h, int64_t item) const;
-    void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
+    // packed
+    struct row_group;
 
+    row_group        group_of(int64_t h, int64_t range, int64_t list, int64_t start, int64_t end) const;
+    h2o_attn_key_set shared_keys(const shared & w, int64_t h, int64_t key) const;
+    h2o_attn_key_set block_of   (const row_group & g, int64_t block) const;
+    h2o_attn_key_set pack_block (const shared & w, const scratch & s, const row_group & g, int64_t block) const;
+
+    void compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item) const;
+    void attend_group  (const shared & w, const scratch & s, const row_group & g, float * item_sums) const;
+    void store_tile    (const shared & w, const row_group & g, int64_t row, const h2o_attn_tile & t,
+            float * item_sums) const;
+    void attend_plainly(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
+            float * item_sums) const;
     void add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const;
-    void fuse_ranges    (const shared & w, int64_t h, int64_t row) const;
-    void set_query_sums (const shared & w, int64_t h, int64_t query) const;
+
+    // in place
+    void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
+    void attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
+            const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
+    void set_query_sums(const shared & w, int64_t h, int64_t query) const;
 
     const h2o_attn_kernel & kernel;
     const int               n_threads;
-    const way               how;
 
     const ggml_tensor * k;
     const ggml_tensor * v;
 
+    const int64_t n_rows; // of a KV head
+
     const bool has_column_sums;
     const bool has_query_sums; // of each query
+    const bool is_in_place;
+    const bool is_shared; // a KV head's keys are packed once
 
     int64_t d_k_tile;    // in place: whole vectors
     int64_t d_v_tile;
     int64_t d_k_pad, d_v_pad, n_k_pad;
-    int64_t n_packs;     // of H2O_ATTN_KEYS keys, of a KV head
-    int64_t n_rows;      // of a KV head
-    int64_t tile_rows;
-    int64_t ld;          // of a tile's logits
+    int64_t n_packs;     // of H2O_ATTN_PAD keys, of a KV head
     int64_t block_size;  // keys that a tile attends to at once
-    int64_t local_keys;  // in a thread's buffers
+    int64_t list_block;  // likewise, of a list
+    int64_t ld;          // of a tile's logits
+    int64_t tile_rows;
+    int64_t group_rows;  // that attend to a block one after the other
     int64_t n_ranges;    // of blocks
-    int64_t n_list_blocks;
-    int64_t n_batches;   // of lists: within a batch the next list's keys are prefetched
+    int64_t n_list_blocks; // in place
+    int64_t n_batches;   // of lists
     int64_t n_slices;    // of rows
     int64_t n_items;     // of a KV head; in place: of all
     int64_t n_round;     // KV heads at once

@@ -60,14 +60,14 @@ h2o_attn_source h2o_attn_in_place(h2o_attn_source x, int64_t n, const int32_t * 
 
 void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
         float * scratch) {
-    const int64_t n = std::min<int64_t>(H2O_ATTN_KEYS, keys.n - key);
+    const int64_t n = std::min<int64_t>(H2O_ATTN_PAD, keys.n - key);
 
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {
         const int64_t d = x.d;
         for (int64_t i = 0; i < n; ++i) {
             h2o_attn_read_row(x, key + i, scratch + i*d);
         }
-        std::fill(scratch + n*d, scratch + H2O_ATTN_KEYS*d, 0.0f);
+        std::fill(scratch + n*d, scratch + H2O_ATTN_PAD*d, 0.0f);
         pack_rows(scratch, d, key, h2o_attn_pad(keys.n), packed);
     };
     pack(keys.k, kernel.pack_k, keys.packed_k);

@@ -30,7 +30,7 @@ struct h2o_attn_key_set {
 
 void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key);
 
-// Packs up to H2O_ATTN_KEYS keys and values for the kernel's tiles, from the key-th on.
-//   scratch: [H2O_ATTN_KEYS][d_k or d_v, whichever is more]
+// Packs up to H2O_ATTN_PAD keys and values for the kernel's tiles, from the key-th on.
+//   scratch: [H2O_ATTN_PAD][d_k or d_v, whichever is more]
 void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
         float * scratch);

@@ -19,7 +19,7 @@ constexpr int MR        = 8;
 constexpr int KEY_BLOCK = 2048;  // their logits stay in the L2 cache
 constexpr int TILE_ROWS = 64;
 
-static_assert(BLOCK == H2O_ATTN_PAD && BLOCK == H2O_ATTN_KEYS, "");
+static_assert(BLOCK == H2O_ATTN_PAD, "");
 
 struct split_pairs {
     vec_i hi;
@@ -65,19 +65,19 @@ void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
 
     for (int64_t i = 0; i < d; i += BLOCK, dst += 4*TILE) {
         for (int half = 0; half < 2; ++half) {
-            float hi[16*VL];
-            float lo[16*VL];
-            for (int j = 0; j < 16; ++j) {
-                const float * row = rows + (16*half + j)*d + i;
+            vec_f hi[VL];
+            vec_f lo[VL];
+            for (int j = 0; j < VL; ++j) {
+                const float * row = rows + (VL*half + j)*d + i;
                 const split_pairs s = split(load_some(row, d - i), load_some(row + VL, d - i - VL));
-                store(hi + j*VL, s.hi);
-                store(lo + j*VL, s.lo);
+                hi[j] = (vec_f) s.hi;
+                lo[j] = (vec_f) s.lo;
             }
-            for (int p = 0; p < 16; ++p) {
-                for (int j = 0; j < 16; ++j) {
-                    dst[       half *TILE + p*VL + j] = hi[j*VL + p];
-                    dst[(2 + half)*TILE + p*VL + j] = lo[j*VL + p];
-                }
+            transpose(hi);
+            transpose(lo);
+            for (int p = 0; p < VL; ++p) {
+                store(dst +       half *TILE + p*VL, hi[p]);
+                store(dst + (2 + half)*TILE + p*VL, lo[p]);
             }
         }
     }
@@ -99,14 +99,11 @@ void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
     }
 }
 
-void split_rows(const float * x, int n_rows, int64_t d, float * dst) {
-    const int64_t d_pad = h2o_attn_pad(d);
-    for (int r = 0; r < n_rows; ++r) {
-        for (int64_t i = 0; i < d; i += BLOCK) {
-            const split_pairs s = split(load_some(x + r*d + i, d - i), load_some(x + r*d + i + VL, d - i - VL));
-            store(dst + r*d_pad + i,      s.hi);
-            store(dst + r*d_pad + i + VL, s.lo);
-        }
+void pack_q(float * q, int64_t n_rows, int64_t d) {
+    for (float * x = q; x < q + n_rows*h2o_attn_pad(d); x += BLOCK) {
+        const split_pairs s = split(load(x), load(x + VL));
+        store(x,      s.hi);
+        store(x + VL, s.lo);
     }
 }
 
@@ -118,8 +115,10 @@ inline void add_products() {
     _tile_dpbf16ps(3, 5, 7);
 }
 
-// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles.
-void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+// c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles. lo*lo is left out of sums
+// that are added: weights and values do not need it, as logits do.
+// Rows of a step after the tile's last one hold anything, and become rows that nobody reads.
+void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
     float * c1 = c + 16*ldc;
 
     lda *= sizeof(float);
@@ -154,9 +153,11 @@ void multiply_block(const float * a, int64_t lda, const float * b, int64_t n, fl
         _tile_loadd(5, a1 + VL, lda);
         add_products(); // lo*hi
 
-        _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
-        _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
-        add_products(); // lo*lo
+        if (!add) {
+            _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
+            _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
+            add_products(); // lo*lo
+        }
     }
 
     _tile_stored(0, c,       ldc);
@@ -183,22 +184,7 @@ struct weights {
     }
 };
 
-// Rows of a step after the tile's last one hold anything, and become rows that nobody reads.
-struct products {
-    const tile_config config;
-
-    const float * q;
-    int64_t       ld_q;
-
-    explicit products(const h2o_attn_tile & t) : q(t.q_pairs), ld_q(h2o_attn_pad(t.d_k)) {
-        split_rows(t.q, t.n_rows, t.d_k, t.q_pairs);
-    }
-
-    void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc,
-            bool add) const {
-        multiply_block(a, lda, b, n, c, ldc, add);
-    }
-};
+using product_setup = tile_config;
 
 } // namespace
 

@@ -89,14 +89,6 @@ inline const char * row_of(const h2o_attn_source & x, int64_t key) {
     return x.data + x.rows[key]*x.stride;
 }
 
-// The CPU does not foresee rows by index.
-inline void prefetch_row(const h2o_attn_source & x, int64_t key) {
-    const char * row = row_of(x, key);
-    for (int64_t i = 0; i < x.size; i += 64) {
-        __builtin_prefetch(row + i, 0, 2);
-    }
-}
-
 // Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
 [[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start,
         int64_t end) {
@@ -139,7 +131,7 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     for (int j = 0; j < VL/4; ++j) {
         const char * k[IN_PLACE_KEYS];
         for (int c = 0; c < IN_PLACE_KEYS; ++c) {
-            k[c] = row_of(t.k, min_of(key + 4*j + c, t.keys[0].n - 1));
+            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_keys - 1));
         }
 
         vec_f sum[M][IN_PLACE_KEYS] = {};
@@ -174,15 +166,15 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i, vec_i & finit
     const int64_t start_byte = t.v.size*i/t.d_v;
     const int64_t end_byte   = is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
 
-    const reading order = { t.v, t.keys[0].n, start_byte, end_byte, t.next_k, is_last ? t.n_next : 0 };
+    const reading order = { t.v, t.n_keys, start_byte, end_byte, t.next_k, is_last ? t.n_next : 0 };
 
     vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
-    for (int64_t start = 0; start < t.keys[0].n; start += PREFETCH_GROUP) {
+    for (int64_t start = 0; start < t.n_keys; start += PREFETCH_GROUP) {
         order.prefetch(start);
 
-        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.keys[0].n); ++key) {
+        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
             const char * v = row_of(t.v, key);
             for (int j = 0; j < N; ++j) {
                 const vec_f x = T::load(v, i + j*VL);
@@ -205,11 +197,11 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i, vec_i & finit
 
 // all logits
 void multiply_keys(const h2o_attn_tile & t) {
-    const reading order = { t.k, t.keys[0].n, 0, t.k.size, t.v, t.keys[0].n };
+    const reading order = { t.k, t.n_keys, 0, t.k.size, t.v, t.n_keys };
 
     with_type(t.k.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
-            for (int64_t key = 0; key < t.keys[0].n; key += VL) {
+            for (int64_t key = 0; key < t.n_keys; key += VL) {
                 for (int64_t j = key; r == 0 && j < key + VL; j += PREFETCH_GROUP) {
                     order.prefetch(j);
                 }
@@ -239,13 +231,15 @@ void add_up_values(const h2o_attn_tile & t, vec_i & finite) {
 bool in_place(const h2o_attn_tile & t) {
     vec_i finite = vec_i {} - 1;
 
-    const int64_t n = (t.keys[0].n + VL - 1)/VL*VL;
+    const int64_t n = (t.n_keys + VL - 1)/VL*VL;
 
     multiply_keys(t);
 
     for_row_blocks(t.n_rows, [&](auto c, int r) {
-        const columns all[] = { { 0, n, t.keys[0].visible + r } };
-        softmax<plain_weights, decltype(c)::value>(t, r, all, nullptr, finite);
+        for (int i = r; i < r + decltype(c)::value; ++i) {
+            t.m[i] = -__builtin_inff();
+        }
+        softmax<plain_weights, decltype(c)::value>(t, r, n, t.l + r, finite);
     });
 
     add_up_values(t, finite);

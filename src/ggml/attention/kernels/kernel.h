@@ -5,11 +5,8 @@
 
 #include "ggml.h"
 
-// numbers of keys and the head sizes are rounded up to this in packed K and V
+// keys that are packed at once; numbers of keys and the head sizes are rounded up to this in packed K and V
 constexpr int H2O_ATTN_PAD = 32;
-
-// keys that are packed at once
-constexpr int H2O_ATTN_KEYS = 32;
 
 constexpr int H2O_ATTN_MAX_ROWS = 64;
 
@@ -30,58 +27,58 @@ struct h2o_attn_source {
     int64_t         d;      // numbers of a row
 };
 
-// Row r of a tile sees the first visible[r] of these keys. visible ascends.
-struct h2o_attn_keys {
-    int64_t         n;       // packed ones: rounded up; 0: there are none
-    const int64_t * visible; // [n_rows]
-    const void    * k;       // packed, unless no row sees them
-    const void    * v;
-};
-
-// Some rows (query, head) of one KV head. With packed keys, every row sees a key of keys[0], and sinks are finite.
+// Some rows (query, head) and a block of keys of one KV head.
 struct h2o_attn_tile {
     int     n_rows;
     int64_t d_k;
     int64_t d_v;
 
-    const float   * q;       // [n_rows][d_k], multiplied by the scale
-    h2o_attn_keys   keys[2]; // of the head, and extra keys: their logits begin at column keys[0].n
-    const int64_t * counted; // [n_rows] keys of the head whose sums each row adds to if it sees them
+    const float   * q;       // multiplied by the scale; [n_rows][d_k], or packed by pack_q
+    int64_t         n_keys;  // packed: rounded up
+    const int64_t * visible; // [n_rows] ascending: each row sees as many of the keys, the first ones
+    float           softcap; // 0: none
 
-    float         softcap; // 0: none
-    const float * sinks;   // [n_rows] or NULL
+    const float * packed_k;
+    const float * packed_v;
 
-    // of keys[0], if they are read in place
+    // read in place
     h2o_attn_source k;
     h2o_attn_source v;
 
-    // keys and values that are read after this tile, and prefetched; in place: keys only
+    // keys that are read after these, and prefetched
     h2o_attn_source next_k;
-    h2o_attn_source next_v;
     int64_t         n_next;
 
-    float * logits;  // scratch, [rows][ld], n_rows rounded up to the kernel's row_step
+    float * logits; // become weights; [rows][ld], n_rows rounded up to the kernel's row_step
     int64_t ld;
-    float * q_pairs; // scratch, [rows][d_k rounded up]
 
-    float * o;    // [rows][d_v rounded up], the first n_rows are set
-    float * m;    // [n_rows] with the sink
-    float * l;    // [n_rows] likewise
-    float * sums; // [keys[0].n], added to, or NULL
+    // (m, l, l*o) of an online softmax
+    float * o; // [rows][d_v rounded up]
+    float * m; // [n_rows]
+    float * l; // [n_rows]
 };
 
 struct h2o_attn_kernel {
     int n_rows;   // of a tile, at most
     int row_step; // that are computed together
 
-    // rows [H2O_ATTN_KEYS][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
+    // rows [H2O_ATTN_PAD][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);
     void (*pack_v)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v);
 
-    // Both return whether all logits and outputs were finite. If not, o, m and l may be anything, and nothing was added
-    // to sums.
-    bool (*tile)(const h2o_attn_tile & t);
+    // queries [n_rows][d rounded up], as products with packed K take them; zeros after the d-th
+    void (*pack_q)(float * q, int64_t n_rows, int64_t d);
 
-    // Reads keys[0] in place. No extra keys, sinks and sums.
+    // Adds the block to the rows' state.
+    void (*tile)(const h2o_attn_tile & t);
+
+    // After the last block: divides l*o by l. Returns whether all was finite; if not, the state may be anything.
+    bool (*finish)(const h2o_attn_tile & t);
+
+    // Adds the last block's weights, multiplied by each row's factor, to sums [n_keys]: row r counts in the first
+    // counted[r] keys.
+    void (*add_sums)(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums);
+
+    // Sets m, l and o for keys in place. Returns whether all was finite; if not, they may be anything.
     bool (*in_place)(const h2o_attn_tile & t);
 };

@@ -17,7 +17,7 @@ typedef plain_weights weights;
 
 // Panels of NR keys: [panel][d][NR]
 void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
-    for (int64_t p = 0; p < H2O_ATTN_KEYS; p += NR) {
+    for (int64_t p = 0; p < H2O_ATTN_PAD; p += NR) {
         float * panel = (float *) k + (key + p)*h2o_attn_pad(d);
 
         int64_t i = 0;
@@ -45,7 +45,7 @@ void pack_k(const float * rows, int64_t d, int64_t key, int64_t, void * k) {
 void pack_v(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v) {
     for (int64_t p = 0; p < d; p += NR) {
         float * panel = (float *) v + p*n_k + key*NR;
-        for (int64_t i = 0; i < H2O_ATTN_KEYS; ++i) {
+        for (int64_t i = 0; i < H2O_ATTN_PAD; ++i) {
             for (int64_t j = 0; j < NR; ++j) {
                 panel[i*NR + j] = p + j < d ? rows[i*d + p + j] : 0.0f;
             }
@@ -83,17 +83,13 @@ void multiply_rows(const float * a, int64_t lda, const float * b, int64_t n, flo
     }
 }
 
-struct products {
-    const float * q;
-    int64_t       ld_q;
+void pack_q(float *, int64_t, int64_t) {}
 
-    explicit products(const h2o_attn_tile & t) : q(t.q), ld_q(t.d_k) {}
+struct product_setup {};
 
-    void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc,
-            bool add) const {
-        with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add); });
-    }
-};
+void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+    with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add); });
+}
 
 } // namespace
 

@@ -7,13 +7,6 @@
 
 namespace {
 
-// Columns of a block's logits, of the head's keys or of extra keys.
-struct columns {
-    int64_t origin;          // the columns below are counted from here
-    int64_t end;             // of whole vectors, with all that some row sees; 0: no columns
-    const int64_t * visible; // of each row, the end of the columns that it sees
-};
-
 // How weights are stored in place of the logits, N vectors at a time: unchanged.
 struct plain_weights {
     static constexpr int N = 1;
@@ -39,71 +32,6 @@ inline vec_f tanh_of(vec_f x) {
     return a < 0.625f ? x + x*z*p : large;
 }
 
-// x = softcap*tanh(x/softcap)
-template <int M>
-void cap_logits(float * x, int64_t ld, const columns & seen, float softcap) {
-    for (int i = 0; i < M; ++i) {
-        float * row = x + i*ld + seen.origin;
-        for (int64_t j = 0; j < seen.end; j += VL) {
-            store(row + j, softcap*tanh_of(load(row + j)/softcap));
-        }
-    }
-}
-
-// Hides what the rows do not see of the vectors in which some row sees something, and finds the largest logit of each
-// row, its sink (or NULL) among them.
-template <int M, int N>
-void mask_and_max(float * x, int64_t ld, const columns (& all)[N], const float * sinks, float * m) {
-    vec_f max[M];
-    for (int i = 0; i < M; ++i) {
-        max[i] = broadcast(sinks ? sinks[i] : -__builtin_inff());
-    }
-
-    for (const columns & seen : all) {
-        for (int i = 0; i < M && seen.end > 0; ++i) {
-            float * row = x + i*ld + seen.origin;
-            for (int64_t j = seen.visible[i]; j < seen.end; ++j) {
-                row[j] = -__builtin_inff();
-            }
-        }
-        for (int64_t j = 0; j < seen.end; j += VL) {
-            for (int i = 0; i < M; ++i) {
-                const vec_f v = load(x + i*ld + seen.origin + j);
-                max[i] = v > max[i] ? v : max[i];
-            }
-        }
-    }
-
-    for (int i = 0; i < M; ++i) {
-        m[i] = max[i][0];
-        for (int j = 1; j < VL; ++j) {
-            m[i] = max[i][j] > m[i] ? max[i][j] : m[i];
-        }
-    }
-}
-
-// x = exp(x - m), as weights of the kind W; their sums are added to the rows' sums
-template <typename W, int M>
-void exp_columns(float * x, int64_t ld, const columns & seen, const float * m, vec_f (& sums)[M]) {
-    for (int64_t j = 0; j < seen.end; j += W::N*VL) {
-        for (int i = 0; i < M; ++i) {
-            float * logits = x + i*ld + seen.origin + j;
-
-            vec_f e[W::N];
-            for (int v = 0; v < W::N; ++v) {
-                e[v] = exp_negative(load(logits + v*VL) - m[i]);
-            }
-            W::put(logits, e);
-
-            vec_f sum = e[0];
-            for (int v = 1; v < W::N; ++v) {
-                sum += e[v];
-            }
-            sums[i] += sum;
-        }
-    }
-}
-
 // Lanes of finite become 0 where numbers are not finite.
 inline void check(vec_f x, vec_i & finite) {
     finite &= x - x == 0.0f;
@@ -117,41 +45,94 @@ inline bool all_lanes(vec_i x) {
     return res;
 }
 
-// Logits of M rows from the row-th on become weights of the kind W; their m and l are set, with their sinks (or NULL).
-template <typename W, int M, int N>
-void softmax(const h2o_attn_tile & t, int row, const columns (& all)[N], const float * sinks, vec_i & finite) {
-    float * x = t.logits + row*t.ld;
-    float * m = t.m + row;
-
-    for (const columns & seen : all) {
-        for (int i = 0; i < M; ++i) {
-            for (int64_t j = 0; j < seen.end; j += VL) {
-                check(load(x + i*t.ld + seen.origin + j), finite);
-            }
-        }
-        if (t.softcap > 0.0f) {
-            cap_logits<M>(x, t.ld, seen, t.softcap);
-        }
-    }
-    mask_and_max<M>(x, t.ld, all, sinks, m);
-
-    vec_f sums[M] = {};
-    for (const columns & seen : all) {
-        exp_columns<W, M>(x, t.ld, seen, m, sums);
-    }
+// x = softcap*tanh(x/softcap)
+template <int M>
+void cap_logits(float * x, int64_t ld, int64_t end, float softcap, vec_i & finite) {
     for (int i = 0; i < M; ++i) {
-        t.l[row + i] = sum_of(sums[i]) + (sinks ? exp_negative(broadcast(sinks[i] - m[i]))[0] : 0.0f);
+        float * row = x + i*ld;
+        for (int64_t j = 0; j < end; j += VL) {
+            check(load(row + j), finite);
+            store(row + j, softcap*tanh_of(load(row + j)/softcap));
+        }
     }
 }
 
-// sums += column sums of weights/l, where row i counts in the first counted[i] of n columns
+// m = the largest of m and the row's logits. What a row does not see of the vectors up to the end is hidden.
+template <int M>
+void mask_and_max(float * x, int64_t ld, int64_t end, const int64_t * visible, float * m, vec_i & finite) {
+    vec_f most[M];
+    for (int i = 0; i < M; ++i) {
+        most[i] = broadcast(m[i]);
+    }
+
+    int64_t j = 0;
+    for (; j + VL <= visible[0]; j += VL) {
+        for (int i = 0; i < M; ++i) {
+            const vec_f v = load(x + i*ld + j);
+            check(v, finite);
+            most[i] = max(v, most[i]);
+        }
+    }
+    for (; j < end; j += VL) {
+        for (int i = 0; i < M; ++i) {
+            const vec_f all = load(x + i*ld + j);
+            const vec_f v   = lanes_below(visible[i] - j) ? all : broadcast(-__builtin_inff());
+            check(all, finite);
+            store(x + i*ld + j, v);
+            most[i] = max(v, most[i]);
+        }
+    }
+
+    for (int i = 0; i < M; ++i) {
+        m[i] = fold(most[i], max)[0];
+    }
+}
+
+// All weights are 0 where a row has seen nothing but -inf.
+inline float finite_or_0(float m) {
+    return m == -__builtin_inff() ? 0.0f : m;
+}
+
+// Logits of M rows from the row-th on become weights of the kind W, exp(logit - m). A row's m becomes their largest
+// one if it was less.
 template <typename W, int M>
-void add_column_sums(const float * x, int64_t ld, int64_t n, const float * l, const int64_t * counted, float * sums) {
-    float   f[M];
+void softmax(const h2o_attn_tile & t, int row, int64_t end, float * sums, vec_i & finite) {
+    float * x = t.logits + row*t.ld;
+    float * m = t.m + row;
+
+    if (t.softcap > 0.0f) {
+        cap_logits<M>(x, t.ld, end, t.softcap, finite);
+    }
+    mask_and_max<M>(x, t.ld, end, t.visible + row, m, finite);
+
+    float from[M];
+    vec_f of_lanes[M] = {};
+    for (int i = 0; i < M; ++i) {
+        from[i] = finite_or_0(m[i]);
+    }
+    for (int64_t j = 0; j < end; j += W::N*VL) {
+        for (int i = 0; i < M; ++i) {
+            float * logits = x + i*t.ld + j;
+
+            vec_f e[W::N];
+            for (int v = 0; v < W::N; ++v) {
+                e[v] = exp_negative(load(logits + v*VL) - from[i]);
+                of_lanes[i] += e[v];
+            }
+            W::put(logits, e);
+        }
+    }
+    for (int i = 0; i < M; ++i) {
+        sums[i] = fold(of_lanes[i], [](vec_f a, vec_f b) { return a + b; })[0];
+    }
+}
+
+// sums += column sums of f*weights, where row i counts in the first counted[i] of n columns
+template <typename W, int M>
+void add_column_sums(const float * x, int64_t ld, int64_t n, const float * f, const int64_t * counted, float * sums) {
     int64_t n_all  = n; // columns in which every row counts
     int64_t n_some = 0; // columns in which any does
     for (int i = 0; i < M; ++i) {
-        f[i]   = 1.0f/l[i];
         n_all  = min_of(n_all,  counted[i]);
         n_some = max_of(n_some, min_of(n, counted[i]));
     }

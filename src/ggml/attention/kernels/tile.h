@@ -7,21 +7,22 @@
 //   KEY_BLOCK   values whose product with some rows is computed at once
 //   TILE_ROWS   rows of a tile
 //   weights     how weights are stored in place of logits
-//   products    of a tile: its queries q, ld_q apart, in the form that is multiplied by K; and
-//               multiply(n_rows, a, lda, b, n, c, ldc, add): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c if add
+//   pack_k, pack_v, pack_q
+//   multiply    (n_rows, a, lda, b, n, c, ldc, add): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c if add,
+//               while a product_setup lives
 
 namespace {
 
 static_assert(H2O_ATTN_PAD % NR == 0 && TILE_ROWS <= H2O_ATTN_MAX_ROWS && TILE_ROWS % ROW_STEP == 0 &&
-        ROW_STEP % MR == 0, "");
+        TILE_ROWS % VL == 0 && ROW_STEP % MR == 0, "");
 
 inline int64_t round_up(int64_t x, int64_t step) {
     return (x + step - 1)/step*step;
 }
 
 // how many of the keys the last of these rows sees, in whole steps
-inline int64_t end_of(const h2o_attn_keys & keys, int row, int n, int64_t step) {
-    return round_up(keys.visible[row + n - 1], step);
+inline int64_t end_of(const h2o_attn_tile & t, int row, int n, int64_t step) {
+    return round_up(t.visible[row + n - 1], step);
 }
 
 // f(first row, number of rows) for rows that are multiplied together
@@ -32,101 +33,109 @@ inline void for_row_steps(int n_rows, const F & f) {
     }
 }
 
-// f(constant<number of rows>, first row, the columns of both kinds of keys) for blocks of rows in the softmax
+// f(constant<number of rows>, first row, end of the columns that some row sees) for blocks of rows in the softmax
 template <typename F>
 void for_softmax_blocks(const h2o_attn_tile & t, const F & f) {
     for_row_steps(t.n_rows, [&](int first, int n) {
-        const auto columns_of = [&](const h2o_attn_keys & keys, int64_t origin, int row) {
-            return columns { origin, keys.n > 0 ? end_of(keys, first, n, weights::N*VL) : 0, keys.visible + row };
-        };
+        const int64_t end = end_of(t, first, n, weights::N*VL);
         for (int r = first; r < first + n; r += MR) {
-            const columns seen[] = { columns_of(t.keys[0], 0, r), columns_of(t.keys[1], t.keys[0].n, r) };
-            with_constant<MR>((int) min_of(MR, first + n - r), [&](auto c) { f(c, r, seen); });
+            with_constant<MR>((int) min_of(MR, first + n - r), [&](auto c) { f(c, r, end); });
         }
     });
 }
 
-// logits = q*k; n_next of the next keys are prefetched
-void multiply_k(const h2o_attn_tile & t, const products & p, const h2o_attn_keys & keys, float * logits,
-        int64_t n_next) {
-    const float * k = (const float *) keys.k;
-
+// logits = q*k
+void multiply_k(const h2o_attn_tile & t) {
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
-    const int64_t n       = keys.n > 0 ? end_of(keys, 0, t.n_rows, 1) : 0;
+    const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
-    int64_t next = 0;
     for (int64_t key = 0; key < n; key += NR) {
-        for (; next < n_next && next*n < (key + NR)*n_next; ++next) {
-            prefetch_row(t.next_k, next);
-            prefetch_row(t.next_v, next);
-        }
         for_row_steps(t.n_rows, [&](int r, int m) {
-            if (key < end_of(keys, r, m, GRAIN)) {
-                p.multiply(m, p.q + r*p.ld_q, p.ld_q, k + key*d_k_pad, t.d_k, logits + r*t.ld + key, t.ld, false);
+            if (key < end_of(t, r, m, GRAIN)) {
+                multiply(m, t.q + r*d_k_pad, d_k_pad, t.packed_k + key*d_k_pad, t.d_k, t.logits + r*t.ld + key, t.ld,
+                        false);
             }
         });
     }
 }
 
-// o = logits*v, added to o if add. The cuts between blocks of keys depend on no row: a row's result is its own.
-void multiply_v(const h2o_attn_tile & t, const products & p, const h2o_attn_keys & keys, const float * logits,
-        bool add) {
-    const float * v = (const float *) keys.v;
-
+// o += logits*v. The cuts between blocks of keys depend on no row: a row's result is its own.
+void multiply_v(const h2o_attn_tile & t) {
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
-    const int64_t n       = keys.n > 0 ? end_of(keys, 0, t.n_rows, 1) : 0;
+    const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
     for (int64_t key = 0; key < n; key += KEY_BLOCK) {
         for (int64_t i = 0; i < t.d_v; i += NR) {
             for_row_steps(t.n_rows, [&](int r, int m) {
-                const int64_t end = min_of(end_of(keys, r, m, GRAIN), key + KEY_BLOCK);
+                const int64_t end = min_of(end_of(t, r, m, GRAIN), key + KEY_BLOCK);
                 if (key < end) {
-                    p.multiply(m, logits + r*t.ld + key, t.ld, v + i*keys.n + key*NR, end - key,
-                            t.o + r*d_v_pad + i, d_v_pad, add || key > 0);
+                    multiply(m, t.logits + r*t.ld + key, t.ld, t.packed_v + i*t.n_keys + key*NR, end - key,
+                            t.o + r*d_v_pad + i, d_v_pad, true);
                 }
             });
         }
     }
 }
 
-bool tile(const h2o_attn_tile & t) {
-    const products p(t);
+// o = f*o
+inline void scale_row(float * o, int64_t d_v, float f, vec_i & finite) {
+    for (int64_t i = 0; i < d_v; i += VL) {
+        const vec_f x = load(o + i)*f;
+        check(x, finite);
+        store(o + i, x);
+    }
+}
 
-    const int64_t d_v_pad = h2o_attn_pad(t.d_v);
+// Logits that are not finite make l NaN.
+void tile(const h2o_attn_tile & t) {
+    [[maybe_unused]] const product_setup setup;
 
     vec_i finite = vec_i {} - 1;
-
-    multiply_k(t, p, t.keys[0], t.logits, t.n_next);
-    multiply_k(t, p, t.keys[1], t.logits + t.keys[0].n, 0);
-
-    for_softmax_blocks(t, [&](auto c, int r, const columns (& seen)[2]) {
-        softmax<weights, decltype(c)::value>(t, r, seen, t.sinks ? t.sinks + r : nullptr, finite);
-    });
-
-    multiply_v(t, p, t.keys[0], t.logits, false);
-    multiply_v(t, p, t.keys[1], t.logits + t.keys[0].n, true);
+    float factors[TILE_ROWS] = {}; // of what the rows have so far
+    float sums   [TILE_ROWS];
 
     for (int r = 0; r < t.n_rows; ++r) {
-        const float f = 1.0f/t.l[r];
-        for (int64_t i = 0; i < t.d_v; i += VL) {
-            float * o = t.o + r*d_v_pad + i;
-            store(o, load(o)*f);
-            check(load(o), finite);
+        factors[r] = t.m[r];
+    }
+    multiply_k(t);
+    for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+        softmax<weights, decltype(c)::value>(t, r, end, sums + r, finite);
+    });
+    if (!all_lanes(finite)) {
+        t.l[0] = __builtin_nanf("");
+    }
+    for (int r = 0; r < t.n_rows; ++r) {
+        factors[r] -= finite_or_0(t.m[r]);
+    }
+    for (int r = 0; r < t.n_rows; r += VL) {
+        store(factors + r, exp_negative(load(factors + r)));
+    }
+    for (int r = 0; r < t.n_rows; ++r) {
+        t.l[r] = factors[r]*t.l[r] + sums[r];
+        if (factors[r] != 1.0f) {
+            scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, factors[r], finite);
         }
     }
-    if (!all_lanes(finite)) {
-        return false;
-    }
+    multiply_v(t);
+}
 
-    if (t.sums) {
-        for_softmax_blocks(t, [&](auto c, int r, const columns (& seen)[2]) {
-            constexpr int M = decltype(c)::value;
-            add_column_sums<weights, M>(t.logits + r*t.ld, t.ld, seen[0].end, t.l + r, t.counted + r, t.sums);
-        });
+bool finish(const h2o_attn_tile & t) {
+    vec_i finite = vec_i {} - 1;
+
+    bool res = true;
+    for (int r = 0; r < t.n_rows; ++r) {
+        res &= t.m[r] + t.l[r] < __builtin_inff(); // of a row that sees nothing, m is -inf
+        scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, t.l[r] > 0.0f ? 1.0f/t.l[r] : 0.0f, finite);
     }
-    return true;
+    return res && all_lanes(finite);
+}
+
+void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums) {
+    for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+        add_column_sums<weights, decltype(c)::value>(t.logits + r*t.ld, t.ld, end, factors + r, counted + r, sums);
+    });
 }
 
 } // namespace
 
-extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, tile, in_place };
+extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, pack_q, tile, finish, add_sums, in_place };

@@ -98,31 +98,6 @@ inline void score_panel(const char * panel, int64_t n_blocks, const h2o_index_qu
     }
 }
 
-// b if a is NaN
-inline vec_f min(vec_f a, vec_f b) {
-    return a < b ? a : b;
-}
-
-inline vec_f max(vec_f a, vec_f b) {
-    return a > b ? a : b;
-}
-
-template <int STEP, int... J>
-inline vec_f rotate(vec_f x, indices<J...>) {
-    return shuffle<(J + STEP)%VL...>(x, x);
-}
-
-// f of all lanes, in every lane
-template <int STEP = VL/2, typename F>
-inline vec_f fold(vec_f x, const F & f) {
-    x = f(x, rotate<STEP>(x, typename make_indices<VL>::type()));
-    if constexpr (STEP > 1) {
-        return fold<STEP/2>(x, f);
-    } else {
-        return x;
-    }
-}
-
 // f(constant<number of queries>, first query) for as many queries as have their sums in registers
 template <typename F>
 inline void for_queries(int64_t n_q, const F & f) {

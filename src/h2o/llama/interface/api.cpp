@@ -1,3 +1,4 @@
+#include "h2o/llama/interface/text-state.h"
 #include "h2o/llama/memory/memory.h"
 #include "h2o/store/cold/store.h"
 
@@ -141,25 +142,26 @@ bool llama_h2o_kv_attention(const llama_h2o_kv * kv, int32_t il, float * dst) {
     return true;
 }
 
-// Positions to which a sequence that is restored from its state can be cut.
-static std::vector<llama_h2o_points> points_of(const llama_h2o_kv & kv) {
+using points = std::vector<std::pair<uint32_t, uint32_t>>;
+
+static points points_of(const llama_h2o_kv & kv) {
     if (const uint32_t step = kv.memory.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
         return { { step, kv.state().n_tokens } };
     }
-    std::vector<llama_h2o_points> res;
+    points res;
     for (const uint32_t pos : kv.past().state_points()) {
         if (pos < kv.state().n_tokens && !kv.memory.caches.side.empty() && !kv.past().side_of(pos)) {
             continue;
         }
-        if (res.empty() || res.back().last + 1 != pos) {
+        if (res.empty() || res.back().second + 1 != pos) {
             res.push_back({ pos, pos });
         }
-        res.back().last = pos;
+        res.back().second = pos;
     }
     return res;
 }
 
-static std::vector<llama_h2o_points> points_without_h2o(const llama_context * ctx, uint32_t n_tokens) {
+static points points_without_h2o(const llama_context * ctx, uint32_t n_tokens) {
     if (n_tokens == 0) {
         return {};
     }
@@ -171,11 +173,7 @@ static std::vector<llama_h2o_points> points_without_h2o(const llama_context * ct
     return { { is_whole ? 1 : n_tokens, n_tokens } };
 }
 
-size_t llama_h2o_state_points(const llama_context * ctx, llama_seq_id seq_id, llama_h2o_points * dst, size_t n) {
-    const auto * kv  = llama_get_h2o_kv_seq(ctx, seq_id);
-    const auto   res = kv ? points_of(*kv) :
-            points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
-
-    std::copy_n(res.begin(), std::min(n, res.size()), dst);
-    return res.size();
+points h2o_state_points(const llama_context * ctx, llama_seq_id seq_id) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, seq_id);
+    return kv ? points_of(*kv) : points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
 }

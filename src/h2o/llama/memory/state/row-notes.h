@@ -1,15 +1,18 @@
 #pragma once
 
-#include "llama-h2o.h"
+#include "h2o/llama/interface/text-state.h"
+
+#include "ggml-backend.h"
 #include "llama-io.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
-// A writer that copies nothing and notes which bytes of a state are rows: see llama_h2o_state_rows.
+// A writer that copies nothing and notes which bytes of a state are rows: see h2o_state_rows().
 class h2o_row_notes : public llama_io_write_i {
 public:
     // n_bytes: bytes before the state; n_tokens: of the sequence
@@ -39,18 +42,18 @@ public:
         }
     }
 
-    const std::vector<llama_h2o_rows> & rows() const { return noted; }
+    const std::vector<h2o_rows> & rows() const { return noted; }
 
 private:
     size_t         n_written;
     const uint32_t n_tokens;
 
-    std::vector<llama_h2o_rows> noted;
+    std::vector<h2o_rows> noted;
 };
 
 // A writer that copies all but tensors, which can be copied later.
-struct llama_h2o_copy : h2o_row_notes {
-    llama_h2o_copy(uint8_t * dst, size_t size, uint32_t n_tokens) : h2o_row_notes(0, n_tokens), dst(dst), size(size) {}
+struct h2o_copied_state : h2o_row_notes, h2o_state_copy {
+    h2o_copied_state(uint8_t * dst, size_t size, uint32_t n_tokens) : h2o_row_notes(0, n_tokens), dst(dst), size(size) {}
 
     void write(const void * src, size_t n) override {
         memcpy(place(n), src, n);
@@ -64,6 +67,21 @@ struct llama_h2o_copy : h2o_row_notes {
 
     bool is_counting() const override { return false; }
 
+    bool next(size_t n) override {
+        while (n > 0 && !tensors.empty()) {
+            auto & [tensor, offset, size, dst] = tensors.back();
+            const size_t n_now = std::min(n, size);
+            ggml_backend_tensor_get(tensor, dst + size - n_now, offset + size - n_now, n_now);
+            n    -= n_now;
+            size -= n_now;
+            if (size == 0) {
+                tensors.pop_back();
+            }
+        }
+        return !tensors.empty();
+    }
+
+private:
     struct part {
         ggml_tensor * tensor;
         size_t        offset;
@@ -73,7 +91,6 @@ struct llama_h2o_copy : h2o_row_notes {
 
     std::vector<part> tensors;
 
-private:
     uint8_t * place(size_t n) {
         if (n > size - n_bytes()) {
             throw std::runtime_error("a state does not fit into its buffer");

@@ -208,57 +208,28 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     }
 }
 
-size_t llama_h2o_state_rows(llama_context * ctx, llama_seq_id seq_id, llama_h2o_rows * dst, size_t n) {
+std::vector<h2o_rows> h2o_state_rows(const llama_context * ctx, llama_seq_id seq_id) {
     const auto * memory = llama_get_memory(ctx);
     if (!memory) {
-        return 0;
+        return {};
     }
-    try {
-        // upstream's begins with a number and the sequence's
-        h2o_row_notes notes(sizeof(uint32_t) + sizeof(llama_seq_id), memory->seq_pos_max(seq_id) + 1);
-        memory->state_write(notes, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
-
-        std::copy_n(notes.rows().begin(), std::min(n, notes.rows().size()), dst);
-        return notes.rows().size();
-    } catch (const std::exception & e) { // an unknown sequence, or a device that cannot be read
-        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
-        return 0;
-    }
+    // upstream's begins with a number and the sequence's
+    h2o_row_notes notes(sizeof(uint32_t) + sizeof(llama_seq_id), memory->seq_pos_max(seq_id) + 1);
+    memory->state_write(notes, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
+    return notes.rows();
 }
 
-llama_h2o_copy * llama_h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t size) try {
+std::unique_ptr<h2o_state_copy> h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t size) {
     constexpr uint32_t MAGIC = 0xaf143cd8; // io_magic of llama-context.cpp
 
     llama_synchronize(ctx);
     const auto * memory = llama_get_memory(ctx);
 
-    auto res = std::make_unique<llama_h2o_copy>(dst, size, memory->seq_pos_max(seq_id) + 1);
+    auto res = std::make_unique<h2o_copied_state>(dst, size, memory->seq_pos_max(seq_id) + 1);
     res->write(&MAGIC, sizeof(MAGIC));
     res->write(&seq_id, sizeof(seq_id));
     memory->state_write(*res, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
-    return res.release();
-} catch (const std::exception & e) {
-    LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
-    return nullptr;
-}
-
-bool llama_h2o_copy_next(llama_h2o_copy * copy, size_t n) {
-    auto & tensors = copy->tensors;
-    while (n > 0 && !tensors.empty()) {
-        auto & [tensor, offset, size, dst] = tensors.back();
-        const size_t n_now = std::min(n, size);
-        ggml_backend_tensor_get(tensor, dst + size - n_now, offset + size - n_now, n_now);
-        n    -= n_now;
-        size -= n_now;
-        if (size == 0) {
-            tensors.pop_back();
-        }
-    }
-    return !tensors.empty();
-}
-
-void llama_h2o_copy_free(llama_h2o_copy * copy) {
-    delete copy;
+    return res;
 }
 
 // one sequence by its number, or all of them, which are preceded by how many they are

@@ -1,0 +1,92 @@
+#include "ggml/attention/cpu/driver.h"
+
+// n rows from the row-th on
+void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
+        const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
+    const int64_t h = keys.head;
+
+    read_queries(s, h, row, n, d_k_tile);
+    h2o_attn_tile t = tile_of(s, 0, n, keys);
+    if (t.visible[n - 1] == 0) {
+        return;
+    }
+    float * weights = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
+
+    t.k           = h2o_attn_in_place(keys.k, keys.n, s.iota, s.k);
+    t.v           = h2o_attn_in_place(keys.v, keys.n, s.iota, s.v);
+    t.next_k      = next.k;
+    t.next_k.rows = next.k.rows ? next.k.rows : s.iota;
+    t.n_next      = next.n;
+    t.logits      = weights ? weights + row*ld : s.logits;
+
+    if (!kernel.in_place(t)) {
+        h2o_attn_plain_tile(t, keys, *this, row);
+    }
+    for (int r = 0; r < t.n_rows; ++r) {
+        fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
+    }
+    if (weights) {
+        std::copy_n(t.m, n, weights + n_rows*ld + row);
+    }
+}
+
+// A block of a list, or a range of blocks.
+void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int64_t item) const {
+    const int64_t n_list_items = extra.n*n_list_blocks;
+    const bool    is_list      = item < n_list_items;
+    const int64_t list         = is_list ? item/n_list_blocks : 0;
+    const int64_t range        = is_list ? n_ranges + item%n_list_blocks : item - n_list_items;
+    const int64_t start        = is_list ? extra.start(list)*group : 0; // rows
+    const int64_t stop         = is_list ? extra.end(list, n_q)*group : n_rows;
+    const int64_t n_keys       = n_visible(n_rows - 1);
+    const int64_t end          = is_list ? 1 : std::min(range_start(range + 1, n_keys), n_keys);
+
+    for (int64_t h = 0; h < n_head_kv; ++h) {
+        for (int64_t row = start; row < stop; ++row) {
+            clear(state_of(w, range, h, row), range, h, row);
+        }
+    }
+
+    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*list_block); };
+
+    for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
+        h2o_attn_key_set keys = is_list ? list_keys(0) : keys_of(0, key, end);
+        for (int64_t i = 0; is_list && i < keys.n; ++i) {
+            h2o_attn_prefetch_key(keys, i);
+        }
+        for (int64_t h = 0; h < n_head_kv; ++h) {
+            h2o_attn_key_set after = {};
+            if (h + 1 < n_head_kv) {
+                after = is_list ? list_keys(h + 1) : keys_of(h + 1, key, end);
+            } else if (!is_list) {
+                after = keys_after(keys, range, n_keys, 0);
+            }
+            for (int64_t row = start; row < stop; row += tile_rows) {
+                attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);
+            }
+            keys = after;
+        }
+    }
+}
+
+// Over the heads of the group exp(logit - m_block)*exp(m_block - m)/l.
+void h2o_attn_driver::set_query_sums(const shared & w, int64_t h, int64_t query) const {
+    float * dst = sums + (query*n_head_kv + h)*n_k;
+    std::fill_n(dst, n_k, 0.0f);
+
+    const int64_t n_summed = std::min(n_visible(query*group), n_counted(query*group, h));
+
+    for (int64_t key = 0; key < n_summed; key += block_size) {
+        const int64_t n       = std::min(block_size, n_summed - key);
+        const float * weights = weights_of(w, h, key);
+
+        for (int64_t row = query*group; row < (query + 1)*group; ++row) {
+            const state fused = state_of(w, 0, h, row);
+            const float f     = *fused.l == 0.0f ? 0.0f : expf(weights[n_rows*ld + row] - *fused.m) / *fused.l;
+
+            for (int64_t j = 0; j < n; ++j) {
+                dst[key + j] += weights[row*ld + j]*f;
+            }
+        }
+    }
+}
