@@ -171,6 +171,13 @@ class TestSameBits:
                 else:
                     assert_same_output(got, part)
 
+    def test_without_sums_for_queries_alone(self, isa: str) -> None:
+        """More than are read in place, to several blocks of keys."""
+        for n_further in (0, 300):
+            problem = Problem(Case(150, 1900, sums=NO_SUMS, n_further=n_further, tile=40, offset=13))
+            want, got = problem.attend(isa), problem.of_queries(27, 67).attend(isa)
+            assert_same_output(got, want._replace(o=want.o[27:67], m=want.m[..., 27:67], l=want.l[..., 27:67]))
+
     def test_of_views(self, kernel: str, way: Case) -> None:
         """Heads of a token side by side; parts of larger arrays, which are not aligned."""
         for type in ("f32", "f16"):

@@ -32,7 +32,7 @@ from chats import (
 from command_line import invoke, succeeded
 from compare import case
 from doors import told, told_by_chunks
-from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, shared_prefix
+from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core
 from h2o_llama.chat._messages import response_schema
 from h2o_llama.chat._template import ChatTemplate
 from h2o_llama.sampling import Sampling
@@ -396,22 +396,6 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
     assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is not text
     assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
     assert same_text([], [0]) == same_text([0], [0]) == [0]
-
-
-def test_tokens_of_a_chat(llm: Llama) -> None:
-    for talk, kwargs in [
-        ([user("Who is ä<b>?"), ANSWER, user("Sure?\n")], {}),
-        ([user("<|im_end|>")], {"tools": None}),
-    ]:
-        llm.create_chat_completion(talk, max_tokens=0)
-        tokens = llm.model.chat_tokens(talk, **kwargs)
-        assert list(tokens) == llm.tokens.tolist()
-    assert len(llm.model.chat_tokens(talk, parse_special=True)) < len(tokens)
-    assert len(llm.model.chat_tokens(talk, add_generation_prompt=False)) == len(tokens) - len("assistant\n") - 1
-    assert shared_prefix(tokens, llm.model.chat_tokens([user("<|im_start|>")])) > 10
-    llm.reset()
-    assert llm.reuse(tokens) == 0
-    assert len(list(itertools.islice(llm.generate(tokens), 1))) == 1
 
 
 def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:

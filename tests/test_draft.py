@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import models
 from cases import CASES, EVICT, SMALL, Case, S
-from h2o_llama import Llama
+from h2o_llama import H2OError, Llama, _core
 from h2o_llama.sequence.generating import DraftLength
 from inputs import random_tokens
 from llamas import open_llama
@@ -170,6 +170,22 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | No
         assert llm.kv.stats.drafted_tokens > 0
 
 
+def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came out is computed alone."""
+    no_token = np.array([1, 2, 10**6], dtype=np.int32)
+    with open_tiny(tiny_model, h2o) as llm:
+        expected = generate(llm, 5, temperature=0)
+        llm.reset()
+        generator = llm.generate(PROMPT, temperature=0, draft=15)
+        with monkeypatch.context() as patch:
+            patch.setattr(_core.Context, "find_draft", lambda *_: no_token)
+            assert next(generator) == expected[0]
+            with pytest.raises(H2OError):
+                next(generator)
+            assert llm.n_tokens == len(PROMPT) + 1
+        assert list(itertools.islice(llm.generate([], temperature=0), 4)) == expected[1:]
+
+
 @pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
 def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: dict[str, Any]) -> None:
     with open_tiny(tiny_model, h2o, n_ctx=128) as llm:
@@ -185,6 +201,14 @@ def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: 
         assert details["rejected_prediction_tokens"] >= 0
         chunks = [*llm(PROMPT, **arguments, draft=15, stream=True)]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected["choices"][0]["text"]
+
+
+def test_usage_is_of_one_completion(dense: Llama) -> None:
+    """Not of all since the sequence was reset."""
+    asked = {"max_tokens": 40, "draft": 15, **REPEAT}
+    first, second = (dense(PROMPT, reuse=reuse, **asked)["usage"] for reuse in (False, True))
+    assert first["completion_tokens_details"] == second["completion_tokens_details"]
+    assert first["completion_tokens_details"]["accepted_prediction_tokens"] > 0
 
 
 # --- other models

@@ -68,13 +68,3 @@ def test_bad_embeddings(tiny_model: Path, h2o: bool) -> None:
         snapshot.tokens[1] = -1  # an unknown token
         with pytest.raises(ValueError, match="token id from 0"):
             llm.restore(snapshot)
-
-
-def test_rows_in_a_report(tiny_model: Path) -> None:
-    """They have no text: a sign stands for each."""
-    from h2o_llama.inspect._report import memory_report
-
-    with open_llama(tiny_model, SMALL, n_ctx=N_CTX) as llm:
-        llm.eval(embeddings=rows_of(tiny_model, random_tokens(40)))
-        report = memory_report(llm, llm.tokens.tolist(), "rows")
-        assert {piece.text for piece in report.pieces} == {"▨"}

@@ -52,17 +52,6 @@ def test_only_what_a_grammar_says_is_generated(llm: Llama) -> None:
     assert text_of(llm, grammar='root ::= "ä"', temperature=0) == "ä"
 
 
-def test_a_grammar_from_a_schema(llm: Llama) -> None:
-    """One of llama-cpp-python's schemas."""
-    unit = {"anyOf": [{"enum": ["celsius", "fahrenheit"], "type": "string"}, {"type": "null"}]}
-    schema = {"type": "object", "properties": {"temperature": {"type": "number"}, "unit": unit}}
-    for grammar in (LlamaGrammar.from_json_schema(schema), LlamaGrammar.from_json_schema(json.dumps(schema))):
-        good = '{"temperature": 3.5, "unit": null}'
-        assert text_of(llm, grammar=grammar, logits_processor=dictate(good, EOS)) == good
-        with pytest.raises(H2OError, match="no token fits the grammar"):
-            text_of(llm, grammar=grammar, logits_processor=dictate(good.replace("null", '"kelvin"'), EOS))
-
-
 def test_a_grammar_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "x.gbnf").write_text('root ::= "x"')
     assert LlamaGrammar.from_file(tmp_path / "x.gbnf") == LlamaGrammar.from_string('root ::= "x"')

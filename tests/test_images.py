@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import models
 from chats import IM_END, open_chat, user
 from check_architecture import KINDS, OPEN, Checks
 from command_line import h2o_set, invoke, succeeded
-from gguf_mutation import GGUFFile, mutated
+from gguf_mutation import UINT32, GGUFFile, mutated, pack
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
 from h2o_llama.chat import _messages
 from h2o_llama.errors import DamagedFileError
@@ -150,22 +149,18 @@ def test_messages_read_no_files_but_those_of_a_folder(chat_model: Path, mmproj: 
 
 @pytest.mark.parametrize("llm", ["keep"], indirect=True)
 def test_bad_images(llm: Llama, tmp_path: Path) -> None:
-    text = tmp_path / "text.png"
-    text.write_text("no image")
+    (tmp_path / "text.png").write_text("no image")
     (tmp_path / "folder").mkdir()
     llm.model._image_folder = str(tmp_path)
     for url, error, match in (
         ("https://example.org/x.png", ValueError, "is not fetched: download it"),
         ("data:image/png;base64,???", ValueError, "expected a data URL"),
-        ("data:image/png", ValueError, "expected a data URL"),
-        (str(text), ValueError, r"messages\[0\]\['content'\]\[0\]: expected the content of an image file \(PNG"),
-        (str(tmp_path / "none.png"), FileNotFoundError, "none.png"),
-        (str(tmp_path / "folder"), OSError, "directory"),
+        ("text.png", ValueError, r"messages\[0\]\['content'\]\[0\]: expected the content of an image file \(PNG"),
+        ("none.png", FileNotFoundError, "none.png"),
+        ("folder", OSError, "directory"),
         (data_url(A[:40]), H2OError, "cannot be read"),
         (data_url(A[:16] + b"\xff\xff\xff\xff" + A[20:]), H2OError, "cannot be read"),
-        (data_url(b"\xff\xd8\xff" + bytes(50)), H2OError, "cannot be read"),
         (data_url(b"GIF89a"), H2OError, "cannot be read"),
-        (data_url(b"BM" + bytes(60)), H2OError, "cannot be read"),
     ):
         with pytest.raises(error, match=match):
             ask(llm, [{"role": "user", "content": [image_part(url)]}])
@@ -174,59 +169,41 @@ def test_bad_images(llm: Llama, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="images and sound are not supported here"):
         llm.apply_chat_template([about("?", A)])
     assert llm.n_tokens == 0
-
-
-def test_templates_without_images(chat_model: Path, mmproj: Path) -> None:
     for template, match in (
         ("{% for m in messages %}{{ m.role }}{% endfor %}", "left out images, 1 of 1"),
         ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", "repeats images: 2 for 1"),
     ):
-        with open_chat(chat_model, template, h2o=None, mmproj=mmproj) as llm, pytest.raises(ValueError, match=match):
-            ask(llm, [about("?", A)])
+        with open_chat(llm, template, h2o=None) as other, pytest.raises(ValueError, match=match):  # type: ignore[arg-type]
+            ask(other, [about("?", A)])
 
 
 def test_bad_projectors(chat_model: Path, mmproj: Path, model_by_name: ModelByName, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
-    whole = mmproj.read_bytes()
 
-    def with_patch_size(size: int) -> bytes:
-        key = b"clip.vision.patch_size"
-        changed = whole.replace(key + struct.pack("<II", 4, PATCH), key + struct.pack("<II", 4, size))
-        assert changed != whole
-        return changed
+    def open_damaged(change: Callable[[GGUFFile], object]) -> Model:
+        mutated(mmproj, damaged, change)
+        return Model(chat_model, mmproj=damaged)
 
     def without_bias(file: GGUFFile) -> None:
         del file.tensors[b"mm.2.bias"]
         file.n_tensors -= 1
 
-    for content, match in (
-        (whole[:-50], "truncated"),
-        (whole[:100], "valid projector"),
-        (with_patch_size(PATCH // 2), "has 36 rows, expected 144"),
+    def patches_of(size: int) -> Callable[[GGUFFile], object]:
+        return lambda file: file.set("clip.vision.patch_size", UINT32, pack("I", size))
+
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(mmproj.read_bytes()[:-50])
+    for open_, error, match in (
+        (lambda: Model(chat_model, mmproj=cut), DamagedFileError, "truncated"),
+        (lambda: open_damaged(patches_of(0)), H2OError, r"patch_size \(0\) must be positive"),
+        (lambda: open_damaged(patches_of(PATCH // 2)), DamagedFileError, "has 36 rows, expected 144"),
+        (lambda: open_damaged(without_bias), DamagedFileError, r"no mm\.2\.bias"),
+        (lambda: Model(chat_model, mmproj=chat_model), DamagedFileError, "is 'qwen3', expected 'clip'"),
+        (lambda: Model(chat_model, mmproj=tmp_path / "none.gguf"), FileNotFoundError, "there is no file"),
+        (lambda: Model(model_by_name("llama-gqa2-f32"), mmproj=mmproj), H2OError, "mismatch between text model"),
     ):
-        damaged.write_bytes(content)
-        with pytest.raises(DamagedFileError, match=match):
-            Model(chat_model, mmproj=damaged)
-    damaged.write_bytes(with_patch_size(0))
-    with pytest.raises(H2OError, match=r"patch_size \(0\) must be positive"):
-        Model(chat_model, mmproj=damaged)
-    mutated(mmproj, damaged, without_bias)
-    with pytest.raises(DamagedFileError, match=r"no mm\.2\.bias"):
-        Model(chat_model, mmproj=damaged)
-    with pytest.raises(DamagedFileError, match="its architecture is 'qwen3', expected 'clip'"):
-        Model(chat_model, mmproj=chat_model)
-    with pytest.raises(FileNotFoundError, match="there is no file"):
-        Model(chat_model, mmproj=tmp_path / "none.gguf")
-    with pytest.raises(ValueError, match="mmproj must be the path of a GGUF file"):
-        Model(chat_model, mmproj=3)  # type: ignore[arg-type]
-    with pytest.raises(H2OError, match="mismatch between text model"):
-        Model(model_by_name("llama-gqa2-f32"), mmproj=mmproj)
-    with (
-        Model(chat_model) as weights,
-        pytest.raises(ValueError, match="open the model with mmproj"),
-        Llama(weights) as llm,
-    ):
-        ask(llm, [about("?", A)])
+        with pytest.raises(error, match=match):
+            open_()
 
 
 def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: Path) -> None:
@@ -292,12 +269,12 @@ def test_a_library_knows_images(chat_model: Path, mmproj: Path, tmp_path: Path, 
 def test_an_image_on_the_command_line(chat_model: Path, mmproj: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(A)
-    common = ["--threads", "1", *h2o_set(chunk_size=S), "--mmproj", mmproj, "--temp", "0", "-n", "6"]
-    result = succeeded(invoke("run", chat_model, *map(str, common), "--image", str(path), "-p", "What is this?"))
-    chat = succeeded(
-        invoke("chat", chat_model, *map(str, common), "--image", str(path), stdin="What is this?\n/inspect\n")
-    )
-    loaded = succeeded(invoke("chat", chat_model, *map(str, common), stdin=f"/image {path}\nWhat is this?\n"))
+    given: list[Any] = [chat_model, "--threads", "1", *h2o_set(chunk_size=S), "--mmproj", mmproj]
+    given += ["--temp", "0", "-n", "6"]
+    result = succeeded(invoke("run", *given, "--image", path, "-p", "What is this?"))
+    chat = succeeded(invoke("chat", *given, "--image", path, stdin="What is this?\n/inspect\n"))
+    loaded = succeeded(invoke("chat", *given, stdin=f"/image none.png\n?\n/image {path}\nWhat is this?\n"))
+    assert "none.png: No such file" in loaded.stderr
     with open_chat(chat_model, None, h2o=H2OConfig(chunk_size=S), mmproj=mmproj) as llm:
         answer = llm.create_chat_completion([about("What is this?", A)], max_tokens=6, temperature=0)
     n = answer["usage"]["prompt_tokens"]

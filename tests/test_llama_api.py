@@ -108,9 +108,7 @@ for h2o in (None, H2OConfig()):
     [
         ({}, 8),
         ({"own": "1:cpuset:/x\n4:cpu:/a:b", "cpu/a:b/cpu.cfs_quota_us": "150000"}, 2),
-        ({"own": "4:cpu,cpuacct:/a/b\n0::/", "cpu/a/cpu.cfs_quota_us": "250000"}, 3),
         ({"own": "nonsense\n\n4:cpu:/a", "cpu/cpu.cfs_quota_us": "-1"}, 8),
-        ({"cpu.max": "50000 100000"}, 1),
         ({"service/cpu.max": "250000 100000", "cpu.max": "max 100000"}, 3),
         ({"service/cpu.max": "nonsense", "cpu.max": "1600000 100000"}, 8),
     ],
