@@ -6,7 +6,7 @@
 Attention: one chunk of 1,024 queries, 16 heads and 8 KV heads of size 128, K and V in F16, without and with a memory
 set. Only useful operations count: 4·128 for each query head and each key that the query sees. NumPy takes as many
 threads as OMP_NUM_THREADS and OPENBLAS_NUM_THREADS say. Products: random weights [3,072, 1,024] by each number of
-columns. Columns are rounded to 8 bits; for F16 weights they are not rounded. Upstream's
+columns. Columns are rounded to 8 bits, with AMX many to BF16, and for F16 weights not. Upstream's
 kernels read the weights in the file's layout. All kernels of a table take turns, so that a slow minute hits all of
 them; figures are medians.
 """

@@ -85,52 +85,26 @@ inline void emulated_store(int tile, void * dst, int64_t stride) {
 
 typedef float   emulated_floats __attribute__((vector_size(64), may_alias));
 typedef int32_t emulated_ints   __attribute__((vector_size(64), may_alias));
-typedef int64_t emulated_longs  __attribute__((vector_size(64), may_alias));
 
-// Products of a row of a with all of b, for each pair of BF16 (the upper halves of float32): the first and the second numbers have sums
-// of their own, which are added at the end. Subnormal numbers are kept; the CPU takes them for 0.
-struct emulated_bf16 {
-    emulated_floats first  = {};
-    emulated_floats second = {};
-
-    void add(int32_t a, emulated_ints b) {
-        const emulated_ints x = a - emulated_ints {};
-        first  += (emulated_floats) (x << 16)*(emulated_floats) (b << 16);
-        second += (emulated_floats) (x & (int) 0xffff0000)*(emulated_floats) (b & (int) 0xffff0000);
-    }
-
-    void put(char * c) const { *(emulated_floats *) c += first + second; }
-};
-
-// the same of 4 signed bytes
-struct emulated_int8 {
-    emulated_ints sum = {};
-
-    void add(int32_t a, emulated_ints b) {
-        const emulated_ints x = a - emulated_ints {};
-        for (int i = 24; i >= 0; i -= 8) {
-            sum += (x << i >> 24)*(b << i >> 24);
-        }
-    }
-
-    void put(char * c) const { *(emulated_ints *) c += sum; }
-};
-
-// rows of 4 bytes by columns of them
-template <typename T>
+// Rows of pairs in BF16 (the upper halves of float32) by columns of them: the first and the second numbers have sums of their own, which
+// are added at the end. Subnormal numbers are kept; the CPU takes them for 0.
 inline void emulated_product(int c, int a, int b) {
     const emulated_config & config = emulated_tiles_config;
     emulated_check(emulated_rows(c) == config.rows[a] && config.colsb[a] == 4*config.rows[b] && config.colsb[b] == config.colsb[c] &&
         a != b && a != c && b != c, "these tiles cannot be multiplied");
 
     for (int r = 0; r < config.rows[c]; ++r) {
-        T sum;
+        emulated_floats first  = {};
+        emulated_floats second = {};
         for (int k = 0; k < config.rows[b]; ++k) {
-            int32_t x;
-            memcpy(&x, emulated_tiles[a].row[r] + 4*k, 4);
-            sum.add(x, *(const emulated_ints *) emulated_tiles[b].row[k]);
+            int32_t pair;
+            memcpy(&pair, emulated_tiles[a].row[r] + 4*k, 4);
+            const emulated_ints x = pair - emulated_ints {};
+            const emulated_ints y = *(const emulated_ints *) emulated_tiles[b].row[k];
+            first  += (emulated_floats) (x << 16)*(emulated_floats) (y << 16);
+            second += (emulated_floats) (x & (int) 0xffff0000)*(emulated_floats) (y & (int) 0xffff0000);
         }
-        sum.put(emulated_tiles[c].row[r]); // columns that the tile has not got are 0 in b
+        *(emulated_floats *) emulated_tiles[c].row[r] += first + second; // columns that the tile has not got are 0 in b
     }
 }
 
@@ -151,12 +125,6 @@ inline T emulated_join(A a, B b) {
 template <typename V>
 inline __m256i emulated_half(const V & x, int i) {
     return _mm256_loadu_si256((const __m256i *) &x + i);
-}
-
-// an instruction of AVX2 for both halves
-template <typename F>
-inline __m512i emulated_both(const F & f, __m512i x, __m512i y) {
-    return emulated_join<__m512i>(f(emulated_half(x, 0), emulated_half(y, 0)), f(emulated_half(x, 1), emulated_half(y, 1)));
 }
 
 inline __m512 emulated_load(uint32_t mask, const void * x) {
@@ -181,39 +149,12 @@ inline __m256i emulated_bf16_of(__m512 x) {
     return (__m256i) __builtin_convertvector(y >> 16, emulated_shorts);
 }
 
-inline __m512 emulated_dpbf16(__m512 sum, __m512bh a, __m512bh b) {
-    const emulated_ints x = (emulated_ints) a;
-    const emulated_ints y = (emulated_ints) b;
-    return sum + (__m512) (x << 16)*(__m512) (y << 16) + (__m512) (x & (int) 0xffff0000)*(__m512) (y & (int) 0xffff0000);
-}
-
-inline __m512i emulated_rotate(__m512i x, __m512i by) {
-    const emulated_words n = (emulated_words) by & 31;
-    return (__m512i) ((emulated_words) x >> n | (emulated_words) x << (-n & 31));
-}
-
-inline __m512i emulated_add_some(uint64_t mask, __m512i x, __m512i y) {
-    for (int i = 0; i < 64; ++i) {
-        ((char *) &x)[i] += mask >> i & 1 ? ((const char *) &y)[i] : 0;
-    }
-    return x;
-}
-
-inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
-    emulated_ints res = (emulated_ints) sum;
-    for (int i = 0; i < 32; i += 8) {
-        res += (emulated_ints) ((emulated_words) a >> i & 255)*((emulated_ints) b << (24 - i) >> 24);
-    }
-    return (__m512i) res;
-}
-
 } // namespace
 
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
-#undef _tile_dpbssd
 #undef _tile_storeconfig
 #undef _tile_loadconfig
 #undef _tile_release
@@ -221,37 +162,17 @@ inline __m512i emulated_dpbusd(__m512i sum, __m512i a, __m512i b) {
 #define _tile_loadd(tile, src, stride)  emulated_load(tile, src, stride)
 #define _tile_stored(tile, dst, stride) emulated_store(tile, dst, stride)
 #define _tile_zero(tile)                emulated_zero(tile)
-#define _tile_dpbf16ps(c, a, b)         emulated_product<emulated_bf16>(c, a, b)
-#define _tile_dpbssd(c, a, b)           emulated_product<emulated_int8>(c, a, b)
+#define _tile_dpbf16ps(c, a, b)         emulated_product(c, a, b)
 #define _tile_storeconfig(config)       memcpy(config, &emulated_tiles_config, sizeof(emulated_config))
 #define _tile_loadconfig(config)        emulated_load_config(config)
 #define _tile_release()                 emulated_release()
 
 #define _mm512_loadu_ps(x)                     emulated_load(0xffff, x)
 #define _mm512_maskz_loadu_ps(mask, x)         emulated_load(mask, x)
-#define _mm512_storeu_si512(dst, x)            memcpy(dst, &(const __m512i &) (x), 64)
 #define _mm512_cvtph_ps(x)                     emulated_cvtph(x)
 #define _mm512_maskz_cvtph_ps(mask, x)         emulated_cvtph(x)
 #define _mm512_cvtepi8_epi32(x)                ((__m512i) __builtin_convertvector((emulated_bytes) (x), emulated_ints))
-#define _mm512_cvtepu16_epi32(x)               ((__m512i) __builtin_convertvector((emulated_shorts) (x), emulated_ints))
-#define _mm512_set1_epi8(x)                    emulated_join<__m512i>(_mm256_set1_epi8(x), _mm256_set1_epi8(x))
-#define _mm512_setr_epi64(...)                 ((__m512i) emulated_longs { __VA_ARGS__ })
+#define _mm512_cvtepu8_epi32(x)                ((__m512i) emulated_join<emulated_ints>(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))))
 #define _mm512_castsi256_si512(x)              emulated_join<__m512i>(x, x)
-#define _mm512_zextsi256_si512(x)              emulated_join<__m512i>(x, _mm256_setzero_si256())
-#define _mm512_castps256_ps512(x)              emulated_join<__m512>(x, x)
-#define _mm512_castps512_ps256(x)              _mm256_castsi256_ps(emulated_half(x, 0))
-#define _mm512_extractf32x8_ps(x, i)           _mm256_castsi256_ps(emulated_half(x, i))
 #define _mm512_inserti64x4(x, y, i)            emulated_join<__m512i>(emulated_half(x, 0), y) // i is 1
-#define _mm512_insertf32x8(x, y, i)            emulated_join<__m512>(emulated_half(x, 0), y)
-#define _mm512_maskz_broadcast_i64x4(mask, x)  emulated_join<__m512i>(x, x)
-#define _mm512_maskz_broadcast_i32x4(mask, x)  emulated_join<__m512i>(_mm256_broadcastsi128_si256(x), _mm256_broadcastsi128_si256(x))
-#define _mm512_permutexvar_ps(from, x)         ((__m512) __builtin_shuffle((emulated_ints) (x), (emulated_ints) (from)))
-#define _mm512_permutexvar_epi64(from, x)      ((__m512i) __builtin_shuffle((emulated_longs) (x), (emulated_longs) (from)))
-#define _mm512_rorv_epi32(x, by)               emulated_rotate(x, by)
-#define _mm512_srlv_epi64(x, by)               emulated_both([](__m256i a, __m256i b) { return _mm256_srlv_epi64(a, b); }, x, by)
-#define _mm512_shuffle_epi8(x, by)             emulated_both([](__m256i a, __m256i b) { return _mm256_shuffle_epi8(a, b); }, x, by)
-#define _mm512_mask_add_epi8(old, mask, x, y)  emulated_add_some(mask, x, y) // old is x
-#define _mm512_dpbusd_epi32(sum, a, b)         emulated_dpbusd(sum, a, b)
-#define _mm512_cvtneps_pbh(x)                  emulated_bf16_of(x)
 #define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_bf16_of(a), emulated_bf16_of(b))
-#define _mm512_dpbf16_ps(sum, a, b)            emulated_dpbf16(sum, a, b)

@@ -30,9 +30,8 @@ from h2o_llama._internal import machine
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
-M = L + H + A
 N_VOCAB = models.N_VOCAB
-LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
+LAYERS, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 2, 32  # QWEN3_GQA4
 
 
 def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
@@ -203,6 +202,43 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
 
 
 # --- a model
+
+
+def test_metadata_is_replaced(tiny_model: Path) -> None:
+    """One value of each kind: it is shown, and it counts."""
+    overrides: dict[str, Any] = {
+        "qwen3.context_length": 77,
+        "general.name": "another",
+        "tokenizer.ggml.add_bos_token": True,
+    }
+    overrides["qwen3.rope.freq_base"] = 500.0
+    with Model(tiny_model) as model, Model(tiny_model, kv_overrides=overrides) as other:
+        assert other.n_ctx_train == 77 != model.n_ctx_train
+        assert other.metadata == model.metadata | dict(
+            zip(overrides, ["77", "another", "true", "500.000000"], strict=True)
+        )
+        assert other.tokenize("a") == [other.token_bos, *model.tokenize("a", add_special=False)]
+        logits = []
+        for each in (model, other):
+            with open_tiny(each, h2o=None) as llm:  # type: ignore[arg-type]
+                llm.eval([1, 2, 3, 4, 5])
+                logits.append(llm.logits)
+        assert np.abs(logits[0] - logits[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("n_threads_batch", "expected"), [(None, (3, 3)), (2, (3, 2))])
+def test_threads_of_prompts(tiny_model: Path, n_threads_batch: int | None, expected: tuple[int, int]) -> None:
+    with open_tiny(tiny_model, n_threads=3, n_threads_batch=n_threads_batch) as llm:
+        assert llm._state.context.n_threads == expected
+
+
+def test_shared_weights_are_loaded_already(tiny_model: Path) -> None:
+    options: dict[str, Any] = {"use_mmap": False, "use_mlock": True, "kv_overrides": {}, "lora": "a.gguf"}
+    options |= {"main_gpu": 0, "tensor_split": [1], "rpc_servers": "a:1"}
+    with Model(tiny_model) as model:
+        for name, value in options.items():
+            with pytest.raises(ValueError, match=rf"^\[Llama\] {name} must be left out with shared"):
+                Llama(model, n_ctx=64, **{name: value})
 
 
 def test_a_model_and_what_shares_it_close_in_any_order(tiny_model: Path) -> None:

@@ -7,20 +7,18 @@
 
 namespace {
 
-// Tiles 0 to 3 are 16 x 16 sums; 4 and 5 have 16 rows of `bytes` bytes; 6 and 7 have `bytes` bytes of each of 16
-// columns, 4 bytes of a column side by side.
-//
+// Tiles 0 to 3 are 16 x 16 sums; 4 and 5 have 16 rows of 16 pairs in BF16; 6 and 7 have 16 pairs of each of 16 columns.
 // The destructor restores the thread's configuration: upstream's products set theirs once and rely on it.
 class tile_config {
 public:
-    explicit tile_config(int bytes) {
+    tile_config() {
         _tile_storeconfig(&before);
         __asm__ volatile ("" : "+m" (before));
 
         config tiles = { 1, 0, {}, {}, {} };
         for (int i = 0; i < 8; ++i) {
-            tiles.colsb[i] = i == 4 || i == 5 ? bytes   : 64;
-            tiles.rows[i]  = i >= 6           ? bytes/4 : 16;
+            tiles.colsb[i] = 64;
+            tiles.rows[i]  = 16;
         }
         load(tiles);
     }

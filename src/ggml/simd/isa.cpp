@@ -54,10 +54,9 @@ bool has_amx() {
 #elif defined(__linux__)
     const unsigned AMX_BF16 = 1u << 22;
     const unsigned AMX_TILE = 1u << 24;
-    const unsigned AMX_INT8 = 1u << 25;
-    const unsigned AMX      = AMX_BF16 | AMX_TILE | AMX_INT8;
+    const unsigned AMX      = AMX_BF16 | AMX_TILE;
 
-    if (!has_avx512_vnni() || (cpuid(7).edx & AMX) != AMX) {
+    if (!has_avx512_vnni() || !__builtin_cpu_supports("avx512bf16") || (cpuid(7).edx & AMX) != AMX) {
         return false;
     }
 

@@ -12,7 +12,7 @@ enum class h2o_isa {
     AVX_VNNI,
     AVX512,      // F, DQ, BW and VL
     AVX512_VNNI,
-    AMX,         // tiles of BF16 and of bytes, and all of the above
+    AMX,         // tiles of BF16, AVX-512 BF16, and all of the above
 };
 
 constexpr int H2O_N_ISAS = 6;

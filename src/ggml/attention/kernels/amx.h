@@ -184,9 +184,7 @@ struct weights {
     }
 };
 
-struct product_setup : tile_config {
-    product_setup() : tile_config(64) {}
-};
+using product_setup = tile_config;
 
 } // namespace
 

@@ -12,7 +12,6 @@ struct h2o_packed {
     int64_t n_columns;
     int64_t n_blocks;
     bool    is_direct;     // rows are read in place
-    int     spread;        // lanes of a column
     int64_t panel_columns;
     int64_t n_panels;
     int64_t panel_size;    // bytes; of a column if rows are read in place
@@ -38,6 +37,3 @@ private:
     int64_t slice() const;
     int64_t step() const;
 };
-
-// rows of weights in an item of work, unless they are read in place
-constexpr int64_t H2O_PRODUCT_MAX_ROWS = 64;

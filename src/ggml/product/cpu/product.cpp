@@ -75,8 +75,9 @@ product::product(const ggml_tensor * dst, const h2o_product_kernel & kernel)
     n_blocks  = weights->ne[0]/H2O_PRODUCT_BLOCK;
 
     // each group may have a panel that is not full
+    const h2o_packed single(kernel, 1, n_blocks);
     const int64_t panel  = h2o_ceil_div(n_blocks*kernel.panel_block, 64)*64;
-    const int64_t column = std::max(h2o_packed(kernel, 1, n_blocks).panel_size, h2o_ceil_div(panel, kernel.n_lanes));
+    const int64_t column = std::max(single.is_direct ? single.panel_size : 0, h2o_ceil_div(panel, kernel.n_lanes));
     packed_size = h2o_ceil_div(n_columns*column, 64)*64 + std::min(n_groups, n_columns)*panel;
 
     const size_t rounded = is_rounded() ? kernel.n_lanes*n_blocks*kernel.column_block : 0;
@@ -110,7 +111,7 @@ void product::make_groups(const scratch & t, int nth) const {
         const h2o_packed p = packed(*g);
 
         const int64_t n_items = ids ? DIRECT_ITEMS : nth*(p.is_direct ? DIRECT_ITEMS : ITEMS);
-        const int64_t n       = std::min(h2o_ceil_div(n_rows, n_items), p.is_direct ? n_rows : H2O_PRODUCT_MAX_ROWS);
+        const int64_t n       = std::min<int64_t>(h2o_ceil_div(n_rows, n_items), p.is_direct ? n_rows : kernel.max_rows);
         g->item_rows = h2o_ceil_div(n, p.item_step())*p.item_step();
 
         g[1].first_column = g->first_column + g->n_columns;
@@ -189,10 +190,8 @@ void product::compute(const ggml_compute_params * params, char * work, const scr
     });
 }
 
-// NULL if upstream is to multiply. Upstream multiplies by experts column by column.
+// NULL if upstream is to multiply.
 const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
-    constexpr int64_t MIN_COLUMNS = 4; // of an expert, on average
-
     const ggml_tensor * weights = dst->src[0];
     const ggml_tensor * x       = dst->src[1];
 
@@ -200,14 +199,8 @@ const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
     const bool fits = ggml_h2o_product_has_hint(dst) && x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) &&
         x->ne[3] == 1 && (has_experts || x->ne[2] == 1) && x->ne[0]%H2O_PRODUCT_BLOCK == 0;
 
-    const h2o_product_kernel * kernel = fits ? h2o_product_kernel_in_use(weights->type) : nullptr;
-    if (!kernel) {
-        return nullptr;
-    }
-    const bool is_faster = has_experts
-        ? kernel->min_columns == 0 || dst->ne[1]*dst->ne[2] >= MIN_COLUMNS*weights->ne[2]
-        : dst->ne[1] >= (dst->ne[1] <= kernel->max_direct ? kernel->min_columns : kernel->min_packed);
-    return is_faster ? kernel : nullptr;
+    const int64_t n_columns = has_experts ? dst->ne[1]*dst->ne[2]/weights->ne[2] : dst->ne[1];
+    return fits ? h2o_product_kernel_in_use(weights->type, n_columns, has_experts) : nullptr;
 }
 
 } // namespace

@@ -25,7 +25,6 @@ struct h2o_product_slice {
     int64_t      panel_stride;
     int64_t      n_columns;
     int64_t      n_blocks;
-    int          spread;       // lanes of a column, as when it was packed
     float      * sums;         // [panels][groups][group_rows][n_lanes] of earlier slices, or NULL with one slice
     bool         is_first;
     bool         is_last;      // the results are stored in dst
@@ -48,12 +47,11 @@ struct h2o_product_direct {
 
 // Of one type of weights. A unit has one block, or 8 blocks with common scales.
 //
-// A panel has n_lanes columns, or n_lanes/2 columns that take two neighbouring lanes each. Its blocks follow one
-// another: the first 4 bytes of numbers of each lane, the next 4 bytes, and so on; the lanes' scales in F32; and sums,
-// if the type needs them. A lane of numbers in F32 has 4 bytes for each, and no scale.
+// A panel has n_lanes columns. Its blocks follow one another: the first 4 bytes of numbers of each column, the next 4
+// bytes, and so on; the columns' scales in F32; and sums, if the type needs them. Numbers in F32 and BF16 have no scale.
 //
 // A group has group_rows rows of weights, unpacked. Its blocks have the first 4 bytes of numbers of each row, the next
-// 4 bytes, and so on (for tiles, row after row); then the rows' scales, and minimums if the type has any.
+// 4 bytes, and so on; then the rows' scales, and minimums if the type has any. For tiles, see amx.h.
 struct h2o_product_kernel {
     int     unit_blocks;
     int64_t unit_bytes;
@@ -61,16 +59,16 @@ struct h2o_product_kernel {
 
     int     slice_blocks; // of a slice, which fits into the L2 cache
     int     n_lanes;
-    int     max_spread;   // lanes of a column if there are at most n_lanes/2 columns
     int     group_rows;
-    int     min_columns;  // upstream multiplies fewer columns
+    int     max_rows;     // unpacked at once
+    int     min_columns;  // fewer are multiplied by the next kernel, or by upstream's
     int     max_direct;   // most columns for which rows are read in place
-    int     min_packed;   // upstream multiplies fewer columns, if they are more than max_direct
+    int     min_packed;   // as min_columns, if columns are more than max_direct and not of experts
     int64_t panel_block;  // bytes of a block of a panel
     int64_t rows_block;   // bytes of a block of a group
 
-    // n columns, each in `spread` lanes. The other lanes repeat the last column.
-    void (*pack_columns)(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel);
+    // n columns. The other lanes repeat the last one.
+    void (*pack_columns)(const char * const * columns, int n, int64_t n_blocks, char * panel);
 
     // n rows, at most group_rows, from a unit's start. The group's other rows repeat the last row.
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);

@@ -12,11 +12,11 @@ h2o_product_kernels KERNEL;
 namespace {
 
 template <typename T>
-const h2o_product_kernel * kernel_of() {
+const h2o_product_kernel * kernel_of(const T *) {
     using K = typename T::kind;
     using P = byte_panels<steps_of<K>>;
     static constexpr h2o_product_kernel kernel = {
-        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, P::SPREADS ? 2 : 1, P::GROUP_ROWS,
+        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, ROWS, 64,
         0, MAX_DIRECT<K>, 0, P::PANEL_BLOCK, P::ROWS_BLOCK,
         pack_columns<K>, unpack_rows<T>, multiply<P>, column_bytes<K>, pack_column<K>, multiply_few<T>,
     };
@@ -33,7 +33,7 @@ const h2o_product_kernel * kernel_of_floats() {
 
     using P = float_panels;
     static constexpr h2o_product_kernel kernel = {
-        1, FLOAT_BLOCK, H2O_PRODUCT_BLOCK*4, 8, VL, 1, P::GROUP_ROWS,
+        1, FLOAT_BLOCK, H2O_PRODUCT_BLOCK*4, 8, VL, ROWS, 64,
         MIN_COLUMNS, MAX_FEW, MIN_PACKED, P::PANEL_BLOCK, P::ROWS_BLOCK,
         pack_float_columns, unpack_float_rows, multiply<P>, float_column_bytes, pack_float_column, multiply_few_floats,
     };
@@ -43,25 +43,11 @@ const h2o_product_kernel * kernel_of_floats() {
 
 } // namespace
 
-// A switch, as nothing of this file may run before it is known that the CPU can.
 const h2o_product_kernel * KERNEL(ggml_type type) {
-    switch (type) {
 #if VL == 16
-        case GGML_TYPE_F16:    return kernel_of_floats();
-#endif
-        case GGML_TYPE_Q4_0:   return kernel_of<q4_0>();
-        case GGML_TYPE_Q4_1:   return kernel_of<q4_1>();
-        case GGML_TYPE_Q5_0:   return kernel_of<q5_0>();
-        case GGML_TYPE_Q5_1:   return kernel_of<q5_1>();
-        case GGML_TYPE_Q8_0:   return kernel_of<q8_0>();
-        case GGML_TYPE_IQ4_NL: return kernel_of<iq4_nl>();
-        case GGML_TYPE_MXFP4:  return kernel_of<mxfp4>();
-        case GGML_TYPE_Q2_K:   return kernel_of<q2_k>();
-        case GGML_TYPE_Q3_K:   return kernel_of<q3_k>();
-        case GGML_TYPE_Q4_K:   return kernel_of<q4_k>();
-        case GGML_TYPE_Q5_K:   return kernel_of<q5_k>();
-        case GGML_TYPE_Q6_K:   return kernel_of<q6_k>();
-        case GGML_TYPE_IQ4_XS: return kernel_of<iq4_xs>();
-        default: return nullptr;
+    if (type == GGML_TYPE_F16) {
+        return kernel_of_floats();
     }
+#endif
+    return for_type(type, [](auto * t) { return kernel_of(t); });
 }

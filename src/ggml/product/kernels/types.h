@@ -8,6 +8,8 @@
 //
 // Formats: ggml-common.h and ggml-quants.c (dequantize_row_*).
 
+#include "ggml/product/kernels/x86.h"
+
 namespace {
 
 // A number has BITS bits, a block SCALES scales (and minimums).
@@ -226,5 +228,27 @@ struct iq4_xs : units_of<8, 136, number_kind<8, 128, 1, false>> {
         return look_up<W>(iq4_table, nibbles<W>(row + 8 + b*16, 16));
     }
 };
+
+// f with a null pointer to the class of these weights; NULL without one. A switch, as nothing of this file may run before
+// it is known that the CPU can.
+template <typename F>
+const h2o_product_kernel * for_type(ggml_type type, const F & f) {
+    switch (type) {
+        case GGML_TYPE_Q4_0:   return f((q4_0 *) nullptr);
+        case GGML_TYPE_Q4_1:   return f((q4_1 *) nullptr);
+        case GGML_TYPE_Q5_0:   return f((q5_0 *) nullptr);
+        case GGML_TYPE_Q5_1:   return f((q5_1 *) nullptr);
+        case GGML_TYPE_Q8_0:   return f((q8_0 *) nullptr);
+        case GGML_TYPE_IQ4_NL: return f((iq4_nl *) nullptr);
+        case GGML_TYPE_MXFP4:  return f((mxfp4 *) nullptr);
+        case GGML_TYPE_Q2_K:   return f((q2_k *) nullptr);
+        case GGML_TYPE_Q3_K:   return f((q3_k *) nullptr);
+        case GGML_TYPE_Q4_K:   return f((q4_k *) nullptr);
+        case GGML_TYPE_Q5_K:   return f((q5_k *) nullptr);
+        case GGML_TYPE_Q6_K:   return f((q6_k *) nullptr);
+        case GGML_TYPE_IQ4_XS: return f((iq4_xs *) nullptr);
+        default: return nullptr;
+    }
+}
 
 } // namespace

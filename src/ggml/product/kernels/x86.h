@@ -2,9 +2,14 @@
 
 // Vectors of AVX2 and AVX-512: for unpacking, 8 floats and the numbers of W blocks (2 at once only with AVX-512).
 
+#include "ggml/product/kernels/kernel.h"
+#include "ggml/simd/half.h"
+
 #include <immintrin.h>
 
 namespace {
+
+constexpr int ROWS = H2O_PRODUCT_ROWS;
 
 typedef float    floats __attribute__((vector_size(32)));
 typedef uint16_t halves __attribute__((vector_size(16)));
