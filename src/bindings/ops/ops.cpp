@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <tuple>
 
 static py::array max_rows(const py::array & a, const std::string & type, const std::string & backend, int n_threads) {
@@ -36,6 +37,13 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
 
     const ggml_type type = find_type(type_name);
 
+    static const std::set<std::string> NAMES = { "rows", "n_k", "first", "limits", "sinks", "scale", "softcap", "sums",
+        "extra_rows", "tile", "offset" };
+    for (const auto & param : params) {
+        if (!NAMES.count(py::str(param.first))) {
+            throw py::type_error("[ops_attention] has no argument " + std::string(py::str(param.first)));
+        }
+    }
     const auto given = [&](const char * name) { return params.contains(name) && !params[name].is_none(); };
     const auto ints  = [&](const char * name) {
         return given(name) ? graph.input(params[name].cast<py::array_t<int32_t>>(), GGML_TYPE_I32) : nullptr;
