@@ -105,7 +105,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 NAMES = ["a", "ab", "a.b", "a_b", "名前", "名字", 'q"', "b\\]^"]
-PATTERNS = ["^a+b?$", "b", "^(?:é|\\d{2})", "[^a]$", "^[\\d.-]*$", "^a|b$", '^"|\\\\$', "a.b"]
+PATTERNS = ["^a+b?$", "b", "^(?:é|\\d{2})", '[^a\\s"\\\\]$', "^[\\d.-]*$", "^(a|b+)$", '^("|\\\\)$', "(a|(b))1?"]
 CHARACTERS = 'ab1é\t"\\.-'
 STRINGS = st.text(CHARACTERS, max_size=4)
 NUMBERS = st.integers(-130, 130) | st.integers(-999, 999).filter(lambda n: n % 8).map(lambda n: n / 8)
@@ -326,10 +326,10 @@ def test_keywords_in_the_forms_that_the_generated_schemas_do_not_have(llm: Llama
         ({"allOf": [*kinds[:1], {"properties": {"kind": string, "m": numbers}}]}, '{"kind":"a","m":1}', '{"kind":"b"}'),
         ({**string, "minLength": 2}, r'"\ud83d\ude00a"', r'"\ud83d\ude00"'),
         ({"properties": {"a": numbers}, "additionalProperties": string}, '{"b":"x"}', r'{"\u0061":"x"}'),
-        ({"minimum": 0, "exclusiveMaximum": 1}, "0.99", "1"),
-        ({"type": "number", "minimum": 1e-3, "maximum": 2.5e1}, "0.001", "25.1"),
-        ({**string, "pattern": r"^[\w\-]+@\S+\u00e9$"}, '"a-b@cé"', '"a b@cé"'),
-        ({**numbers, "enum": [1, "a", 2.5]}, "1", "2.5"),
+        ({"minimum": 1e-3, "maximum": 2.5e1}, "0.001", "25.1"),
+        ({**string, "pattern": r"^[\w\-]+@\S+\.é+$"}, '"a-b@c.éé"', '"a b@c.é"'),
+        ({**string, "pattern": "^a.[^b]$", "minLength": 0}, '"a-c"', r'"a\n\""'),
+        ({**numbers, "enum": [1, "a", 2.5], "maxLength": 0}, "1", "2.5"),
         ({"enum": [1, 12, "é", "ê", *(f"x{i}" for i in range(3000))]}, '"x2999"', '"x3000"'),
         ({"properties": {f"p{i}": numbers for i in range(250)}}, '{"p3":1,"p249":1}', '{"p4":1,"p3":1}'),
         ({"$ref": "#/$defs/A%20b", "$defs": {"A b": numbers}, "description": "a number"}, "1", '"a"'),

@@ -38,7 +38,6 @@ from tolerances import SELF_LOGITS_F32
 
 # More than any text here has positions.
 EVERYTHING = 300
-T = INDEX.h2o.tile
 
 # --- P1 and P2: within one chunk, and with everything in memory, it is dense
 

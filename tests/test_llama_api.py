@@ -30,9 +30,8 @@ from h2o_llama._internal import machine
 from inputs import ModelByName, Opened, random_tokens
 
 S, L, H, A = 16, 4, 6, 2
-M = L + H + A
 N_VOCAB = models.N_VOCAB
-LAYERS, N_HEAD, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 8, 2, 32  # QWEN3_GQA4
+LAYERS, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 2, 32  # QWEN3_GQA4
 
 
 def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:

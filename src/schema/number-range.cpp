@@ -1,27 +1,26 @@
 #include "schema/number-range.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
-#include <utility>
-#include <vector>
 
-static constexpr size_t MAX_DIGITS = 16;
+static constexpr int MAX_DIGITS = 16; // before the point, and after it
 
-// A number that is not negative. The first n_whole digits are before the point; "0" is their first only if it is alone.
-struct magnitude {
+// A bound without its sign: MAX_DIGITS digits before the point, and as many after it, or none for an integer.
+struct bound {
     std::string digits;
-    size_t      n_whole;
+    bool        has_more; // than these digits
+    bool        is_negative;
     bool        is_exclusive;
-
-    char digit(size_t i) const { return i < digits.size() ? digits[i] : '0'; }
-
-    bool has_digits_from(size_t i) const { return digits.find_first_not_of('0', i) != std::string::npos; }
 };
 
-// Whether a bound is negative, and its size.
-static std::optional<std::pair<bool, magnitude>> bound_of(
-        const common_json & schema, const std::string & open, const std::string & closed) {
+static bool is_all(const std::string & digits, char digit) {
+    return digits.find_first_not_of(digit) == std::string::npos;
+}
+
+static std::optional<bound> bound_of(
+        const common_json & schema, const std::string & open, const std::string & closed, size_t n_digits) {
     const bool is_exclusive = schema.contains(closed);
     if (!is_exclusive && !schema.contains(open)) {
         return std::nullopt;
@@ -30,122 +29,104 @@ static std::optional<std::pair<bool, magnitude>> bound_of(
     if (!schema.at(keyword).is_number() || (is_exclusive && schema.contains(open))) {
         throw std::invalid_argument("\"" + keyword + "\" must be a number, and the only bound on its side");
     }
-    const std::string text        = schema.at(keyword).dump();
-    const size_t      exponent    = std::min(text.find('e'), text.size());
-    const bool        is_negative = text[0] == '-';
-
-    std::string digits = text.substr(is_negative, exponent - is_negative);
-    long        point  = (long) std::min(digits.find('.'), digits.size());
+    const std::string text     = schema.at(keyword).dump();
+    const size_t      exponent = std::min(text.find('e'), text.size());
+    std::string       digits   = text.substr(text[0] == '-', exponent - (text[0] == '-'));
+    const int         n_whole  = (int) std::min(digits.find('.'), digits.size()) +
+        (exponent < text.size() ? std::atoi(text.c_str() + exponent + 1) : 0);
     digits.erase(std::remove(digits.begin(), digits.end(), '.'), digits.end());
-    if (exponent < text.size()) {
-        point += std::stol(text.substr(exponent + 1));
+    if (is_all(digits, '0')) {
+        return bound { std::string(n_digits, '0'), false, false, is_exclusive };
     }
-    digits.insert(0, (size_t) std::max(1 - point, 0L), '0');
-    point = std::max(point, 1L);
-    digits.append((size_t) std::max(point - (long) digits.size(), 0L), '0');
-    const size_t zeros = std::min(digits.find_first_not_of('0'), (size_t) point - 1);
-    const magnitude result = { digits.substr(zeros), (size_t) point - zeros, is_exclusive };
-    if (result.digits.size() > result.n_whole + 60) {
-        throw std::invalid_argument("\"" + keyword + "\" must not have more than 60 digits after the point");
+    if (n_whole > MAX_DIGITS) {
+        return bound { std::string(n_digits, '9'), true, text[0] == '-', is_exclusive };
     }
-    return std::make_pair(is_negative && result.has_digits_from(0), result);
+    digits = std::string((size_t) (MAX_DIGITS - n_whole), '0') + digits + std::string(n_digits, '0');
+    return bound { digits.substr(0, n_digits), !is_all(digits.substr(n_digits), '0'), text[0] == '-', is_exclusive };
 }
 
-static std::string digit_class(char first, char last) {
-    return first == last ? std::string("\"") + first + "\"" : std::string("[") + first + "-" + last + "]";
+// Makes it the next number of as many digits. False if there is none.
+static bool step(std::string & digits, bool is_up) {
+    for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit) {
+        if (*digit != (is_up ? '9' : '0')) {
+            *digit = (char) (*digit + (is_up ? 1 : -1));
+            return true;
+        }
+        *digit = is_up ? '0' : '9';
+    }
+    return false;
 }
 
-static std::string join(const std::vector<std::string> & alternatives) {
+// The rest of a number: digits between low and high. n_whole of them are before the point; a number does not begin with
+// another zero. n_whole is -1 after the point, where zeros at the end may be missing.
+static std::string between(const std::string & low, const std::string & high, int n_whole, bool is_beginning) {
+    if (low.empty()) {
+        return "";
+    }
+    if (n_whole == 0) {
+        return "(\".\" " + between(low, high, -1, false) + (is_all(low, '0') ? ")?" : ")");
+    }
+    const std::string low_rest = low.substr(1), high_rest = high.substr(1);
+    const std::string zeros(low_rest.size(), '0'), nines(low_rest.size(), '9');
+    if (is_beginning && n_whole > 1 && low[0] == '0') {
+        const std::string shorter = between(low_rest, high[0] == '0' ? high_rest : nines, n_whole - 1, true);
+        return high[0] == '0' ? shorter : "(" + shorter + " | " + between("1" + zeros, high, n_whole, false) + ")";
+    }
+    if (is_all(low, '0') && is_all(high, '9')) {
+        return n_whole < 0 ? "[0-9]{1," + std::to_string(low.size()) + "}" : "[0-9]{" + std::to_string(n_whole) + "} " +
+            between(low.substr(n_whole), high.substr(n_whole), 0, false);
+    }
     std::string result;
-    for (const auto & alternative : alternatives) {
-        result += (result.empty() ? "" : " | ") + alternative;
+    const auto add = [&](char first, char last, const std::string & from, const std::string & to) {
+        const std::string rest = between(from, to, std::max(n_whole - 1, -1), false);
+        const bool     can_end = n_whole < 0 && !rest.empty() && is_all(from, '0');
+        result += (result.empty() ? "([" : " | [") + std::string { first, '-', last, ']', ' ' } +
+            (can_end ? "(" + rest + ")?" : rest);
+    };
+    if (low[0] == high[0]) {
+        add(low[0], high[0], low_rest, high_rest);
+        return result + ")";
     }
-    return result;
-}
-
-// What can follow the first digits of a number.
-struct continuation {
-    bool can_end;
-    std::vector<std::string> more; // alternatives, each with at least one digit
-};
-
-// The number has n digits before the point. min and max: the bounds that its first i digits are equal to; nullptr if
-// none.
-static continuation after(const magnitude * min, const magnitude * max, size_t i, size_t n, bool is_integer) {
-    if (min && !min->is_exclusive && !min->has_digits_from(i)) {
-        min = nullptr; // nothing is below it
+    // the same may follow all digits between first and last
+    const char first = (char) (low[0] + (low_rest != zeros)), last = (char) (high[0] - (high_rest != nines));
+    if (first > low[0]) {
+        add(low[0], low[0], low_rest, nines);
     }
-    const bool min_is_left = min && min->has_digits_from(i);
-    const bool max_is_left = max && max->has_digits_from(i);
-    continuation result = { i >= n && !min && (!max || max_is_left || !max->is_exclusive), {} };
-    if (i == n && is_integer) {
-        return result;
+    if (first <= last) {
+        add(first, last, zeros, nines);
     }
-    const std::string point = i == n ? "\".\" " : "";
-    const std::string any   = "[0-9]{0," + std::to_string(MAX_DIGITS - 1) + "}";
-    const std::string zeros = "\"0\"{0," + std::to_string(MAX_DIGITS) + "}";
-    if (!min && !max && i >= n) {
-        result.more = { point + "[0-9] " + any };
-    } else if (!min && !max && i > 0) {
-        const auto rest = after(nullptr, nullptr, n, n, is_integer).more;
-        result.more = { "[0-9]{" + std::to_string(n - i) + "}" + (rest.empty() ? "" : " (" + rest[0] + ")?") };
-    } else if (i >= n && !min_is_left && !max_is_left) {
-        if (!max) {
-            result.more = { point + zeros + " [1-9] " + any };
-        } else if (result.can_end) {
-            result.more = { point + "\"0\" " + zeros };
-        }
-    } else {
-        const char low  = min ? min->digit(i) : i == 0 && n > 1 ? '1' : '0';
-        const char high = max ? max->digit(i) : '9';
-        for (char digit = low; digit <= high; digit++) {
-            const magnitude * next_min = digit == low  ? min : nullptr;
-            const magnitude * next_max = digit == high ? max : nullptr;
-            const char first = digit;
-            if (!next_min && !next_max) {
-                digit = max ? (char) (high - 1) : high; // the same may follow all of these
-            }
-            const auto [can_end, more] = after(next_min, next_max, i + 1, n, is_integer);
-            if (can_end || !more.empty()) {
-                result.more.push_back(point + digit_class(first, digit) +
-                    (more.empty() ? "" : " (" + join(more) + ")" + (can_end ? "?" : "")));
-            }
-        }
+    if (last < high[0]) {
+        add(high[0], high[0], zeros, high_rest);
     }
-    return result;
+    return result + ")";
 }
 
 std::string h2o_number_range_to_gbnf(const common_json & schema, bool is_integer) {
-    const auto min = bound_of(schema, "minimum", "exclusiveMinimum");
-    const auto max = bound_of(schema, "maximum", "exclusiveMaximum");
+    const size_t n_digits = is_integer ? MAX_DIGITS : 2*MAX_DIGITS;
+    const auto   min      = bound_of(schema, "minimum", "exclusiveMinimum", n_digits);
+    const auto   max      = bound_of(schema, "maximum", "exclusiveMaximum", n_digits);
     if (!min && !max) {
         return "";
     }
-    const magnitude zero    = { "0", 1, false };
-    const magnitude largest = { "1", MAX_DIGITS + 1, false };
-
-    const auto [min_is_negative, low]  = min.value_or(std::make_pair(true, largest));
-    const auto [max_is_negative, high] = max.value_or(std::make_pair(false, largest));
-
-    std::vector<std::string> result;
-    const auto add = [&](const std::string & sign, const magnitude & from, const magnitude & to) {
-        for (size_t n = from.n_whole; n <= std::min(to.n_whole, MAX_DIGITS); n++) {
-            const auto numbers =
-                after(n == from.n_whole ? &from : nullptr, n == to.n_whole ? &to : nullptr, 0, n, is_integer);
-            for (const auto & alternative : numbers.more) {
-                result.push_back(sign + alternative);
-            }
+    std::string result;
+    const auto add = [&](const std::string & sign, const std::optional<bound> & from, const std::optional<bound> & to) {
+        std::string low  = from ? from->digits : std::string(n_digits, '0');
+        std::string high = to ? to->digits : std::string(n_digits, '9');
+        const bool  is_any = (!from || (!from->is_exclusive && !from->has_more) || step(low, true)) &&
+            (!to || !to->is_exclusive || to->has_more || step(high, false));
+        if (is_any && low <= high) {
+            result += (result.empty() ? "" : " | ") + sign + between(low, high, MAX_DIGITS, true);
         }
     };
-    if (!max_is_negative) {
-        add("", min_is_negative ? zero : low, high);
+    const bool is_above_zero = max && !max->is_negative && (max->has_more || !is_all(max->digits, '0'));
+    if (!min || min->is_negative) {
+        add("\"-\" ", is_above_zero ? std::nullopt : max, min);
     }
-    if (min_is_negative) {
-        const bool zero_is_outside = high.is_exclusive && !high.has_digits_from(0);
-        add("\"-\" ", max_is_negative || zero_is_outside ? high : zero, low);
+    if (!max || !max->is_negative) {
+        add("", min && min->is_negative ? std::nullopt : min, max);
     }
     if (result.empty()) {
         throw std::invalid_argument("no number of at most 16 digits is within its bounds");
     }
-    return join(result);
+    return result;
 }

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-// GBNF of the JSON strings in which a regular expression is found. The expression is as ECMA-262 has it; \d and \w
-// are ASCII. Where JSON escapes a character, a class admits its letter: \n, but not \u000a. Uses upstream's rule
-// "char". Throws std::invalid_argument if it is not a regular expression, or says what a grammar cannot.
+// GBNF of the JSON strings in which a regular expression of ECMA-262 is found. It has groups, alternatives in a group,
+// classes with \d, \w and \s, and repetitions; \d and \w are ASCII. Classes and the dot admit no character that JSON
+// escapes. Uses upstream's rule "char". Throws std::invalid_argument, saying why, if it has anything else.
 std::string h2o_pattern_to_gbnf(const std::string & pattern);
 
 // GBNF of the JSON strings that are none of these. Uses upstream's rule "char".

@@ -3,9 +3,9 @@
 #include "json.h"
 
 // A JSON schema in the form that upstream's json_schema_to_grammar() translates rightly: each schema in it is {},
-// {"$ref"}, {"anyOf"}, {"enum"}, or one type with its own keywords. Two keywords are ours, and patch 0024 reads them:
-// "gbnf" is GBNF of the values, "names" GBNF of the names that additionalProperties is about. What $refs name lies in
-// "$defs", under names that no other schema has.
+// {"$ref"}, {"anyOf"}, {"enum"}, or one type with its own keywords. The keyword "gbnf" is ours, and patch 0024 reads
+// it: GBNF of the values or, next to an anyOf as additionalProperties, of their names. What $refs name lies in "$defs",
+// under names that no other schema has.
 //
 // The result admits no value that the schema refuses, with three exceptions that users expect: oneOf is read as anyOf,
 // uniqueItems and formats without a rule are not kept. It may admit less: where a schema has properties,
