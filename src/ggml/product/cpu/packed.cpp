@@ -7,7 +7,8 @@
 h2o_packed::h2o_packed(const h2o_product_kernel & kernel, int64_t n_columns, int64_t n_blocks)
     : kernel(kernel), n_columns(n_columns), n_blocks(n_blocks) {
     is_direct     = n_columns > 0 && n_columns <= kernel.max_direct; // a group may have none
-    panel_columns = is_direct ? 1 : kernel.n_lanes;
+    spread        = n_columns <= kernel.n_lanes/2 ? kernel.max_spread : 1;
+    panel_columns = is_direct ? 1 : kernel.n_lanes/spread;
     n_panels      = h2o_ceil_div(n_columns, panel_columns);
     panel_size    = h2o_ceil_div(is_direct ? kernel.column_bytes(n_blocks) : n_blocks*kernel.panel_block, 64)*64;
 }
@@ -27,7 +28,7 @@ void h2o_packed::pack(const char * const * columns, int64_t panel, int64_t first
         kernel.pack_column(*columns, first, n, n_blocks, dst);
     } else {
         const int64_t n_packed = std::min(panel_columns, n_columns - panel*panel_columns);
-        kernel.pack_columns(columns, (int) n_packed, n, dst + first*kernel.panel_block);
+        kernel.pack_columns(columns, (int) n_packed, spread, n, dst + first*kernel.panel_block);
     }
 }
 
@@ -53,6 +54,7 @@ void h2o_packed::multiply(const char * packed, const char * rows, int64_t stride
     s.rows         = scratch;
     s.panel_stride = panel_size;
     s.n_columns    = n_columns;
+    s.spread       = spread;
     s.sums         = (float *) (scratch + bytes_of_rows(kernel, step(), slice()));
     s.dst          = dst;
 

@@ -12,6 +12,7 @@ struct h2o_packed {
     int64_t n_columns;
     int64_t n_blocks;
     bool    is_direct;     // rows are read in place
+    int     spread;        // lanes of a column
     int64_t panel_columns;
     int64_t n_panels;
     int64_t panel_size;    // bytes; of a column if rows are read in place

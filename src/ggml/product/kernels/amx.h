@@ -20,7 +20,7 @@ inline vec_f round_pairs(vec_f low, vec_f high) {
 }
 
 // A panel's block is two tiles: 32 numbers of each column.
-void pack_columns(const char * const * columns, int n, int64_t n_blocks, char * panel) {
+void pack_columns(const char * const * columns, int n, int, int64_t n_blocks, char * panel) {
     for (int64_t b = 0; b < n_blocks; ++b) {
         for (int i = 0; i < EDGE; ++i, panel += TILE/VL) {
             const float * x = (const float *) columns[min_of(i, n - 1)] + b*H2O_PRODUCT_BLOCK;
@@ -143,7 +143,7 @@ void multiply(const h2o_product_slice & s) {
 template <typename T>
 const h2o_product_kernel * kernel_of(const T *) {
     static constexpr h2o_product_kernel kernel = {
-        T::BLOCKS, T::BYTES, H2O_PRODUCT_BLOCK*4, SLICE_BLOCKS, EDGE, EDGE, ROWS_AT_ONCE,
+        T::BLOCKS, T::BYTES, H2O_PRODUCT_BLOCK*4, SLICE_BLOCKS, EDGE, 1, EDGE, ROWS_AT_ONCE,
         MIN_COLUMNS, 0, MIN_COLUMNS, 2*TILE, 2*TILE,
         pack_columns, unpack_rows<T>, multiply, nullptr, nullptr, nullptr,
     };

@@ -66,27 +66,27 @@ inline void widen_rows(const bytes<1> * w, char * dst) {
     interleave(odd,  dst + 8*ROWS*4);
 }
 
-template <typename K, int N, int H>
-inline void add_products(const char * rows, const char * panels, int64_t panel_stride, vec_i (& sum)[N][ROWS]) {
+template <typename K, int N, int SPREAD, int H>
+inline void add_products(const char * rows, const char * panels, int64_t panel_stride, vec_i (& sum)[N][ROWS/SPREAD]) {
     if constexpr (WIDE<K>) {
 #pragma GCC unroll 1
         for (int j = 0; j < N_STEPS<K>; ++j) {
-            for_step<N>(rows, panels, panel_stride, j, [&](int p, int r, vec_i w, vec_i x) {
+            for_step<N, SPREAD>(rows, panels, panel_stride, j, [&](int p, int r, vec_i w, vec_i x) {
                 sum[p][r] += (vec_i) _mm256_madd_epi16((__m256i) w, (__m256i) x);
             });
         }
     } else {
 #pragma GCC unroll 1
         for (int j = H*8/K::SCALES; j < (H + 1)*8/K::SCALES; j += STEPS_AT_ONCE<K>) {
-            __m256i part[N][ROWS] = {};
+            __m256i part[N][ROWS/SPREAD] = {};
 #pragma GCC unroll 1
             for (int k = 0; k < STEPS_AT_ONCE<K>; ++k) {
-                for_step<N>(rows, panels, panel_stride, j + k, [&](int p, int r, vec_i w, vec_i x) {
+                for_step<N, SPREAD>(rows, panels, panel_stride, j + k, [&](int p, int r, vec_i w, vec_i x) {
                     part[p][r] = _mm256_add_epi16(part[p][r], _mm256_maddubs_epi16((__m256i) w, (__m256i) x));
                 });
             }
             for (int p = 0; p < N; ++p) {
-                for (int r = 0; r < ROWS; ++r) {
+                for (int r = 0; r < ROWS/SPREAD; ++r) {
                     sum[p][r] += add_words((vec_i) part[p][r]);
                 }
             }

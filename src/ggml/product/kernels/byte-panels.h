@@ -20,12 +20,12 @@ struct layout {
 };
 
 template <typename K>
-void pack_columns(const char * const * columns, int n, int64_t n_blocks, char * panel) {
+void pack_columns(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel) {
     using L = layout<K>;
 
     const char * column[VL];
     for (int i = 0; i < VL; ++i) {
-        column[i] = columns[min_of(i, n - 1)];
+        column[i] = columns[min_of(i/spread, n - 1)];
     }
 
     for (int64_t b = 0; b < n_blocks; ++b, panel += L::PANEL_BLOCK) {
@@ -107,35 +107,35 @@ void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, cha
 }
 
 // Scales the products of half H of a block by a panel, and adds them to the sums.
-template <typename K, int H, int N>
+template <typename K, int SPREAD, int H, int N>
 inline void add_scaled(const vec_i (& products)[N], const char * rows, const char * panel, vec_f (& sums)[N]) {
     using L = layout<K>;
 
     const vec_f d = load((const float *) (panel + L::PANEL_SCALES));
 #pragma GCC unroll 16
     for (int r = 0; r < N; ++r) {
-        const vec_f scale = (vec_f) repeat(rows + L::ROWS_SCALES + (H*ROWS + r)*4);
+        const vec_f scale = (vec_f) repeat<SPREAD>(rows + L::ROWS_SCALES + (H*ROWS + r*SPREAD)*4);
         sums[r] += __builtin_convertvector(products[r], vec_f)*(scale*d);
         if (K::MINS) {
-            const vec_f min = (vec_f) repeat(rows + L::ROWS_MINS + (H*ROWS + r)*4);
+            const vec_f min = (vec_f) repeat<SPREAD>(rows + L::ROWS_MINS + (H*ROWS + r*SPREAD)*4);
             sums[r] += min*load((const float *) (panel + L::PANEL_SUMS + H*VL*4));
         }
     }
 }
 
-template <typename K, int N, int H>
+template <typename K, int N, int SPREAD, int H>
 inline void multiply_half(
-        const char * rows, const char * panels, int64_t panel_stride, vec_f (& sums)[N][ROWS]) {
-    vec_i sum[N][ROWS];
+        const char * rows, const char * panels, int64_t panel_stride, vec_f (& sums)[N][ROWS/SPREAD]) {
+    vec_i sum[N][ROWS/SPREAD];
     for (int p = 0; p < N; ++p) {
         for (vec_i & s : sum[p]) {
             s = FIRST<K> ? *(const vec_i_mem *) (panels + p*panel_stride + layout<K>::PANEL_SUMS + H*VL*4) : vec_i {};
         }
     }
-    add_products<K, N, H>(rows, panels, panel_stride, sum);
+    add_products<K, N, SPREAD, H>(rows, panels, panel_stride, sum);
 
     for (int p = 0; p < N; ++p) {
-        add_scaled<K, H>(sum[p], rows, panels + p*panel_stride, sums[p]);
+        add_scaled<K, SPREAD, H>(sum[p], rows, panels + p*panel_stride, sums[p]);
     }
 }
 
@@ -147,13 +147,15 @@ struct byte_panels {
     static constexpr int AT_ONCE     = 2;
     static constexpr int AT_END      = VL == 8 ? 1 : 3;
 
-    template <int N>
+    static constexpr bool SPREADS = MAX_DIRECT<K> < VL/2;
+
+    template <int N, int SPREAD>
     static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks,
-            vec_f (& sums)[N][ROWS]) {
+            vec_f (& sums)[N][ROWS/SPREAD]) {
         for (int64_t b = 0; b < n_blocks; ++b) {
-            multiply_half<K, N, 0>(rows, panels, panel_stride, sums);
+            multiply_half<K, N, SPREAD, 0>(rows, panels, panel_stride, sums);
             if constexpr (K::SCALES == 2) {
-                multiply_half<K, N, 1>(rows, panels, panel_stride, sums);
+                multiply_half<K, N, SPREAD, 1>(rows, panels, panel_stride, sums);
             }
             panels += PANEL_BLOCK;
             rows   += ROWS_BLOCK;

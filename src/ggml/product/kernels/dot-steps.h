@@ -9,7 +9,7 @@ template <typename K>
 constexpr bool FIRST = K::ZERO != 0;
 
 template <typename K>
-constexpr int MAX_DIRECT = VL == 16 ? 8 : 5;
+constexpr int MAX_DIRECT = 5;
 
 template <typename K>
 using steps_of = number_kind<8, K::ZERO != 0, K::SCALES, K::MINS>;
@@ -38,11 +38,11 @@ inline void widen_rows(const bytes<1> * w, char * dst) {
     interleave(w, dst);
 }
 
-template <typename K, int N, int H>
-inline void add_products(const char * rows, const char * panels, int64_t panel_stride, vec_i (& sum)[N][ROWS]) {
+template <typename K, int N, int SPREAD, int H>
+inline void add_products(const char * rows, const char * panels, int64_t panel_stride, vec_i (& sum)[N][ROWS/SPREAD]) {
 #pragma GCC unroll 1 // or GCC adds the products of several steps first, and runs out of registers
     for (int j = H*8/K::SCALES; j < (H + 1)*8/K::SCALES; ++j) {
-        for_step<N>(rows, panels, panel_stride, j, [&](int p, int r, vec_i w, vec_i x) {
+        for_step<N, SPREAD>(rows, panels, panel_stride, j, [&](int p, int r, vec_i w, vec_i x) {
             sum[p][r] = multiply_add(sum[p][r], w, x);
         });
     }

@@ -23,21 +23,23 @@ struct float_panels {
     static constexpr int AT_ONCE     = 4;
     static constexpr int AT_END      = 5;
 
-    template <int N>
+    static constexpr bool SPREADS = false; // with so few columns, rows are read in place
+
+    template <int N, int SPREAD>
     static void add(const char * rows, const char * panels, int64_t panel_stride, int64_t n_blocks,
-            vec_f (& sums)[N][ROWS]) {
+            vec_f (& sums)[N][ROWS/SPREAD]) {
         for (int i = 0; i < (int) n_blocks*H2O_PRODUCT_BLOCK; ++i) {
-            for_step<N>(rows, panels, panel_stride, i, [&](int p, int r, vec_i w, vec_i x) {
+            for_step<N, SPREAD>(rows, panels, panel_stride, i, [&](int p, int r, vec_i w, vec_i x) {
                 sums[p][r] += (vec_f) w*(vec_f) x;
             });
         }
     }
 };
 
-void pack_float_columns(const char * const * columns, int n, int64_t n_blocks, char * panel) {
+void pack_float_columns(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel) {
     const char * column[VL];
     for (int i = 0; i < VL; ++i) {
-        column[i] = columns[min_of(i, n - 1)];
+        column[i] = columns[min_of(i/spread, n - 1)];
     }
     for (int64_t b = 0; b < n_blocks; ++b, panel += float_panels::PANEL_BLOCK) {
         for (int i = 0; i < H2O_PRODUCT_BLOCK/8; ++i) {

@@ -25,6 +25,7 @@ struct h2o_product_slice {
     int64_t      panel_stride;
     int64_t      n_columns;
     int64_t      n_blocks;
+    int          spread;       // lanes of a column, as when it was packed
     float      * sums;         // [panels][groups][group_rows][n_lanes] of earlier slices, or NULL with one slice
     bool         is_first;
     bool         is_last;      // the results are stored in dst
@@ -47,8 +48,8 @@ struct h2o_product_direct {
 
 // Of one type of weights. A unit has one block, or 8 blocks with common scales.
 //
-// A panel has n_lanes columns. Its blocks follow one another: the first 4 bytes of numbers of each column, the next 4
-// bytes, and so on; the columns' scales in F32; and sums, if the type needs them. Numbers in F32 and BF16 have no scale.
+// A panel has n_lanes columns, or n_lanes/2 columns that take two neighbouring lanes each. Its blocks follow one
+// another: the first 4 bytes of numbers of each lane, the next 4 bytes, and so on; the lanes' scales in F32; and sums, if the type needs them. Numbers in F32 and BF16 have no scale.
 //
 // A group has group_rows rows of weights, unpacked. Its blocks have the first 4 bytes of numbers of each row, the next
 // 4 bytes, and so on; then the rows' scales, and minimums if the type has any. For tiles, see amx.h.
@@ -59,6 +60,7 @@ struct h2o_product_kernel {
 
     int     slice_blocks; // of a slice, which fits into the L2 cache
     int     n_lanes;
+    int     max_spread;   // lanes of a column if there are at most n_lanes/2 columns
     int     group_rows;
     int     max_rows;     // unpacked at once
     int     min_columns;  // fewer are multiplied by the next kernel, or by upstream's
@@ -67,8 +69,8 @@ struct h2o_product_kernel {
     int64_t panel_block;  // bytes of a block of a panel
     int64_t rows_block;   // bytes of a block of a group
 
-    // n columns. The other lanes repeat the last one.
-    void (*pack_columns)(const char * const * columns, int n, int64_t n_blocks, char * panel);
+    // n columns, each in `spread` lanes. The other lanes repeat the last column.
+    void (*pack_columns)(const char * const * columns, int n, int spread, int64_t n_blocks, char * panel);
 
     // n rows, at most group_rows, from a unit's start. The group's other rows repeat the last row.
     void (*unpack_rows)(const char * rows, int64_t stride, int n, int64_t n_blocks, char * dst);

@@ -16,7 +16,7 @@ const h2o_product_kernel * kernel_of(const T *) {
     using K = typename T::kind;
     using P = byte_panels<steps_of<K>>;
     static constexpr h2o_product_kernel kernel = {
-        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, ROWS, 64,
+        T::BLOCKS, T::BYTES, H2O_PRODUCT_Q8_0_BYTES, 64, VL, P::SPREADS ? 2 : 1, ROWS, 64,
         0, MAX_DIRECT<K>, 0, P::PANEL_BLOCK, P::ROWS_BLOCK,
         pack_columns<K>, unpack_rows<T>, multiply<P>, column_bytes<K>, pack_column<K>, multiply_few<T>,
     };
@@ -33,7 +33,7 @@ const h2o_product_kernel * kernel_of_floats() {
 
     using P = float_panels;
     static constexpr h2o_product_kernel kernel = {
-        1, FLOAT_BLOCK, H2O_PRODUCT_BLOCK*4, 8, VL, ROWS, 64,
+        1, FLOAT_BLOCK, H2O_PRODUCT_BLOCK*4, 8, VL, 1, ROWS, 64,
         MIN_COLUMNS, MAX_FEW, MIN_PACKED, P::PANEL_BLOCK, P::ROWS_BLOCK,
         pack_float_columns, unpack_float_rows, multiply<P>, float_column_bytes, pack_float_column, multiply_few_floats,
     };
