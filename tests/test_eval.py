@@ -54,6 +54,7 @@ def test_losses_of_huge_logits_are_finite() -> None:
 
 def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_losses, "_BLOCK", 5 * 260)  # five rows at a time
+    assert _losses.pieces(3, 20, 8, most=4) == [(3, 5), (5, 8), (8, 12), (12, 16), (16, 20)]
     (row,) = measure(tiny_model, SPARSE)
     tokens = [np.frombuffer(part, np.uint8) for part in (TEXT[:N], TEXT[-N:])]
     nats: dict[str, list[float]] = {"sparse": [], "dense": []}
