@@ -27,7 +27,8 @@ static std::optional<bound> bound_of(
     }
     const std::string keyword = is_exclusive ? closed : open;
     if (!schema.at(keyword).is_number() || (is_exclusive && schema.contains(open))) {
-        throw std::invalid_argument("\"" + keyword + "\" must be a number, and the only bound on its side");
+        throw std::invalid_argument("\"" + keyword +
+            "\" must be a number, and cannot be combined with another bound on its side");
     }
     const std::string text     = schema.at(keyword).dump();
     const size_t      exponent = std::min(text.find('e'), text.size());
