@@ -409,6 +409,17 @@ def test_a_damaged_index(tiny_model: Path, library: Library, damage: str) -> Non
     assert read(tiny_model, Library(library.folder), DOCUMENT) == N
 
 
+def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: Library) -> None:
+    read(tiny_model, library, DOCUMENT)
+    library.flush()
+    block, *_ = files_of(library)
+    flip(block)
+    block.with_name("a.new").write_bytes(b"of a process that was killed")
+    library._index.path.write_bytes(b"another file" * 1000)
+    assert len(library.verify(repair=True)) == 2
+    assert files_of(library) == library.verify() == []
+
+
 def test_what_was_left_an_hour_ago_is_removed(
     tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
