@@ -4,20 +4,62 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
+
+// an int32 that orders like the float, NaN lowest
+static int32_t score_key(float score) {
+    if (std::isnan(score)) {
+        return INT32_MIN;
+    }
+    score += 0.0f; // -0 is 0
+
+    int32_t bits;
+    memcpy(&bits, &score, sizeof(bits));
+
+    return bits < 0 ? bits ^ INT32_MAX : bits;
+}
+
+// A threshold that exactly n keys reach; with ties, the largest one that more reach. No branch depends on a single key.
+static int32_t threshold_of(const std::vector<int32_t> & key, uint32_t n) {
+    int64_t low  = INT32_MIN; // reached
+    int64_t high = (int64_t) INT32_MAX + 1;
+    while (high - low > 1) {
+        const int32_t mid = (low + high) >> 1;
+
+        uint32_t n_reached = 0;
+        for (const int32_t k : key) {
+            n_reached += k >= mid;
+        }
+        if (n_reached == n) {
+            return mid;
+        }
+        (n_reached > n ? low : high) = mid;
+    }
+    return low;
+}
 
 // The n_heavy positions of highest rank, ascending. Of equal ranks the lower position wins; NaN ranks lowest.
 static void select_heavy(const int32_t * pos, const std::vector<float> & rank, uint32_t n_heavy, int32_t * dst) {
-    std::vector<uint32_t> order(rank.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::nth_element(order.begin(), order.begin() + n_heavy - 1, order.end(), [&](uint32_t a, uint32_t b) {
-        if (std::isnan(rank[a]) || std::isnan(rank[b])) {
-            return std::isnan(rank[a]) == std::isnan(rank[b]) ? a < b : std::isnan(rank[b]);
-        }
-        return rank[a] != rank[b] ? rank[a] > rank[b] : a < b;
-    });
-    std::sort(order.begin(), order.begin() + n_heavy);
-    std::transform(order.begin(), order.begin() + n_heavy, dst, [&](uint32_t i) { return pos[i]; });
+    static thread_local std::vector<int32_t> key;
+
+    key.resize(rank.size());
+    std::transform(rank.begin(), rank.end(), key.begin(), score_key);
+
+    const int32_t threshold = threshold_of(key, n_heavy);
+
+    uint32_t n_ties = n_heavy;
+    for (const int32_t k : key) {
+        n_ties -= k > threshold;
+    }
+    uint32_t n_out = 0;
+    for (uint32_t i = 0; n_out < n_heavy; ++i) {
+        const bool is_tie = (key[i] == threshold) & (n_ties > 0);
+
+        dst[n_out] = pos[i];
+        n_out  += (key[i] > threshold) | is_tie;
+        n_ties -= is_tie;
+    }
 }
 
 // Every candidate takes the sum of its block's ranks.
