@@ -50,15 +50,16 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     const int64_t n_blocks = h2o_ceil_div(n_k, block_size);
     if (is_in_place) {
         n_ranges = std::min(std::clamp(n_blocks/2, MIN_ITEMS, MAX_RANGES), n_blocks);
-    } else {
+    } else if (is_shared) {
         n_slices = std::max<int64_t>(std::min(MAX_ITEMS/n_head_kv, MAX_SUMS/n_k_pad), 1);
         if (extra.rows) {
             n_batches = std::min(extra.n, h2o_ceil_div(MAX_BATCHES, n_head_kv));
             n_slices  = h2o_ceil_div(MIN_ITEMS, n_batches*n_head_kv);
         }
-        n_slices = is_shared ? std::min(n_slices, n_tiles(std::min(extra.tile, n_q)*group)) :
-                h2o_ceil_div(n_rows, group_rows);
-        n_ranges = is_shared ? 1 : std::min(h2o_ceil_div(MIN_ITEMS, n_slices*n_head_kv), n_blocks);
+        n_slices = std::min(n_slices, n_tiles(std::min(extra.tile, n_q)*group));
+    } else {
+        n_slices = h2o_ceil_div(n_rows, group_rows);
+        n_ranges = std::min(h2o_ceil_div(MIN_ITEMS, n_slices*n_head_kv), n_blocks);
     }
     n_list_blocks = is_in_place ? h2o_ceil_div(extra.n_rows, list_block) : 0;
     n_items       = n_batches*n_slices*n_ranges + extra.n*n_list_blocks;
@@ -183,16 +184,20 @@ h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t key, int64_t end) c
     return res;
 }
 
+int64_t h2o_attn_driver::n_listed(int64_t list, int64_t h) const {
+    const int32_t * rows = extra.rows_of(list, h);
+    return std::partition_point(rows, rows + extra.n_rows, [](int32_t row) { return row >= 0; }) - rows;
+}
+
 // A list's next block.
 h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t begin) const {
     const int32_t * rows = extra.rows_of(list, h);
-    const int64_t   n    = std::partition_point(rows, rows + extra.n_rows, [](int32_t row) { return row >= 0; }) - rows;
 
     h2o_attn_key_set res = {};
     res.k        = h2o_attn_source_of(k, extra.k, h, rows, begin);
     res.v        = h2o_attn_source_of(v, extra.v, h, rows, begin);
     res.head     = h;
-    res.n        = std::clamp<int64_t>(n - begin, 0, list_block);
+    res.n        = std::clamp<int64_t>(n_listed(list, h) - begin, 0, list_block);
     res.is_extra = true;
     return res;
 }

@@ -58,7 +58,7 @@ private:
         float * l;
     };
 
-    // a = a and what (m, l, o) is of
+    // adds (m, l, o) of other keys
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
 
     state state_of(const shared & w, int64_t range, int64_t h, int64_t row) const;
@@ -75,6 +75,9 @@ private:
 
     // The row counts in the sums of this many keys, the first ones.
     int64_t n_counted(int64_t row, int64_t h) const;
+
+    // keys of a list
+    int64_t n_listed(int64_t list, int64_t h) const;
 
     int64_t n_tiles(int64_t rows) const { return h2o_ceil_div(rows, tile_rows); }
 

@@ -15,15 +15,12 @@ struct h2o_attn_driver::row_group {
 
 h2o_attn_driver::row_group h2o_attn_driver::group_of(int64_t h, int64_t range, int64_t list, int64_t start,
         int64_t end) const {
-    row_group g = { h, list, range, start, end, n_visible(end - 1), 0, 0 };
+    const int64_t n_keys      = n_visible(end - 1);
+    const int64_t key         = range_start(range, n_keys);
+    const int64_t end_key     = std::min(range_start(range + 1, n_keys), n_keys);
+    const int64_t list_blocks = extra.rows ? h2o_ceil_div(n_listed(list, h), list_block) : 0;
 
-    const int64_t key     = range_start(range, g.n_keys);
-    const int64_t end_key = std::min(range_start(range + 1, g.n_keys), g.n_keys);
-    while (extra.rows && extra_keys(list, h, g.n_list_blocks*list_block).n > 0) {
-        ++g.n_list_blocks;
-    }
-    g.n_blocks = g.n_list_blocks + h2o_ceil_div(end_key - key, block_size);
-    return g;
+    return { h, list, range, start, end, n_keys, list_blocks, list_blocks + h2o_ceil_div(end_key - key, block_size) };
 }
 
 // The block with the key, as it was packed for all items.
@@ -68,7 +65,7 @@ h2o_attn_key_set h2o_attn_driver::pack_block(const shared & w, const scratch & s
     return keys;
 }
 
-// What a kernel has no finite result for.
+// Computes rows again whose result from a kernel is not finite.
 void h2o_attn_driver::attend_plainly(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
         float * item_sums) const {
     for (int64_t row = g.start + i; row < g.start + i + n; ++row) {
