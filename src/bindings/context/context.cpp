@@ -3,8 +3,8 @@
 #include "bindings/context/decode-batch.h"
 #include "bindings/h2o-options.h"
 #include "bindings/llama-call.h"
-#include "h2o/llama/interface/text-state.h"
 #include "h2o/llama/memory/memory.h"
+#include "h2o/llama/memory/state/text-state.h"
 #include "h2o/text/embedding-id.h"
 
 #include <pybind11/stl.h>

@@ -1,14 +1,7 @@
-#include "h2o/llama/interface/text-state.h"
 #include "h2o/llama/memory/memory.h"
 #include "h2o/store/cold/store.h"
 
 #include "llama-context.h"
-#include "llama-impl.h"
-#include "llama-model.h"
-
-#include <algorithm>
-#include <stdexcept>
-#include <vector>
 
 uint64_t llama_h2o_memory_bytes(const llama_context * ctx) {
     uint64_t res = 0;
@@ -140,40 +133,4 @@ bool llama_h2o_kv_attention(const llama_h2o_kv * kv, int32_t il, float * dst) {
         }
     }
     return true;
-}
-
-using points = std::vector<std::pair<uint32_t, uint32_t>>;
-
-static points points_of(const llama_h2o_kv & kv) {
-    if (const uint32_t step = kv.memory.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
-        return { { step, kv.state().n_tokens } };
-    }
-    points res;
-    for (const uint32_t pos : kv.past().state_points()) {
-        if (pos < kv.state().n_tokens && !kv.memory.caches.side.empty() && !kv.past().side_of(pos)) {
-            continue;
-        }
-        if (res.empty() || res.back().second + 1 != pos) {
-            res.push_back({ pos, pos });
-        }
-        res.back().second = pos;
-    }
-    return res;
-}
-
-static points points_without_h2o(const llama_context * ctx, uint32_t n_tokens) {
-    if (n_tokens == 0) {
-        return {};
-    }
-    const auto *   model    = llama_get_model(ctx);
-    const uint32_t n_swa    = llama_model_n_swa(model);
-    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) &&
-            (n_swa == 0 || n_tokens <= n_swa);
-
-    return { { is_whole ? 1 : n_tokens, n_tokens } };
-}
-
-points h2o_state_points(const llama_context * ctx, llama_seq_id seq_id) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, seq_id);
-    return kv ? points_of(*kv) : points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "h2o/llama/interface/text-state.h"
+#include "h2o/llama/memory/state/text-state.h"
 
 #include "ggml-backend.h"
 #include "llama-io.h"

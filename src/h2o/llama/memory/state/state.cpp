@@ -5,8 +5,6 @@
 #include "h2o/llama/memory/state/row-notes.h"
 #include "h2o/store/cold/store.h"
 
-#include "ggml-backend.h"
-#include "llama-h2o.h"
 #include "llama-impl.h"
 #include "llama-io.h"
 
@@ -206,6 +204,42 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
         context.clear(kv);
         throw;
     }
+}
+
+using points = std::vector<std::pair<uint32_t, uint32_t>>;
+
+static points points_of(const llama_h2o_kv & kv) {
+    if (const uint32_t step = kv.memory.rewind_step(kv); step > 0 && kv.state().n_tokens >= step) {
+        return { { step, kv.state().n_tokens } };
+    }
+    points res;
+    for (const uint32_t pos : kv.past().state_points()) {
+        if (pos < kv.state().n_tokens && !kv.memory.caches.side.empty() && !kv.past().side_of(pos)) {
+            continue;
+        }
+        if (res.empty() || res.back().second + 1 != pos) {
+            res.push_back({ pos, pos });
+        }
+        res.back().second = pos;
+    }
+    return res;
+}
+
+static points points_without_h2o(const llama_context * ctx, uint32_t n_tokens) {
+    if (n_tokens == 0) {
+        return {};
+    }
+    const auto *   model    = llama_get_model(ctx);
+    const uint32_t n_swa    = llama_model_n_swa(model);
+    const bool     is_whole = !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model) &&
+            (n_swa == 0 || n_tokens <= n_swa);
+
+    return { { is_whole ? 1 : n_tokens, n_tokens } };
+}
+
+points h2o_state_points(const llama_context * ctx, llama_seq_id seq_id) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, seq_id);
+    return kv ? points_of(*kv) : points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
 }
 
 std::vector<h2o_rows> h2o_state_rows(const llama_context * ctx, llama_seq_id seq_id) {
