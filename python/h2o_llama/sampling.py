@@ -72,7 +72,7 @@ class Sampling:
     takes the place of all from top-k on but temperature. With a grammar, a token that does not fit it is drawn again
     among the others.
 
-    Raises ValueError if a value has the wrong type or is out of range, or the grammar is none.
+    Raises ValueError if a value has the wrong type or is out of range, or the grammar is invalid.
 
     Parameters
     ----------

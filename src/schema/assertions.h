@@ -12,7 +12,7 @@ namespace h2o_schema {
 void check(bool is_right, const std::string & keyword, const std::string & why);
 
 bool is_integer(const common_json & value);
-bool is_of_type(const common_json & value, const std::string & type); // throws if there is no type of this name
+bool is_of_type(const common_json & value, const std::string & type); // throws for an unknown type
 
 const common_json &      list_of(const common_json & schema, const std::string & keyword); // not empty
 std::vector<std::string> strings_of(const common_json & schema, const std::string & keyword);

@@ -199,8 +199,8 @@ def create_chat_completion(
     The sequence keeps the prefix that it shares with the previous chat, so a turn costs only its new tokens:
     `usage["prompt_tokens_details"]["cached_tokens"]` says how much that was.
 
-    Raises ValueError, H2OError or OSError as `apply_chat_template` and `generate`; ValueError too if a schema or a
-    grammar is none, or an image is none.
+    Raises ValueError, H2OError or OSError as `apply_chat_template` and `generate`; ValueError too if a schema,
+    a grammar or an image is invalid.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class Prompt(Sequence[int]):
 
 
 def make_prompt(owner: str, model: _core.Model, tokens: Tokens | None, embeddings: ArrayLike | None = None) -> Prompt:
-    """A prompt of either. Raises ValueError if a token or a number is none."""
+    """A prompt of either. Raises ValueError if a token or number is invalid."""
     if isinstance(tokens, Prompt):
         return tokens
     if embeddings is None:

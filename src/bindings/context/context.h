@@ -91,7 +91,7 @@ private:
     // throws h2o_error
     void write_state(const py::bytes & state, llama_state_seq_flags flags);
 
-    // of logits
+    // numbers of a token's logits or embedding
     int64_t row_size() const;
 
     // how many tokens after the next one can be taken back

@@ -88,7 +88,7 @@ void unpack_rows(const char * rows, int64_t stride, int n, int64_t n_blocks, cha
     }
 }
 
-// The products of a panel's columns and a group's rows, and those of `before` unless it is NULL, in sums[32][32].
+// sums[32][32] = products of a panel's columns and a group's rows, added to `before` unless it is NULL
 inline void multiply_tiles(
         const char * columns, const char * rows, int64_t n_blocks, const float * before, float * sums) {
     constexpr int STRIDE = EDGE*sizeof(float);
