@@ -29,7 +29,7 @@ namespace h2o_schema {
 
 void check(bool is_right, const std::string & keyword, const std::string & why) {
     if (!is_right) {
-        throw std::invalid_argument("\"" + keyword + "\" " + why);
+        throw refusal(keyword, "", "\"" + keyword + "\" " + why);
     }
 }
 
@@ -45,7 +45,7 @@ bool is_of_type(const json & value, const std::string & type) {
     return type == "null" ? value.is_null() : type == "boolean" ? value.is_boolean() :
         type == "object" ? value.is_object() : type == "array" ? value.is_array() :
         type == "string" ? value.is_string() : type == "integer" ? is_integer(value) :
-        type == "number" ? value.is_number() : throw std::invalid_argument("unrecognized type " + type);
+        type == "number" ? value.is_number() : throw refusal("type", "", "unrecognized type " + type);
 }
 
 const json & list_of(const json & schema, const std::string & keyword) {

@@ -2,13 +2,23 @@
 
 #include "json.h"
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 // What one JSON schema says by itself, for simplify.cpp.
 namespace h2o_schema {
 
-// Throws std::invalid_argument, which names the keyword, if it is not right.
+// What a grammar cannot say: the keyword, and the place of its schema, such as #/properties/a.
+struct refusal : std::invalid_argument {
+    refusal(const std::string & keyword, const std::string & place, const std::string & what)
+        : std::invalid_argument(what), keyword(keyword), place(place) {}
+
+    const std::string keyword;
+    const std::string place;
+};
+
+// Throws a refusal if it is not right. The place is added later.
 void check(bool is_right, const std::string & keyword, const std::string & why);
 
 bool is_integer(const common_json & value);

@@ -1,5 +1,7 @@
 #include "schema/pattern.h"
 
+#include "schema/assertions.h"
+
 #include "json.h"
 #include "json-schema-to-grammar.h"
 #include "trie.h"
@@ -137,7 +139,7 @@ std::string h2o_pattern_to_gbnf(const std::string & pattern) {
     try {
         return "\"\\\"\" " + to_gbnf(pattern) + " \"\\\"\"";
     } catch (const std::invalid_argument & e) {
-        throw std::invalid_argument("pattern " + pattern + " cannot be kept: " + e.what());
+        throw h2o_schema::refusal("pattern", "", "pattern " + pattern + " cannot be kept: " + e.what());
     }
 }
 

@@ -26,6 +26,8 @@ static constexpr size_t MAX_OPTIONAL = 256; // properties of an object: upstream
 
 static const std::string DEFS = "#/$defs/";
 
+static const json NOTHING = { { "not", json::object() } }; // as zod writes an alternative that no value is of
+
 static const json & resolve(const json & root, const json & given) {
     const std::string ref = given.is_string() ? given.get<std::string>() : given.dump_safe();
     check(ref == "#" || ref.compare(0, 2, "#/") == 0, "$ref", "must begin with #/, got " + ref);
@@ -54,6 +56,7 @@ static void add_counts(json & result, const json & schema, const std::string & m
     for (const std::string & keyword : { min, max }) {
         const json count = schema.value(keyword, json(0));
         check(is_integer(count) && count.get<double>() >= 0, keyword, "must be a non-negative integer");
+        check(keyword == max || count.get<double>() <= 2000, keyword, "must be at most 2,000");
         if (schema.contains(keyword) && (keyword == max || count != 0)) {
             result[keyword] = (int) std::min(count.get<double>(), (double) INT_MAX);
         }
@@ -112,7 +115,8 @@ public:
             }
             return result;
         } catch (const std::exception & e) {
-            throw std::invalid_argument("JSON schema error at " + place + ": " + e.what());
+            const auto * known = dynamic_cast<const refusal *>(&e);
+            throw refusal(known ? known->keyword : "", place, "JSON schema error at " + place + ": " + e.what());
         }
     }
 
@@ -197,11 +201,16 @@ private:
             all.erase(keyword);
             check(!all.contains("anyOf"), "anyOf", "cannot be combined with oneOf");
             const size_t n_copied = all.dump_safe().size()/64;
-            for (const auto & one : list) {
+            for (size_t i = 0; i < list.size(); i++) {
+                const json & one = list.at(i);
                 count(true, n_copied);
+                if (one == NOTHING) {
+                    continue;
+                }
                 const json both = { { "allOf", json::array({ all, one }) } };
-                any.push_back(part(all.empty() ? one : both, "/" + keyword + "/" + std::to_string(any.size())));
+                any.push_back(part(all.empty() ? one : both, "/" + keyword + "/" + std::to_string(i)));
             }
+            check(!any.empty(), keyword, "admits nothing");
             return { { "anyOf", any } };
         }
         if (all.contains("enum")) {
@@ -252,8 +261,8 @@ private:
         check(more.is_boolean() || more.is_object(), "additionalProperties", "must be a boolean or a schema");
 
         std::string names_gbnf; // of additionalProperties
-        if (schema.contains("propertyNames")) {
-            const json given = followed(part(schema.at("propertyNames"), "/propertyNames"));
+        const json given = followed(part(schema.value("propertyNames", json(true)), "/propertyNames"));
+        if (given != json::object() && given != json { { "type", "string" } }) { // as every name is
             is_closed  = given.contains("enum");
             names_gbnf = is_closed ? "" : given.value("gbnf", "");
             check(properties.empty() && (is_closed || (!names_gbnf.empty() && required.empty())), "propertyNames",
@@ -276,7 +285,10 @@ private:
                 "cannot have the name * next to additionalProperties, or names of more than 190 bytes");
             n_optional += !std::binary_search(required.begin(), required.end(), name);
             check(n_optional <= MAX_OPTIONAL, "properties", "cannot have more than 256 that are not required");
-            result["properties"][name] = part(value, "/properties/" + name);
+            std::string below = name; // as a JSON pointer has it
+            string_replace_all(below, "~", "~0");
+            string_replace_all(below, "/", "~1");
+            result["properties"][name] = part(value, "/properties/" + below);
             all.push_back(name);
         }
         count(true, n_optional*n_optional/64);
@@ -294,3 +306,45 @@ private:
 } // namespace
 
 common_json h2o_simplified_schema(const common_json & schema) { return simplifier(schema).read(); }
+
+// --- tools
+
+static constexpr int MAX_LEFT_OUT = 100; // keywords of a tool: then its arguments are any object
+
+// the schema at a place, or the one that it is merged into
+static json & found(json & root, std::string place) {
+    for (;; place.erase(place.rfind('/'))) {
+        try {
+            json & schema = const_cast<json &>(resolve(root, place));
+            if (schema.is_object()) {
+                return schema;
+            }
+        } catch (const refusal &) {
+            // a $ref is on the way
+        }
+    }
+}
+
+common_json h2o_relaxed_schema(common_json schema, std::vector<std::string> * left_out) {
+    for (int i = 0; i < MAX_LEFT_OUT; i++) {
+        try {
+            h2o_simplified_schema(schema);
+            return schema;
+        } catch (const refusal & e) {
+            if (!schema.is_object()) {
+                throw;
+            }
+            if (left_out) {
+                left_out->push_back("\"" + e.keyword + "\" of " + e.place);
+            }
+            json & at = found(schema, e.place);
+            const size_t n_before = at.size();
+            const json   type     = &at == &schema ? json("object") : at.value("type", json());
+            at.erase(e.keyword);
+            if (at.size() == n_before) { // another schema says it
+                at = type.is_null() ? json::object() : json { { "type", type } };
+            }
+        }
+    }
+    return { { "type", "object" } };
+}

@@ -2,6 +2,9 @@
 
 #include "json.h"
 
+#include <string>
+#include <vector>
+
 // A JSON schema in the form that upstream's json_schema_to_grammar() translates rightly: each schema in it is {},
 // {"$ref"}, {"anyOf"}, {"enum"}, or one type with its own keywords. The keyword "gbnf" is ours, and patch 0024 reads
 // it: GBNF of the values or, next to an anyOf as additionalProperties, of their names. What $refs name lies in "$defs",
@@ -12,3 +15,6 @@
 // additionalProperties is false unless it is given, and a schema with keywords of some types, but without "type", is
 // for these types. Throws std::invalid_argument, naming the keyword and its place, if a grammar cannot say it.
 common_json h2o_simplified_schema(const common_json & schema);
+
+// A tool's schema, of which only that is left which a grammar can say. `left_out` names the keywords and their places.
+common_json h2o_relaxed_schema(common_json schema, std::vector<std::string> * left_out = nullptr);

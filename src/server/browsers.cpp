@@ -46,7 +46,8 @@ static bool is_allowed_origin(const common_params & params, const std::string & 
     const auto allowed = allowed_origins(params);
 
     return std::any_of(allowed.begin(), allowed.end(), [&](const std::string & other) {
-        return other == "*" || other == origin ||
+        const bool is_scheme = string_ends_with(other, "://*"); // editors and desktop programs have random hosts
+        return other == "*" || other == origin || (is_scheme && string_starts_with(origin, other.substr(0, other.size() - 1))) ||
             (other == "localhost" && is_this_machine(name_of(authority_of(origin))));
     });
 }
@@ -91,6 +92,15 @@ static bool refuse(httplib::Response & response, const std::string & message) {
     return false;
 }
 
+static std::string option_for(const std::string & origin) {
+    return "`h2o-llama serve MODEL --cors-origins '" + origin.substr(0, 100) + "'`";
+}
+
+std::string server_h2o_allowed_headers(const common_params & params, const httplib::Request & request) {
+    // "*" names none for a page that sends a key
+    return params.cors_headers != "*" ? params.cors_headers : request.get_header_value("Access-Control-Request-Headers");
+}
+
 bool server_h2o_admits(const common_params & params, const httplib::Request & request, httplib::Response & response) {
     const auto host   = lower(request.get_header_value("Host"));
     const auto origin = lower(request.get_header_value("Origin"));
@@ -98,8 +108,7 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
     // a Unix-domain socket has no address, and no browser reaches it
     if (!host.empty() && !request.local_addr.empty() && !is_allowed_host(params, name_of(host))) {
         return refuse(response, "this server has another name than " + host.substr(0, 100) +
-            ": ask for localhost or its IP address, or start it with `--cors-origins http://" + host.substr(0, 100) +
-            "`");
+            ": ask for localhost or its IP address, or start it with " + option_for("http://" + host));
     }
     if (origin.empty()) {
         return true;
@@ -111,7 +120,7 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
     }
     if (!is_allowed_origin(params, origin)) {
         return refuse(response, "pages of " + origin.substr(0, 100) +
-            " may not use this server: start it with `--cors-origins` to let them");
+            " may not use this server: to let them, start it with " + option_for(origin));
     }
     return true;
 }

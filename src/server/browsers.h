@@ -2,6 +2,8 @@
 
 #include "common.h"
 
+#include <string>
+
 namespace httplib {
 struct Request;
 struct Response;
@@ -18,6 +20,9 @@ bool server_h2o_admits(const common_params & params, const httplib::Request & re
 // Lets a page of one of these origins read the answer.
 void server_h2o_set_origin(
         const common_params & params, const httplib::Request & request, httplib::Response & response);
+
+// The names of headers that a page may send, for the browser that asks before it sends them.
+std::string server_h2o_allowed_headers(const common_params & params, const httplib::Request & request);
 
 // Whether only this machine's programs can reach the server.
 bool server_h2o_is_local(const common_params & params);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 static server_http_res_ptr failed(const std::string & message, error_type type) {
     const auto error = format_error_response(message, type);
@@ -31,5 +32,19 @@ server_http_context::handler_t server_h2o_library_route(const common_params & pa
         auto res = std::make_unique<server_http_res>();
         std::tie(res->status, res->data) = texts->answer(server_h2o_owner(params, request), id);
         return res;
+    };
+}
+
+server_http_context::handler_t server_h2o_model_route(server_http_context::handler_t models) {
+    return [models = std::move(models)](const server_http_req & request) {
+        auto res = models(request);
+        const auto name = request.get_param("h2o_model");
+        for (const auto & model : json::parse(res->data).value("data", json::array())) {
+            if (model.at("id") == name) {
+                res->data = safe_json_to_str(model);
+                return res;
+            }
+        }
+        return failed("there is no model " + name.substr(0, 100), ERROR_TYPE_NOT_FOUND);
     };
 }

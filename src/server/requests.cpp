@@ -107,13 +107,11 @@ void server_h2o_read_chat(common_json & body) {
     };
     const auto is_text = [](const common_json & value) { return value.is_string() && value != ""; };
 
-    const auto stop = field("stop"), kwargs = field("chat_template_kwargs"), format = field("response_format"),
+    const auto kwargs = field("chat_template_kwargs"), format = field("response_format"),
                logprobs = field("logprobs"), top = field("top_logprobs");
 
     check("messages", "a list of messages, not empty", // they may be large: no copy
         body.contains("messages") && body.at("messages").is_array() && !body.at("messages").empty());
-    check("stop", "a string or a list of strings, none of them empty",
-        stop.is_null() || is_text(stop) || (stop.is_array() && std::all_of(stop.begin(), stop.end(), is_text)));
     check("chat_template_kwargs", "an object", kwargs.is_null() || kwargs.is_object());
     if (is_text(field("grammar"))) { // of the client: an end of thoughts that it does not describe cannot be written
         for (const char * name : { "reasoning_budget_tokens", "thinking_budget_tokens" }) {
@@ -138,6 +136,14 @@ void server_h2o_read_chat(common_json & body) {
     }
     body.erase("logprobs");
     body.erase("top_logprobs");
+}
+
+void server_h2o_check_stop(const common_json & stop) {
+    const auto is_text = [](const common_json & value) { return value.is_string() && value != ""; };
+    if (!stop.is_null() && !is_text(stop) && !(stop.is_array() && std::all_of(stop.begin(), stop.end(), is_text))) {
+        throw std::invalid_argument(
+            "'stop' must be a string or a list of strings, none of them empty, but got " + stop.dump_safe());
+    }
 }
 
 common_chat_msg server_h2o_parse(common_chat_session & session, const common_chat_input & added, bool is_partial,

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "chat.h"
+#include "chat/messages.h"
 #include "chat/pieces.h"
 #include "common.h"
 #include "json.h"
+#include "server/dialects.h"
 
 #include <cmath>
 #include <exception>
@@ -66,6 +68,9 @@ T server_h2o_number(const common_json & value) {
 // The body of a chat's request. Fields that are null are removed, and log-probabilities become "n_probs", the number of
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
+
+// The strings at which an answer ends.
+void server_h2o_check_stop(const common_json & stop);
 
 // The message that an answer's text is, of which `so_far` is known and `added` is new. What cannot be parsed is content:
 // `unparsed`, the text after the last that could be; of an answer that is not complete, nothing.

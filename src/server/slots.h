@@ -330,6 +330,7 @@ struct server_h2o_request {
         if (n_attention < 0 || n_attention > 1024) {
             throw std::invalid_argument("'top_attention' must be 0 to 1024, but got " + std::to_string(n_attention));
         }
+        server_h2o_check_stop(body.value("stop", common_json()));
         return server_h2o_owner(params, request, body);
     }
 };

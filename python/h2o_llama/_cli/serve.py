@@ -139,6 +139,13 @@ def serve(
             show_default="the user's library",
         ),
     ] = None,
+    cors_origins: Annotated[
+        str | None,
+        option("Web pages that may use the server, with commas: https://a.example, app://*, localhost, or * for all."),
+    ] = None,
+    sleep_idle_seconds: Annotated[
+        int | None, option("Give the memory of the model back after so long without a request.", min=1)
+    ] = None,
     embeddings: Annotated[bool, option("Serve embeddings instead of answers, without H2O.", "--embeddings")] = False,
 ) -> None:
     """Serve a model over HTTP, with a web page.
@@ -169,6 +176,8 @@ def serve(
         stretched = _stretched(weights)
         n_ctx = _room(weights, o.attention, o.n_ctx, further)
         h2o = None if embeddings else _possible(o, weights, n_ctx)
+        if weights.chat_template is None and not embeddings and "--chat-template" not in " ".join(further):
+            echo("h2o-llama: this model has no chat template: messages are written as ChatML", err=True)
         tells_day = weights.chat_template is not None and weights._template.tells_day
         origin = _origin(weights, h2o, n_ctx, further)
         own = weights.metadata.get(f"{weights.metadata['general.architecture']}.pooling_type", "0")
@@ -187,6 +196,8 @@ def serve(
     arguments += ["--path", _PAGE, "--reasoning-budget", MAX_THOUGHTS]
     arguments += [] if "LLAMA_ARG_LOG_VERBOSITY" in os.environ else ["--log-verbosity", 1]  # errors
     arguments += [] if slot_save_path is None else ["--slot-save-path", slot_save_path]
+    arguments += [] if cors_origins is None else ["--cors-origins", cors_origins]
+    arguments += [] if sleep_idle_seconds is None else ["--sleep-idle-seconds", sleep_idle_seconds]
     if embeddings:  # a text is read in one step
         n_step = min(n_ctx, _LONGEST_EMBEDDED)
         arguments += ["--embeddings", "--ubatch-size", n_step, "--batch-size", n_step, *pooling]

@@ -2,6 +2,7 @@
 
 #include "bindings/chat/grammar.h"
 #include "bindings/llama-call.h"
+#include "chat/messages.h"
 #include "chat/nulls.h"
 #include "chat/pieces.h"
 
@@ -34,9 +35,12 @@ static auto run(const std::string & what, F f, size_t max_size = std::string::np
 // Text of an answer -> a message, piece by piece. Keeps the last message, to report the difference.
 class chat_parser {
 public:
-    chat_parser(const common_chat_params & params, std::string id_prefix)
+    chat_parser(const common_chat_params & params, std::string id_prefix, bool continues)
         : params(params), id_prefix(std::move(id_prefix)) {
         this->params.parser = params.parser;
+        if (continues) {
+            begun = msg = common_chat_parse(text, true, this->params);
+        }
     }
 
     // What a piece of text adds to the message, as JSON: a list of OpenAI's deltas. An unfinished text may end
@@ -59,7 +63,7 @@ public:
 
     // the message so far, as JSON
     std::string message() const {
-        return run("the answer does not have this model's format", [&] { return msg.to_json_oaicompat().dump_safe(); });
+        return run("the answer does not have this model's format", [&] { return h2o_chat_added(msg, begun).to_json_oaicompat().dump_safe(); });
     }
 
 private:
@@ -90,10 +94,15 @@ private:
 
     common_chat_parser_params params;
     common_chat_msg           msg;
+    common_chat_msg           begun; // the message that the answer continues
     common_chat_input         text;
     std::vector<std::string>  ids;
     const std::string         id_prefix;
 };
+
+static bool continues(const common_chat_templates_inputs & inputs) {
+    return inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+}
 
 static const char * REFUSES = "the model's chat template refuses these messages";
 
@@ -137,7 +146,7 @@ public:
 
     chat_parser make_parser(const std::string & id_prefix) const {
         return run("this model's format is not understood",
-            [&] { return chat_parser(params, id_prefix); });
+            [&] { return chat_parser(params, id_prefix, continues(inputs)); });
     }
 
     // What begins thoughts, and what ends them; nothing if the model does not think. Then: what of them the prompt has.
@@ -246,6 +255,15 @@ public:
         inputs.parallel_tool_calls   = parallel_tool_calls;
         inputs.json_schema           = json_schema;
         inputs.add_generation_prompt = add_generation_prompt;
+        if (add_generation_prompt && !inputs.messages.empty() && inputs.messages.back().role == "assistant") {
+            run("messages", [&] { // as upstream's server
+                if (!inputs.messages.back().tool_calls.empty()) {
+                    throw std::invalid_argument("Cannot continue an assistant message that contains tool calls.");
+                }
+            });
+            inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
+            inputs.add_generation_prompt  = false;
+        }
         inputs.reasoning_format      = COMMON_REASONING_FORMAT_AUTO;
         inputs.chat_template_kwargs  = kwargs;
         if (now > 0) { // seconds since 1970 that the template's date is of
