@@ -13,7 +13,7 @@ from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
 from inputs import random_tokens
 
-GUIDE = Path(__file__).parent.parent / "docs" / "from-llama-cpp-python.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "from-llama-cpp-python.md"
 
 
 PROMPT = random_tokens(12)

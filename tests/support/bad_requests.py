@@ -68,7 +68,7 @@ SCHEMAS: tuple[Any, ...] = (
     {"type": "object", "properties": 3, "required": "a"},
 )
 
-_SERVER = Path(__file__).parents[1] / "vendor" / "llama.cpp" / "tools" / "server"
+_SERVER = Path(__file__).parents[2] / "vendor" / "llama.cpp" / "tools" / "server"
 _READ = re.compile(r'(?:json_value\(\w+, *|\b(?:body|data|params)\.(?:at|contains|value)\(|\bfield_\w+\(\s*)"(\w+)"')
 OPTIONS = {name for file in sorted(_SERVER.glob("*.cpp")) for name in _READ.findall(file.read_text())}
 """What llama-server looks for in requests."""

@@ -23,7 +23,7 @@ from llamas import eval_calls, open_llama
 from oracle import dense, read_model
 
 Array = NDArray[Any]
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 # The bytes of each type's unit that hold scales in F16, and where numbers lie if there are minimums besides.
 TYPES: dict[str, tuple[list[int], slice | None]] = {

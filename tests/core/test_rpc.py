@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import oracle
 from command_line import invoke
 from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
 from h2o_llama._cli.serve import rpc_program
 from servers import Server, running
 
 S = 64
-TEXT = (Path(__file__).parent / "oracle" / "attention.py").read_bytes()[: 9 * S + 11]
+TEXT = (Path(oracle.__file__).parent / "attention.py").read_bytes()[: 9 * S + 11]
 
 needs_rpc = pytest.mark.skipif(
     not (Path(_core.__file__).parent / "lib" / "ggml-rpc-server").exists(),

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from check_architecture import generate
 from compare import relative_error
 from h2o_llama import Llama, Model
 from h2o_llama.embedding import _hidden_states
 from inputs import ModelByName, random_tokens
 from oracle import read_model
-from test_architectures import generate, generator  # noqa: F401 (a fixture)
 from tolerances import SELF_LOGITS_F32
 
 TEXTS = ["How a text is read.", "Another one", "x" * 700]
@@ -74,7 +74,7 @@ def test_longer_than_the_model_was_trained_for(tiny_model: Path) -> None:
             model.embed(["a", ""])
 
 
-def test_models_that_read_a_text_as_a_whole(generator: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_models_that_read_a_text_as_a_whole(generator: Path, tmp_path: Path) -> None:
     """Without a memory of past tokens: of any length at once. One that Llama refuses."""
     (path,) = [path for path in generate(generator, tmp_path, "-a", "dream") if "moe" not in path.name][:1]
     with Model(path) as model:

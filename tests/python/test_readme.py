@@ -9,7 +9,7 @@ import pytest
 import h2o_llama
 from chats import CHATML
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ["index", "tutorial", "ask", "memory", "tools-and-json", "read-once"]
 BLOCKS = [
     (name, code)

@@ -509,7 +509,7 @@ def add(folder: Path, file: Path, barrier: Any) -> None:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes processes that need not import everything again."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # where they look for this module
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # where they look for this module
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     return context

@@ -24,15 +24,12 @@ from compare import assert_all_equal
 from h2o_llama import BusyError, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
 from inputs import random_tokens
 from llamas import view
+from spies import Stop, stop_at
 
 S = 16
 # Takes seconds, in dense attention and with large chunks.
 LONG = 20_000
 SLOW_S = 2048
-
-
-class Stop(Exception):
-    pass
 
 
 @pytest.fixture
@@ -47,16 +44,6 @@ def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
 def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
     slow = h2o and replace(h2o, chunk_size=SLOW_S)
     return Llama(path, n_ctx=LONG, n_batch=LONG, n_ubatch=SLOW_S, n_threads=1, h2o=slow)
-
-
-def stop_at(limit: int) -> Callable[[int, int], None]:
-    """A progress callback that raises Stop when `limit` tokens are done."""
-
-    def progress(n_done: int, n_total: int) -> None:
-        if n_done >= limit:
-            raise Stop
-
-    return progress
 
 
 # --- progress
@@ -283,7 +270,7 @@ def test_waiting_ends(busy: Any, tiny_model: Path) -> None:
 
 def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/fastapi.md, with two threads for a stream and two questions, and the status of errors."""
-    page = Path(__file__).parents[1] / "docs" / "fastapi.md"
+    page = Path(__file__).parents[2] / "docs" / "fastapi.md"
     (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     program = program.replace('"qwen2.5-coder-0.5b"', 'demo_model_path(), n_ctx=512, chat_template="chatml"')
     names: dict[str, Any] = {"demo_model_path": demo_model_path}

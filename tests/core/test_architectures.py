@@ -5,7 +5,6 @@ H2O works with each architecture of upstream's generator of tiny models, or says
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import pytest
 from gguf import GGUFReader
 
 from adapters import random_adapter
-from check_architecture import DEFAULTS, KINDS, OPEN, Checks, random_text, read
+from check_architecture import DEFAULTS, KINDS, OPEN, Checks, generate, random_text, read
 from compare import case, relative_error
 from h2o_llama import H2OConfig, H2OError, Llama, UnsupportedModelError
 from inputs import ModelByName
 
-REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "compatibility.md").read_text(encoding="utf-8")
 
 
@@ -47,23 +46,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "RoPE scaled linearly": {"rope_scaling_type": "linear", "rope_freq_scale": 0.25, "rope_freq_base": 5000.0},
     "YaRN": {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 64, "yarn_beta_fast": 8.0},
 }
-
-
-@pytest.fixture(scope="session")
-def generator() -> Path:
-    """Upstream's test-llama-archs."""
-    built = REPOSITORY.glob(f"build/cp{sys.version_info.major}{sys.version_info.minor}-*/bin/test-llama-archs")
-    path = next(built, None)
-    if path is None:
-        pytest.skip("upstream's generator of models is not built: H2O_LLAMA_BUILD_BACKEND_TESTS is off")
-    return path
-
-
-def generate(generator: Path, folder: Path, *options: str) -> list[Path]:
-    """With the generator's own deviation, 0.1, attention would be so flat that little of it showed in the logits."""
-    command = [generator, "-s", "1", "-d", "0.2", "-o", folder, *options]
-    subprocess.run(command, check=True, capture_output=True)
-    return sorted(folder.glob("*.gguf"))
 
 
 def lower_cap(path: Path) -> None:
@@ -142,7 +124,7 @@ def test_learned_positions_are_the_most_that_a_text_has(generator: Path, tmp_pat
 def test_what_holds_for_a_model_holds_for_a_changed_one(
     change: str, model: str, model_by_name: ModelByName, tmp_path: Path
 ) -> None:
-    """All that tests/check_architecture.py checks, against dense attention with the same change, which matters."""
+    """All that check_architecture.py checks, against dense attention with the same change, which matters."""
     path = model_by_name(model)
     arguments: dict[str, Any] = dict(CHANGES[change])
     if change == LORA:

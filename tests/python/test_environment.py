@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-PATTERNS = ("src/**/*.*", "python/**/*.py", "tests/*.py", "tools/*", "vendor/*.py", "benchmarks/**/*.py")
+ROOT = Path(__file__).parents[2]
+PATTERNS = ("src/**/*.*", "python/**/*.py", "tests/**/*.py", "tools/*", "vendor/*.py", "benchmarks/**/*.py")
 # a string that is a name, or an f-string or message that begins with one: "H2O_LLAMA_SOURCE={…}
 NAME = re.compile(r"""["']((?:H2O|LLAMACPP)_[A-Z0-9_]+)(?=["'=])""")
 

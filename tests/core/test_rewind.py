@@ -17,7 +17,7 @@ from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
 from llamas import decode_calls, min_position, open_llama, restore, state_of
-from test_threads_cancel import Stop, stop_at
+from spies import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
 
 STORED = EVICT.but(lookup_budget=8, cold_store="memory")

@@ -1,6 +1,7 @@
-"""What a function is called with."""
+"""What a function is called with, and a way to stop it."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,3 +21,17 @@ def record_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list
 
     monkeypatch.setattr(owner, name, spy)
     return calls
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(limit: int) -> Callable[[int, int], None]:
+    """A progress callback that raises Stop when `limit` tokens are done."""
+
+    def progress(n_done: int, n_total: int) -> None:
+        if n_done >= limit:
+            raise Stop
+
+    return progress

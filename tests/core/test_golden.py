@@ -1,6 +1,7 @@
 """Files of version 0.1.0: every later version reads them as they were meant, or refuses them by their version.
 
-They are of the demo model. `python tests/test_golden.py FOLDER` writes them anew, where a version reads no older ones.
+They are of the demo model. `python tests/core/test_golden.py FOLDER` writes them anew, where a version reads no
+older ones.
 """
 
 import sys

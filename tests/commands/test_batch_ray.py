@@ -36,7 +36,7 @@ CHUNK = 64
 MAX_TOKENS = 32
 SETTINGS = BatchSettings(H2OConfig(chunk_size=CHUNK, evict=True), MAX_TOKENS)
 
-DOCUMENTATION = Path(__file__).parent.parent / "docs" / "batch.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "batch.md"
 START = """
 import os
 from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 from h2o_llama import H2OConfig, demo_model_path
 from h2o_llama._demo.document import standard_library_text
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 # what the demo model has learnt to find again
 TEXT = standard_library_text(6000).decode()
 DOCUMENT = TEXT[:3000] + "\nk17=4829;\nk23=1357;\n" + TEXT[3000:]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from scikit_build_core import build
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTICES = "THIRD_PARTY_NOTICES.txt"
 HOLDER = re.compile(r"Copyright(?:Text:)?(?: Copyright)?(?: \([cC]\))?[\d –-]*(?: |$)([A-Z][\w ]+)")
 VENDORED = [ROOT / "vendor" / name for name in ("codecs", "pcre2")]

@@ -196,7 +196,7 @@ def test_a_damaged_file_is_named_and_changes_nothing(saved: Path, tiny_model: Pa
 
 @pytest.mark.parametrize("name", ["sum", "cold_store", "dense"])
 def test_a_header_that_lies_is_refused_or_can_be_continued(name: str, tiny_model: Path, tmp_path: Path) -> None:
-    """Damaged states, which native code reads: tests/c_api/test-h2o.cpp, under sanitizers."""
+    """Damaged states, which native code reads: tests/core/c_api/test-h2o.cpp, under sanitizers."""
     path, n_refused = tmp_path / "file", 0
     with open_llama(tiny_model, SMALL.one_of_each[name], n_ctx=512) as llm:
         llm.eval(random_tokens(70))

@@ -39,7 +39,7 @@ from llamas import (
 )
 from models import EOS, FIXTURE_MODELS
 from pairwise import SHAPES
-from test_threads_cancel import Stop, stop_at
+from spies import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, KV_CACHE
 
 N_CTX, N_DOCUMENT = 1024, 300

@@ -84,7 +84,7 @@ ROOT: dict[str, Any] = {
 
 def upstream_template(name: str) -> str:
     """Of a model of THINKERS."""
-    folder = Path(__file__).parent.parent / "vendor" / "llama.cpp" / "models" / "templates"
+    folder = Path(__file__).parents[2] / "vendor" / "llama.cpp" / "models" / "templates"
     if not folder.exists():
         pytest.skip(f"{folder} is missing: the build makes it")
     (path,) = folder.glob(f"*{name}*.jinja")

@@ -224,7 +224,7 @@ def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: 
 @pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_what_holds_for_a_text_holds_with_an_image_in_it(kind: str, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """All that tests/check_architecture.py checks: P1, P2, forks, snapshots, going back, eviction, positions."""
+    """All that check_architecture.py checks: P1, P2, forks, snapshots, going back, eviction, positions."""
     with Model(model_by_name(kind)) as weights:
         path = write_projector(tmp_path / "mmproj.gguf", weights.n_embd)
         with Llama(weights, h2o=None, flash_attn="off", mmproj=path, **OPEN) as dense:

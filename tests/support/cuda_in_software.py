@@ -1,4 +1,4 @@
-"""H2O's CUDA files, compiled for the CPU and loaded as a backend of ggml: tests/cuda says how they run.
+"""H2O's CUDA files, compiled for the CPU and loaded as a backend of ggml: tests/support/cuda says how they run.
 
 With H2O_TEST_CUDA_BACKEND=CUDA0 the tests run on that device instead.
 """
@@ -23,8 +23,8 @@ IS_SOFTWARE = BACKEND == _SOFTWARE
 # In which threads of a block run between barriers, and blocks after each other. Results must not depend on it.
 ORDERS = {"ascending": 0, "descending": 1, "shuffled": 2}
 
-_ROOT = Path(__file__).resolve().parent.parent
-_HERE = _ROOT / "tests" / "cuda"
+_ROOT = Path(__file__).resolve().parents[2]
+_HERE = _ROOT / "tests" / "support" / "cuda"
 _BUILD = _ROOT / "build" / "cuda-in-software"
 _UPSTREAM = _ROOT / "vendor" / "llama.cpp" / "ggml"
 _FLAGS = (

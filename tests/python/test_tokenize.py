@@ -12,7 +12,7 @@ import regex
 from h2o_llama import Model, _core, demo_model_path
 from inputs import on_a_small_stack
 
-VOCAB = Path(__file__).parent.parent / "vendor" / "llama.cpp" / "src" / "llama-vocab.cpp"
+VOCAB = Path(__file__).parents[2] / "vendor" / "llama.cpp" / "src" / "llama-vocab.cpp"
 CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
 ESCAPES = {"n": "\n", "r": "\r"}
 POOLS = [

@@ -109,8 +109,7 @@ def given_back_by_a_sequence(n_chunk: int) -> list[float]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there is memory of unused rows given back")
-def test_rows_take_memory_while_something_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+def test_rows_take_memory_while_something_is_in_them() -> None:
     begun, empty = call_apart("test", given_back_by_a_sequence, 2048)
     assert begun > 0.5
     assert empty > 0.75
