@@ -3,7 +3,6 @@
 import ast
 import re
 import tarfile
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -42,24 +41,35 @@ def test_the_cores_includes_go_in_one_direction() -> None:
             del parts[part]
 
 
+ROOMS = (
+    *("errors _internal", "_prompt _thoughts config documents grammar lossless sampling", "embedding model models"),
+    *("sequence", "library", "chat", "inspect", "_sequence llama", "_bench _demo batch eval", "_cli _llm_plugin"),
+)
+"""Folders, and modules beside them, from the ground up: none imports from one above it."""
+
+
 def test_the_packages_imports_go_in_one_direction() -> None:
-    """Also those for types. A module without an underscore is on a page of the manual."""
+    """Also those in functions, and for types. A module without an underscore is on a page of the manual."""
     root = ROOT / "python"
     files = {".".join(path.relative_to(root).with_suffix("").parts): path for path in root.rglob("*.py")}
     files = {name.removesuffix(".__init__"): path for name, path in files.items()}
-    core = "h2o_llama._core"
-
-    def imported(body: list[ast.stmt]) -> Iterator[str]:
-        for node in body:
-            if isinstance(node, ast.If):
-                yield from imported(node.body)
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    name = f"{node.module}.{alias.name}"
-                    yield name if name in files or name == core else str(node.module)
-
-    graph = {name: set(imported(ast.parse(path.read_text()).body)) & files.keys() for name, path in files.items()}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                modules = {f"{node.module}.{alias.name}": str(node.module) for alias in node.names}
+                found |= {
+                    whole if whole in files else module for whole, module in modules.items() if "._core" not in whole
+                }
+        graph[name] = found & files.keys() - {name}
     TopologicalSorter(graph).prepare()  # raises CycleError
+    floors = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms.split()}
+    floor_of = {name: floors[name.split(".")[1]] for name in files if name.count(".") and name != "h2o_llama.__main__"}
+    floor_of |= {"h2o_llama": len(ROOMS) - 1, "h2o_llama.__main__": len(ROOMS)}
+    up = [(name, other) for name, others in graph.items() for other in others if floor_of[name] < floor_of[other]]
+    assert up == []
     pages = " ".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     public = [name for name, path in files.items() if path.name != "__init__.py" and "._" not in name]
     assert [name for name in public if name not in pages] == []

@@ -33,10 +33,10 @@ from command_line import invoke, succeeded
 from compare import case
 from doors import told, told_by_chunks
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core
-from h2o_llama.chat._messages import response_schema
-from h2o_llama.chat._template import ChatTemplate
+from h2o_llama._prompt import as_generated
+from h2o_llama.models._messages import response_schema
+from h2o_llama.models._template import ChatTemplate
 from h2o_llama.sampling import Sampling
-from h2o_llama.sequence._prompt import as_generated
 from inputs import EXTERNAL_MODEL, Opened
 from servers import ServerOf
 

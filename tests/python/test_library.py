@@ -27,8 +27,9 @@ from h2o_llama import H2OError, H2OWarning, Library, Llama, Model, Snapshot, doc
 from h2o_llama.batch import Answerer, BatchSettings, Question
 from h2o_llama.errors import DamagedFileError, OutOfMemoryError
 from h2o_llama.library._index import Index, Stored
-from h2o_llama.library._library import _SECTIONS, LEAST_NEW, LEAST_TOKENS, Found, split_at_marks
+from h2o_llama.library._library import _SECTIONS, Found
 from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, split_at_marks
 from inputs import random_tokens
 from llamas import open_llama, view
 from pairwise import SHAPES, pairwise

@@ -14,7 +14,7 @@ import numpy as np
 
 from compare import relative_error
 from h2o_llama import H2OConfig, Llama, Model
-from h2o_llama.sequence._prompt import Prompt
+from h2o_llama._prompt import Prompt
 from tolerances import against_dense
 
 S, N, N_GENERATED = 32, 200, 8

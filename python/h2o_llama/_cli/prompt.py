@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama._cli.errors import describe
+from h2o_llama._cli.command import describe
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.terminal import counted, echo
-from h2o_llama.chat._messages import data_url
+from h2o_llama._prompt import Tokens
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
-from h2o_llama.library._library import LEAST_TOKENS
 from h2o_llama.models._find import find_text, similar
+from h2o_llama.models._messages import data_url
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
-from h2o_llama.sequence._prompt import Tokens
+from h2o_llama.sequence._keeping import LEAST_TOKENS
 
 _PAUSE = 10.0
 """Seconds between two lines of progress without a terminal."""

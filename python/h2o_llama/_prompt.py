@@ -176,7 +176,7 @@ def as_generated(model: _core.Model, now: NDArray[np.int32], ids: NDArray[np.int
     return np.concatenate([now[:n], ids[m:]])
 
 
-def n_kept(context: _core.Context, ids: NDArray[np.int32], has_logits: bool) -> int:
+def n_reusable(context: _core.Context, ids: NDArray[np.int32], has_logits: bool) -> int:
     """How much of the context's sequence, with its last token's logits or not, can be kept for these ids."""
     now = context.tokens
     n = shared_prefix(now, ids)

@@ -11,7 +11,7 @@ from typing import Any
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
-from h2o_llama.sequence._prompt import shared_prefix
+from h2o_llama._prompt import shared_prefix
 
 PLAIN_STOPS = ["\nQuestion:"]
 """Where the answer to a plain prompt ends."""

@@ -13,9 +13,9 @@ from urllib.request import url2pathname
 import numpy as np
 
 from h2o_llama._internal import check
-from h2o_llama.chat._template import IMAGE
+from h2o_llama._prompt import Prompt
 from h2o_llama.grammar import schema_text
-from h2o_llama.sequence._prompt import Prompt
+from h2o_llama.models._template import IMAGE
 
 if TYPE_CHECKING:
     from h2o_llama.models._projector import Projector

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
+from h2o_llama._prompt import Tokens
 from h2o_llama.chat.chat_completion import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -17,7 +18,6 @@ from h2o_llama.chat.chat_completion import (
 )
 from h2o_llama.chat.completion import Completion, CompletionChunk, CompletionOptions, Text, create_completion
 from h2o_llama.sequence._engine import Progress, ProgressOption
-from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState, State, check_progress
 from h2o_llama.sequence.generating import generate
 

@@ -12,14 +12,14 @@ from typing_extensions import Self
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import check_fits
-from h2o_llama.chat import asking, chat_completion, completion
+from h2o_llama._prompt import Tokens, check_rewind, text_ids
+from h2o_llama.chat import _asynchronous, asking, chat_completion, completion
 from h2o_llama.config import H2OConfig
 from h2o_llama.errors import H2OError
 from h2o_llama.inspect.kv import SequenceKV
 from h2o_llama.model import Model
-from h2o_llama.sequence import _asynchronous, generating
+from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import Engine, ProgressOption
-from h2o_llama.sequence._prompt import Tokens, check_rewind, text_ids
 from h2o_llama.sequence._state import State, check_progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -84,7 +84,7 @@ class Sequence:
             fork._state.context.copy_from(context)
             fork._state.logits = None if state.logits is None else state.logits.copy()
             fork._state.last_logits = state.last_logits
-            fork._state.n_kept, fork._state.day, fork.text_name = state.n_kept, state.day, self.text_name
+            fork._state.n_shelved, fork._state.day, fork.text_name = state.n_shelved, state.day, self.text_name
             return fork
 
     @contextmanager
@@ -276,7 +276,7 @@ class Sequence:
             restore_snapshot(f"{state.owner}.restore", context, snapshot, state.engine.origin, state.engine.n_ctx)
             state.restored(snapshot)
             state.n_texts += 1
-            state.n_kept = 0
+            state.n_shelved = 0
 
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.

