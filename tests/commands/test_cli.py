@@ -16,7 +16,7 @@ from adapters import random_adapter
 from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, H2OWarning, demo_model_path
-from h2o_llama._cli import app, demo, prompt
+from h2o_llama._cli import app, demo, inputs
 from spies import record_calls
 
 ONE_THREAD = ["--threads", "1"]
@@ -175,7 +175,7 @@ def test_run_streams_text_and_measures(text_file: Path) -> None:
 
 def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the options of the run that saved it, whatever is said now, and the text that follows from both."""
-    contexts = record_calls(monkeypatch, prompt, "Llama")
+    contexts = record_calls(monkeypatch, inputs, "Llama")
     saved, options = str(tmp_path / "saved"), ["-n", "12", "--temp", "0", "--dense-tail", "0", *ONE_THREAD]
     whole = invoke("run", "demo", "--file", str(text_file), "--prompt", "def f", "--raw", *SMALL, *options)
     first = succeeded(invoke("run", "demo", "--file", str(text_file), *SMALL, *options, "-n", "0", "--save", saved))
@@ -248,7 +248,7 @@ def test_options_reach_the_model(
     if "lora" in expected:
         for name in ("a", "a:2"):
             random_adapter(demo_model_path()).write(Path(name))
-    opened = [record_calls(monkeypatch, module, name) for module, name in ((prompt, "Model"), (prompt, "Llama"))]
+    opened = [record_calls(monkeypatch, module, name) for module, name in ((inputs, "Model"), (inputs, "Llama"))]
     succeeded(invoke("run", "demo", "-p", "a", "-n", "0", *ONE_THREAD, *options.split()))
     ((of_model,), (of_llama,)) = opened
     given = of_llama | of_model | of_model.get("rope", {})

@@ -13,8 +13,9 @@ import typer
 
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._cli.command import describe
+from h2o_llama._cli.inputs import open_llama, open_model, read_text, read_tokens
 from h2o_llama._cli.options import FILE, MODEL, Options
-from h2o_llama._cli.prompt import open_llama, open_model, read_text, read_tokens, took
+from h2o_llama._cli.progress import took
 from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
 from h2o_llama._prompt import Tokens
 from h2o_llama.batch._answerer import Prompts, check_length, quotable

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from h2o_llama import H2OConfig, _bench
 from h2o_llama._bench import DENSE, NOTE, Bench, Mode, verdict
+from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import KEYS, Options, check_word, default_config, key_values, option, value_of
-from h2o_llama._cli.prompt import open_model, progress_bars, read_text
+from h2o_llama._cli.progress import progress_bars
 from h2o_llama._core import H2OOption
 from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target

@@ -14,8 +14,9 @@ from rich.filesize import decimal
 
 from h2o_llama import Llama, Model, Snapshot, _core, shared_prefix
 from h2o_llama._cli.ask import CUT, write_delta
+from h2o_llama._cli.inputs import open_llama, open_model, read_prompt, said
 from h2o_llama._cli.options import Options, option
-from h2o_llama._cli.prompt import open_llama, open_model, progress_bars, read_prompt, said, took
+from h2o_llama._cli.progress import progress_bars, took
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama._thoughts import check_think
 from h2o_llama.batch._answerer import check_length, quotable

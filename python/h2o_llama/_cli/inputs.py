@@ -1,20 +1,18 @@
-"""The model and the text that a command line names, and the progress of reading it."""
+"""The model, the texts and the library that a command line names."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from h2o_llama import H2OError, Llama, Model
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.options import Options
-from h2o_llama._internal.terminal import counted, echo
+from h2o_llama._cli.progress import progress_bars, took
+from h2o_llama._internal.terminal import echo
 from h2o_llama._prompt import Tokens
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
@@ -23,9 +21,6 @@ from h2o_llama.models._messages import data_url
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
 from h2o_llama.sequence._keeping import LEAST_TOKENS
-
-_PAUSE = 10.0
-"""Seconds between two lines of progress without a terminal."""
 
 
 def open_model(o: Options, kernels: str | None = None) -> Model:
@@ -69,13 +64,6 @@ def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
     echo(f"[{name}: {took('read', len(tokens), time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
 
 
-def took(verb: str, n: int, seconds: float, n_known: int = 0, where: str = "from the library") -> str:
-    """A line about reading or writing, the same in all commands. Few tokens do not tell a speed."""
-    known, n_new = f" ({n_known:,} {where})" if n_known else "", n - n_known
-    speed = f" ({n_new / seconds:,.0f} tokens/s)" if n_new >= (64 if verb == "read" else 8) else ""
-    return f"{verb} {counted(n, 'token')}{known} in {seconds:,.1f} s{speed}"
-
-
 def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-library") -> bool:
     """Whether there can be a library, which nobody needs to have asked for. Where texts are kept is said once."""
     folder = folder or default_folder()
@@ -111,31 +99,3 @@ def read_text(file: Path) -> str:
     if names and not path.exists():
         raise FileNotFoundError(f"{file}: No such file or directory{names}")
     return read_document(path, str(file))
-
-
-@contextmanager
-def progress_bars(auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield `update(name, n_done, n_total)`, with one bar per name. The bars vanish at the end.
-
-    Without a terminal there is a line now and then instead. Without `auto_refresh` bars are drawn by `update` only, not
-    by a thread, which would take time from the measurement.
-    """
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
-    start = last = time.monotonic()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=auto_refresh
-    ) as bars:
-
-        def update(name: str, n_done: int, n_total: int) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if not console.is_terminal and now - last >= _PAUSE:
-                last = now
-                echo(f"{name}: {n_done:,} of {n_total:,}, {now - start:,.0f} s", err=True)
-            if name not in tasks:
-                tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=n_done, total=n_total, refresh=not auto_refresh)
-
-        yield update
