@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._core import UPSTREAM_COMMIT
-from h2o_llama.documents import ABOUT_A_DOCUMENT
+from h2o_llama._prompt import shared_prefix, text_ids
 from h2o_llama.sequence import _snapshot_file
-from h2o_llama.sequence._prompt import shared_prefix, text_ids
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 DENSE_GRID = 256
@@ -123,8 +122,6 @@ def _number(value: Any) -> int:
 FORMAT = 2
 """Of the index and of the blocks."""
 
-_NAME_LENGTH = 40
-
 _NO_DAY = "2000-01-01"
 """Of a text of an earlier version."""
 
@@ -138,12 +135,6 @@ def key_of(origin: SnapshotOrigin) -> str:
         values |= {"h2o": origin.h2o.as_text() | {"cold_store": store}, "flash_attn": None}
     known = json.dumps([FORMAT, UPSTREAM_COMMIT, values], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:16]
-
-
-def name_of(text: str) -> str:
-    """How a text begins, after what all texts begin with."""
-    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
-    return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
 
 
 @dataclass(frozen=True)

