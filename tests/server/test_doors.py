@@ -1,23 +1,38 @@
 """The same completions through every door: `Llama`, `h2o-llama serve`, `run`, `chat`, `ask` and `batch`."""
 
+import json
 import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chats import write_model_of_calls
+from chats import user, write_model_of_calls
 from command_line import invoke, succeeded
 from compare import case
-from doors import ANSWERED, MESSAGES, PICKY, READ, REFUSED, Fields, Refused, ask_command, ask_llama, ask_server
+from doors import (
+    AGENTS,
+    ANSWERED,
+    MESSAGES,
+    OF_AGENTS,
+    PICKY,
+    READ,
+    REFUSED,
+    Fields,
+    Refused,
+    ask_command,
+    ask_llama,
+    ask_server,
+)
 from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, read_document
 from h2o_llama.documents import SUFFIXES
 from h2o_llama.sequence._state import State
 from pdfs import ENCRYPTED, pdf
-from servers import Server, ServerOf
+from servers import TEXT, Server, ServerOf, leave
 from spies import record_calls
 
 Door = Callable[[Fields], Fields | Refused | None]
@@ -31,13 +46,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(model: Path) -> Iterator[Llama]:
-    with Llama(model, n_ctx=2048, n_threads=1) as llm:
+    with Llama(model, n_ctx=8192, n_threads=1) as llm:
         yield llm
 
 
 @pytest.fixture
 def server(model: Path, server_of: ServerOf) -> Server:
-    return server_of(model, "--threads", "1", "--parallel", "2", "--n-ctx", "2048")
+    return server_of(model, "--threads", "1", "--parallel", "2", "--n-ctx", "8192")
 
 
 @pytest.fixture(params=["Llama", "run", pytest.param("serve", marks=pytest.mark.slow)])
@@ -85,6 +100,151 @@ def test_all_refuse_the_same(doors: tuple[str, list[Door]], capfd: pytest.Captur
                     n_refused += 1
     assert n_refused > 5
     assert capfd.readouterr() == ("", "")
+
+
+def as_asked_of(path: str, tools: list[Any], choice: str) -> Fields:
+    """A request to a door of the server, in its own form."""
+    functions = [tool["function"] for tool in tools]
+    if path == "/v1/messages":
+        given = [{"name": f["name"], "input_schema": f["parameters"]} for f in functions]
+        return {**MESSAGES, "max_tokens": 2, "tools": given, "tool_choice": {"type": choice.replace("required", "any")}}
+    asked = {"tools": tools, "tool_choice": choice, "max_tokens": 2, **MESSAGES}
+    if path == "/v1/responses":
+        asked |= {"tools": [{"type": "function", **f} for f in functions], "input": "Hi", "max_output_tokens": 2}
+        del asked["messages"], asked["max_tokens"]
+    return asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_tools_are_taken_as_agents_write_them(path: str, server: Server) -> None:
+    """What their grammar does not keep is said, by its keyword and place; a schema of the answer is still refused."""
+    half = len(AGENTS) // 2
+    for tools in (AGENTS[:half], AGENTS[half:]):
+        for choice in ("auto", "required"):
+            answer = server.post(path, as_asked_of(path, tools, choice))
+            said = "\n".join(answer.get("warnings", []))
+            names = set(re.findall(r"tool (t\d+): \"\w+\" of #/properties/x", said))
+            kept = {tool["function"]["name"] for tool in AGENTS[: len(OF_AGENTS)] + AGENTS[-1:]}
+            assert names == {tool["function"]["name"] for tool in tools} - kept, said
+    assert "left out" in json.dumps(server.events(path, as_asked_of(path, AGENTS[half:], "auto"))[-2:])
+
+
+def test_tools_are_taken_by_python(llm: Llama) -> None:
+    for choice in ("auto", "required"):
+        for tools in (AGENTS[: len(AGENTS) // 2], AGENTS[len(AGENTS) // 2 :]):
+            llm.create_chat_completion([user("Hi")], tools=tools, tool_choice=choice, max_tokens=2)
+
+
+def message(content: Any, **fields: Any) -> Fields:
+    """A request of Anthropic's, of which little is answered."""
+    return {"messages": [user(content)], "max_tokens": 3, "temperature": 0, **fields}
+
+
+JSON_FORMAT = {"type": "json_schema", "name": "a", "schema": {"type": "boolean"}}
+
+
+@pytest.mark.slow
+def test_anthropics_documents_are_read(server: Server) -> None:
+    def n_tokens(*blocks: Any) -> int:
+        n: int = server.post("/v1/messages/count_tokens", message(list(blocks)))["input_tokens"]
+        return n
+
+    question, text = {"type": "text", "text": "Who?"}, {"type": "text", "text": "All about ducks."}
+    for block in (
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text["text"]}},
+        {"type": "document", "source": {"type": "content", "content": [text]}, "cache_control": {"type": "ephemeral"}},
+        {"type": "document", "title": "All about", "source": {"type": "content", "content": "ducks."}},
+        {"type": "search_result", "source": "", "title": "", "content": [text]},
+    ):
+        with case(block=block):
+            assert n_tokens(block, question) - n_tokens(text, question) == ("title" in block and block["title"] != "")
+            result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
+            call = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "a", "input": {}}]}
+            told = {"messages": [user("a"), call, user([result])], "max_tokens": 1}
+            empty = json.loads(json.dumps(told).replace(json.dumps([block]), "[]"))
+            both = [server.post("/v1/messages/count_tokens", asked)["input_tokens"] for asked in (told, empty)]
+            assert both[0] - both[1] >= len("All about ducks.")
+    for kind, source in (("document", {"type": "url", "url": "a"}), ("document", {"type": "base64"}), ("video", {})):
+        status, answer = server.request("POST", "/v1/messages", message([{"type": kind, "source": source}, question]))
+        assert (status, answer["type"], answer["error"]["type"]) == (400, "error", "invalid_request_error")
+        assert f'"{kind}"' in answer["error"]["message"]
+
+
+@pytest.mark.slow
+def test_newer_doors_say_and_keep_what_their_clients_know(server: Server) -> None:
+    """Anthropic's Messages, OpenAI's Responses: formats, the reason of the end, errors; also of streams."""
+    asked = message("Hi", output_config={"format": JSON_FORMAT}, max_tokens=40)
+    assert json.loads(server.post("/v1/messages", asked)["content"][0]["text"]) in (True, False)
+    response = {"input": "Hi", "temperature": 0, "max_output_tokens": 40}
+    (item,) = server.post("/v1/responses", {**response, "text": {"format": JSON_FORMAT}})["output"]
+    assert json.loads(item["content"][0]["text"]) in (True, False)
+
+    said = server.post("/v1/messages", message("Hi"))["content"][0]["text"]
+    stop = message("Hi", stop_sequences=[said[1]])
+    assert server.post("/v1/messages", message("Hi"))["stop_reason"] == "max_tokens"
+    ends = [server.post("/v1/messages", stop), server.events("/v1/messages", stop)[-2]["delta"]]
+    assert [(end["stop_reason"], end["stop_sequence"]) for end in ends] == [("stop_sequence", said[1])] * 2
+
+    short = {**response, "max_output_tokens": 3}
+    ends = [server.post("/v1/responses", short), server.events("/v1/responses", short)[-1]["response"]]
+    for end in ends:
+        assert (end["status"], end["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "a"}]}
+    easy = [user("Hi"), thought, {"role": "assistant", "content": "Ho"}, user("Hi")]
+    server.post("/v1/responses", {**short, "input": easy})
+
+    long, words = "a" * 9000, "prompt is too long: 90"
+    status, answer = server.request("POST", "/v1/messages", message(long))
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    assert answer["error"]["message"].startswith(words)
+    status, answer = server.request("POST", "/v1/responses", {**response, "input": long})
+    assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "context_length_exceeded", None)
+
+
+@pytest.mark.slow
+def test_small_things_that_a_client_asks(server: Server) -> None:
+    assert server.get("/v1/models/model")["id"] == server.get("/v1/models")["data"][0]["id"] == "model"
+    for method, path, words in (
+        ("GET", "/v1/models/other", "there is no model other"),
+        ("GET", "/nothing", "File Not Found"),
+    ):
+        status, answer = server.request(method, path)
+        assert (status, words in answer["error"]["message"]) == (404, True), answer
+    for stop in ("", ["", "a"], [5]):
+        assert server.request("POST", "/completion", {"prompt": "a", "stop": stop})[0] == 400
+    for prompt, n in (("a", 2), (["a", "b"], 1)):
+        usage = server.post("/v1/completions", {"prompt": prompt, "n": n, "max_tokens": 3})["usage"]
+        assert usage["completion_tokens"] == 6
+    text = TEXT[:500]
+    assert server.complete(text, n_predict=0)["content"] == ""
+    assert server.complete(text, n_predict=1)["timings"]["cache_n"] > 400
+
+
+@pytest.mark.slow
+def test_a_line_stays_open_while_an_answer_is_waited_for(server: Server) -> None:
+    """Headers and a sign of life come while other requests have all slots; then the answer, or its error."""
+    for_ever = {"prompt": "a", "n_predict": 10_000_000, "ignore_eos": True, "stream": True}
+    blocking = [leave(server, "/completion", for_ever) for _ in range(2)]
+    for connection in blocking:
+        connection.getresponse()
+    asked = {**message("Hi"), "sse_ping_interval": 1}
+    signs = {"/v1/messages": b":", "/v1/chat/completions": b":", "/v1/responses": b" "}
+    waiting = {}
+    for path, sign in signs.items():
+        body = {**asked, "input": "a" * 9000, "stream": sign == b":"}
+        waiting[path] = leave(server, path, body).getresponse()
+        with case(path=path):
+            assert (waiting[path].status, waiting[path].read(1)) == (200, sign)
+    for connection in blocking:
+        connection.close()
+    for path, response in waiting.items():
+        rest = response.read().decode()
+        with case(path=path, rest=rest):
+            if path == "/v1/responses":
+                assert json.loads(rest)["error"]["code"] == "context_length_exceeded"
+            else:
+                assert ("message_stop" if path == "/v1/messages" else "[DONE]") in rest
 
 
 # --- documents

@@ -24,7 +24,7 @@ from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama._cli import serve as serve_command
 from inputs import ModelByName, random_tokens
 from projectors import write_projector
-from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, ServerOf, serving
+from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, ServerOf, leave, serving
 
 pytestmark = pytest.mark.slow
 
@@ -191,14 +191,6 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
     assert answer["timings"]["cache_n"] <= stop["token"] < 400
 
 
-def leave(server: Server, body: dict[str, Any]) -> HTTPConnection:
-    """Send a request for which nobody waits when the connection is closed."""
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-    headers = {"Content-Type": "application/json", "X-Conversation-Id": "x"}
-    connection.request("POST", "/completion", json.dumps(body), headers)
-    return connection
-
-
 def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
     """Neither a running request nor a waiting one, however often `/slots` is requested meanwhile."""
     for_ever = {"prompt": OTHER, "n_predict": 10_000_000, "ignore_eos": True}
@@ -214,10 +206,10 @@ def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
             assert time.monotonic() < deadline, name
             time.sleep(0.02)
 
-    first = leave(endless, for_ever | {"stream": True})
+    first = leave(endless, "/completion", for_ever | {"stream": True})
     wait_for("requests_processing", 1)
     assert endless.request("GET", "/v1/stream?conv_id=x")[0] == 404  # nobody else reads the answer
-    second = leave(endless, for_ever)
+    second = leave(endless, "/completion", for_ever)
     wait_for("requests_deferred", 1)
     second.close()
     wait_for("requests_deferred", 0)

@@ -76,6 +76,13 @@ class Server:
         assert status == 200, answer
         return answer
 
+    def events(self, path: str, body: Any) -> list[Any]:
+        """Of a stream."""
+        status, text = self.request("POST", path, {**body, "stream": True})
+        assert status == 200, text
+        data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        return [json.loads(one) for one in data if one != "[DONE]"]
+
     def complete(self, prompt: str | list[int], n_predict: int = 16, **options: Any) -> Any:
         """A completion that always takes the most probable token."""
         body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0, **options}
@@ -91,6 +98,14 @@ class Server:
         while any(slot["is_processing"] for slot in self.get("/slots")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def leave(server: Server, path: str, body: dict[str, Any]) -> HTTPConnection:
+    """Send a request for which nobody waits when the connection is closed."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+    headers = {"Content-Type": "application/json", "X-Conversation-Id": "x"}
+    connection.request("POST", path, json.dumps(body), headers)
+    return connection
 
 
 ServerOf = Callable[..., Server]
