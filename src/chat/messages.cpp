@@ -1,5 +1,7 @@
 #include "chat/messages.h"
 
+#include "schema/simplify.h"
+
 #include "json.h"
 
 #include <utility>
@@ -49,4 +51,16 @@ common_chat_msg h2o_chat_added(common_chat_msg message, const common_chat_msg & 
         }
     }
     return message;
+}
+
+std::vector<std::string> h2o_chat_left_out(const std::vector<common_chat_tool> & tools) {
+    std::vector<std::string> sentences;
+    for (const auto & tool : tools) {
+        std::vector<std::string> left_out;
+        h2o_relaxed_schema(common_json::parse(tool.parameters), &left_out);
+        for (const auto & what : left_out) {
+            sentences.push_back("tool " + tool.name + ": " + what + " is left out: a grammar cannot keep it");
+        }
+    }
+    return sentences;
 }

@@ -1,5 +1,7 @@
 #include "schema/number-range.h"
 
+#include "schema/assertions.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
@@ -127,7 +129,7 @@ std::string h2o_number_range_to_gbnf(const common_json & schema, bool is_integer
         add("", min && min->is_negative ? std::nullopt : min, max);
     }
     if (result.empty()) {
-        throw std::invalid_argument("no number of at most 16 digits is within its bounds");
+        throw h2o_schema::refusal("minimum", "", "no number of at most 16 digits is within its bounds");
     }
     return result;
 }

@@ -34,9 +34,9 @@ static std::string text_in(const json & object, const char * name) {
 
 // an object's text, or that of its blocks
 static std::string all_text_in(json object, const char * name) {
-    strings texts = { text_in(object, name) };
+    strings texts;
     for_each_in(object, name, [&](const json & block) { texts.push_back(text_in(block, "text")); });
-    return string_join(texts, "\n");
+    return texts.empty() ? text_in(object, name) : string_join(texts, "\n");
 }
 
 // a block of content as upstream takes it: documents are texts
@@ -128,6 +128,9 @@ json server_h2o_end(json answer, const server_task_result_cmpl_final & result) {
     json * end = &answer;
     if (answer.is_array() && answer.size() > 1) {
         end = &answer.at(answer.size() - (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC ? 2 : 1));
+    }
+    if (result.res_type == TASK_RESPONSE_TYPE_OAI_CHAT && result.stream && result.n_decoded == 0) {
+        answer.at(0).at("choices").at(0)["delta"] = { { "role", "assistant" }, { "content", nullptr } };
     }
     if (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC) {
         end = result.stream ? &end->at("data") : end;

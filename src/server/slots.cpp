@@ -30,6 +30,10 @@ bool server_h2o_prepare(common_params & params) {
         return false;
     }
 
+    if (params.ctx_shift) {
+        LOG("--context-shift is off with H2O: a text that fills its slot ends there\n");
+    }
+
     // every sequence has a cache of its own; with a shared one the server would clear slots to make room for others
     params.kv_unified = false;
     return true;

@@ -1,14 +1,12 @@
 #include "server/tools.h"
 
-#include "schema/simplify.h"
+#include "chat/messages.h"
 
-#include "chat.h"
 #include "log.h"
 
 #include <mutex>
 #include <set>
 #include <stdexcept>
-#include <vector>
 
 using json = common_json;
 
@@ -67,16 +65,8 @@ std::string server_h2o_read_tools(json & body, json & tools, const common_chat_t
     if (!common_chat_templates_get_caps(templates).at("supports_tools")) {
         warn(body, "this model's chat template has no place for tools: the model is not told of them");
     }
-    for (const auto & tool : tools) {
-        const json function = tool.is_object() ? tool.value("function", json()) : json();
-        const json schema   = function.is_object() ? function.value("parameters", json()) : json();
-        std::vector<std::string> left_out;
-        if (schema.is_object()) {
-            h2o_relaxed_schema(schema, &left_out);
-        }
-        for (const auto & what : left_out) {
-            warn(body, "tool " + name_in(function) + ": " + what + " is left out: a grammar cannot keep it");
-        }
+    for (const auto & sentence : h2o_chat_left_out(common_chat_tools_parse_oaicompat(tools))) {
+        warn(body, sentence);
     }
     return choice;
 }

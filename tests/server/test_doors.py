@@ -233,13 +233,15 @@ def test_a_line_stays_open_while_an_answer_is_waited_for(server: Server) -> None
     waiting = {}
     for path, sign in signs.items():
         body = {**asked, "input": "a" * 9000, "stream": sign == b":"}
-        waiting[path] = leave(server, path, body).getresponse()
+        connection = leave(server, path, body)
+        waiting[path] = connection, connection.getresponse()
         with case(path=path):
-            assert (waiting[path].status, waiting[path].read(1)) == (200, sign)
+            assert (waiting[path][1].status, waiting[path][1].read(1)) == (200, sign)
     for connection in blocking:
         connection.close()
-    for path, response in waiting.items():
+    for path, (connection, response) in waiting.items():
         rest = response.read().decode()
+        connection.close()
         with case(path=path, rest=rest):
             if path == "/v1/responses":
                 assert json.loads(rest)["error"]["code"] == "context_length_exceeded"

@@ -29,7 +29,7 @@ from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, ServerOf, leave,
 pytestmark = pytest.mark.slow
 
 TILE = H2OConfig().tile
-ALLOWED = {"evict": "https://a.example, http://b.example:81/", "cold": "localhost", "sum": "*"}
+ALLOWED = {"evict": "https://a.example, http://b.example:81/, app://*", "cold": "localhost", "sum": "*"}
 """Each server's origins: --cors-origins."""
 
 
@@ -65,7 +65,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, server_of: ServerOf, slots: 
 
 def served_as(start: Start, name: str) -> Server:
     """The server with these SETTINGS."""
-    return start(SETTINGS[name][0], ["--cors-origins", ALLOWED[name]] if name in ALLOWED else ())
+    return start([*SETTINGS[name][0], *(["--cors-origins", ALLOWED[name]] if name in ALLOWED else [])])
 
 
 @pytest.fixture(scope="module", params=SETTINGS)
@@ -338,12 +338,13 @@ def test_what_h2o_cannot_do_is_refused_at_the_start(
 
 def test_a_server_says_what_it_serves_and_what_it_is_asked(tmp_path: Path) -> None:
     """Nothing else, but errors."""
-    with serving(tmp_path / "log", "demo", "--n-ctx", "512") as server:
+    with serving(tmp_path / "log", "demo", "--n-ctx", "512", "--", "--context-shift") as server:
         server.complete("ab", 3, ignore_eos=True)
         status, answer = server.request("POST", "/completion", {"prompt": TEXT[:600]})
         assert (status, "larger --n-ctx" in answer["error"]["message"]) == (400, True), answer
         assert_one_line_error(invoke("serve", "demo", "--port", server.port), f"{server.port} is in use: --port N")
-    first, request, error = (tmp_path / "log").read_text().splitlines()
+    template, shift, first, request, error = (tmp_path / "log").read_text().splitlines()
+    assert ("no chat template" in template, "--context-shift is off" in shift) == (True, True)
     assert first == f"demo: texts of up to 512 tokens, 1 at a time, at http://127.0.0.1:{server.port}"
     assert re.fullmatch(r"\[2 tokens, 2 of them new; 3 generated; .* s\]", request)
     assert "exceeds the available context size" in error
@@ -455,6 +456,7 @@ def pages(port: int) -> Iterator[tuple[dict[str, str], Sequence[str]]]:
     yield {"Origin": "http://localhost:1"}, ["localhost", ANY]
     yield {"Origin": "http://[::1]"}, ["localhost", ANY]
     yield {"Origin": "https://a.example"}, [NAMED, ANY]
+    yield {"Origin": "app://obsidian.md"}, [NAMED, ANY]
     yield {"Origin": "http://B.example:81"}, [NAMED, ANY]
     yield {"Origin": "https://a.example", "Host": "a.example"}, [NAMED, ANY]
     # its own pages, by any name of this machine; behind a proxy that changes `Host` the browser says so
@@ -481,6 +483,20 @@ def test_only_pages_that_were_named_may_use_the_server(origins: tuple[Server, st
                     assert header == (headers["Origin"] if allowed in allowing else None)
 
 
+def test_a_browser_is_told_what_it_may_send_and_its_user_what_to_type(origins: tuple[Server, str]) -> None:
+    server, allowed = origins
+    asked = {"Origin": "vscode-webview://1a2b", "Access-Control-Request-Headers": "authorization,x-stainless-os"}
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("OPTIONS", "/completion", headers=asked)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    if allowed == ANY:
+        assert response.getheader("Access-Control-Allow-Headers") == asked["Access-Control-Request-Headers"]
+    else:
+        assert "`h2o-llama serve MODEL --cors-origins 'vscode-webview://1a2b'`" in text
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
@@ -492,6 +508,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_a_model_that_h2o_refuses_is_served_densely(started: list[list[str]], unsupported_memory_model: Path) -> None:
     assert "attention is dense" in invoke("serve", unsupported_memory_model).stderr
     assert "--h2o-lookup" not in started[0]
+
+
+def test_what_the_server_is_told(started: list[list[str]]) -> None:
+    result = invoke("serve", "demo", "--cors-origins", "app://*", "--sleep-idle-seconds", "5")
+    assert "no chat template: messages are written as ChatML" in result.stderr
+    assert "--cors-origins app://* --sleep-idle-seconds 5" in " ".join(started[0])
 
 
 def test_a_model_without_a_tokenizer(started: list[list[str]], tmp_path: Path) -> None:

@@ -156,7 +156,10 @@ ANSWERED: list[Fields] = [
     {"logprobs": True, "top_logprobs": 2, "tools": [ADD]},
     *({"tools": tools, "parallel_tool_calls": None} for tools in (None, [])),
     *({"tools": [ADD], "tool_choice": choice} for choice in (None, "auto", "none")),
-    *({"tools": [ADD, ROOT], "tool_choice": choice, "max_tokens": 200} for choice in ("required", named("root"))),
+    *(
+        {"tools": [ADD, ROOT], "tool_choice": choice, "max_tokens": 200, "parallel_tool_calls": False}
+        for choice in ("required", named("root"))
+    ),
     {"tools": [{"type": "function", "function": {"name": "f", "description": None, "parameters": None}}]},
     {"messages": [user("a", name=None)]},
     {"messages": [user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])]},

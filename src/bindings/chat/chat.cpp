@@ -149,6 +149,12 @@ public:
             [&] { return chat_parser(params, id_prefix, continues(inputs)); });
     }
 
+    // what of the tools' schemas the grammar does not keep
+    std::vector<std::string> left_out() const {
+        return inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_NONE ? std::vector<std::string>() :
+            h2o_chat_left_out(inputs.tools);
+    }
+
     // What begins thoughts, and what ends them; nothing if the model does not think. Then: what of them the prompt has.
     std::tuple<std::string, std::vector<std::string>, std::string> thoughts() const {
         auto start = params.thinking_start_tag;
@@ -255,12 +261,8 @@ public:
         inputs.parallel_tool_calls   = parallel_tool_calls;
         inputs.json_schema           = json_schema;
         inputs.add_generation_prompt = add_generation_prompt;
-        if (add_generation_prompt && !inputs.messages.empty() && inputs.messages.back().role == "assistant") {
-            run("messages", [&] { // as upstream's server
-                if (!inputs.messages.back().tool_calls.empty()) {
-                    throw std::invalid_argument("Cannot continue an assistant message that contains tool calls.");
-                }
-            });
+        if (add_generation_prompt && !inputs.messages.empty() && inputs.messages.back().role == "assistant" &&
+            inputs.messages.back().tool_calls.empty()) {
             inputs.continue_final_message = COMMON_CHAT_CONTINUATION_AUTO;
             inputs.add_generation_prompt  = false;
         }
@@ -298,6 +300,7 @@ void init_chat(py::module_ & m) {
         .def_property_readonly("stops", [](const chat_prompt & self) { return self.params.additional_stops; })
         .def_readonly("preserved_tokens", &chat_prompt::preserved_tokens)
         .def_property_readonly("thoughts", &chat_prompt::thoughts)
+        .def_property_readonly("left_out", &chat_prompt::left_out)
         .def("tokens", &chat_prompt::tokens, py::arg("marker"), py::arg("parse_names"))
         .def("grammar", &chat_prompt::make_grammar)
         .def("parser", &chat_prompt::make_parser, py::arg("id_prefix"));
