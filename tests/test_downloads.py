@@ -22,7 +22,8 @@ import fetch
 from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama.models import _index, _named
-from h2o_llama.models._find import HubFile, choose, find_model, find_text, parse_name
+from h2o_llama.models._find import find_model, find_text
+from h2o_llama.models._hub import HubFile, choose, parse_name
 from h2o_llama.models._prose import prose
 
 # Files that make pip accept a source distribution.

@@ -23,7 +23,8 @@ from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models._files import Loading, Lora, Override
-from h2o_llama.models._find import HubFile, find_on_hub
+from h2o_llama.models._find import find_on_hub
+from h2o_llama.models._hub import HubFile
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed

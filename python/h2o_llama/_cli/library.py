@@ -34,7 +34,7 @@ def _list() -> None:
     texts, contents = shelf.texts(), {text.id: text.contents for text in shelf.stored()}
     first: dict[str, str] = {}  # ids by name
     for text in texts:
-        echo(f"{text.id[:8]}  {text.name}")
+        echo(f"{text.id[:8]}  {text.name}" + ", of an earlier version: `library rm --old` removes it" * text.is_old)
         echo(f"          {counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner))
         sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
         echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
@@ -52,14 +52,17 @@ def remove(
         list[str] | None, typer.Argument(metavar="TEXT…", help="Names, or six or more first digits of ids.")
     ] = None,
     everything: Annotated[bool, option("Empty the library.", "--all")] = False,
+    old: Annotated[bool, option("Remove the texts of earlier versions, which none finds.", "--old")] = False,
 ) -> None:
     """Remove texts. Where a person is at the terminal, they are asked first."""
-    if everything == bool(names):
-        raise typer.BadParameter("name texts, or pass --all")
+    if everything + old + bool(names) != 1:
+        raise typer.BadParameter("name texts, or pass --all or --old")
     shelf = Library()
     if everything:
         _ask(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
+    elif old:
+        n = shelf.remove_old()
     else:
         texts = {text.id: text.contents for text in (shelf._named("remove", name) for name in names or ())}
         for name, text in texts.items():
@@ -129,7 +132,8 @@ def why(
         begin = partial(Prompts(weights, o.thinking).shared, read_text(file))
         with open_begun(o, weights, file.name, begin) as (llm, tokens):
             ids, origin, core = np.asarray(tokens, dtype=np.int32), llm._state.engine.origin, weights._handle
-    n, near = shelf.n_known(origin, ids), shelf.nearest(ids, origin)
+    n = shelf.n_known(origin, ids)
+    near = max(shelf.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
     others = sorted({text.contents.origin.model for text in named})
     echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
     if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:

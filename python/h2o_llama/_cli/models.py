@@ -15,7 +15,8 @@ from h2o_llama._cli.errors import Commands, as_command
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
-from h2o_llama.models._find import find_model, find_text, similar
+from h2o_llama.models._find import find_model, find_text
+from h2o_llama.models._hub import similar
 from h2o_llama.models._named import MODELS, TEXTS, cache_folder
 from h2o_llama.models._quantize import quantize_model, quantize_types
 

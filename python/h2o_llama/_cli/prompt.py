@@ -19,7 +19,8 @@ from h2o_llama.chat._messages import data_url
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
 from h2o_llama.library._library import LEAST_TOKENS
-from h2o_llama.models._find import find_text, similar
+from h2o_llama.models._find import find_text
+from h2o_llama.models._hub import similar
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
 from h2o_llama.sequence._prompt import Tokens
