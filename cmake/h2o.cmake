@@ -49,7 +49,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     endif()
     check_cxx_compiler_flag(-mamx-bf16 H2O_LLAMA_AMX)
     if(H2O_EMULATE_AMX) # tools/check_kernels.py
-        set(AMX_options -march=haswell -include "${PROJECT_SOURCE_DIR}/tests/amx_emulation.h" -Wno-psabi -Wno-ignored-attributes)
+        set(AMX_options -march=haswell -include "${PROJECT_SOURCE_DIR}/tests/support/amx_emulation.h" -Wno-psabi -Wno-ignored-attributes)
     elseif(H2O_LLAMA_AMX)
         set(AMX_options -march=skylake-avx512 -mavx512bf16 -mamx-tile -mamx-bf16)
     endif()
@@ -99,7 +99,7 @@ target_include_directories(ggml-base PRIVATE "${PROJECT_BINARY_DIR}/kernels")
 if(H2O_EMULATE_AMX)
     target_compile_definitions(ggml-base PRIVATE H2O_EMULATE_AMX)
     # upstream's buffers
-    target_sources(ggml-cpu PRIVATE "${PROJECT_SOURCE_DIR}/tests/amx_buffers.cpp")
+    target_sources(ggml-cpu PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/amx_buffers.cpp")
     foreach(file amx/amx.cpp ggml-cpu.cpp)
         set_source_files_properties("${PROJECT_SOURCE_DIR}/vendor/llama.cpp/ggml/src/ggml-cpu/${file}"
             TARGET_DIRECTORY ggml-cpu PROPERTIES COMPILE_OPTIONS "${AMX_options};-Dsyscall=emulated_syscall")

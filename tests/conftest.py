@@ -162,6 +162,16 @@ def mmproj(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def generator() -> Path:
+    """Upstream's test-llama-archs."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    path = next(Path(__file__).parents[1].glob(f"build/{python}-*/bin/test-llama-archs"), None)
+    if path is None:
+        pytest.skip("upstream's generator of models is not built: H2O_LLAMA_BUILD_BACKEND_TESTS is off")
+    return path
+
+
+@pytest.fixture(scope="session")
 def oracle_model(model_path: Path) -> GGUFModel:
     """The same model for the oracle. A user's model of another architecture has none."""
     try:

@@ -10,7 +10,7 @@ pass too; by default all of H2O's tests are run. amx: also the base library, whi
 and upstream's buffers for them in software, on any CPU with AVX2; by default the tests that have failed with AMX only,
 besides attention's and products'.
 
-sanitizers builds the libraries and tests/c_api with AddressSanitizer and UndefinedBehaviorSanitizer, in
+sanitizers builds the libraries and tests/core/c_api with AddressSanitizer and UndefinedBehaviorSanitizer, in
 build/sanitizers, without code for this very CPU, and runs them: input that must be refused, and damaged states (1,500).
 Then the CUDA kernels in software, with the package that is installed; for these the compiler must be GCC.
 """
@@ -85,7 +85,7 @@ def check_as_on(kernel: str, arguments: list[str]) -> int:
         sys.exit(f"check_kernels: {used.strip()} is in use, not {' '.join(libraries)} with the kernel {kernel}")
     command = arguments[1:]
     if arguments[:1] != ["--run"]:
-        tests = arguments or [str(path) for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+        tests = arguments or [str(path) for pattern in patterns for path in sorted((ROOT / "tests").rglob(pattern))]
         command = [sys.executable, "-m", "pytest", *options, *tests]
     return subprocess.run(command, env=env, cwd=ROOT).returncode
 
@@ -109,7 +109,7 @@ def check_sanitized(arguments: list[str]) -> int:
         "LD_PRELOAD": ":".join(runtimes),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
-    files = [f"tests/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")]
+    files = [f"tests/kernels/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")]
     tests = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", *files, "-k"]
     return core or subprocess.call([*tests, "cuda and (ways or some_ or infinite_)"], cwd=ROOT, env=env)
 

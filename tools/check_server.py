@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "vendor"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "vendor"), str(ROOT / "tests" / "support")]
 
 import fetch  # noqa: E402
 from adapters import random_adapter  # noqa: E402
@@ -38,9 +38,9 @@ WITH_H2O_ALONE = {
 HUB = "needs a model or an image of the hub"
 COUNTS = "counts tokens, or knows special tokens, of another model"
 PAGE = "upstream's page is not built"
-REFUSED = "pages of other origins are refused, all but their preflights, too: tests/test_server.py"
+REFUSED = "pages of other origins are refused, all but their preflights, too: tests/server/test_server.py"
 FAULT = "expects 500 for a wrong request"
-EMPTY = "expects an answer to no messages, which are refused: tests/test_server.py"
+EMPTY = "expects an answer to no messages, which are refused: tests/server/test_server.py"
 FORMAT = "what the demo model says has no form that this template asks for"
 
 # Beginnings of tests' names. Files that are not among FILES: embedding, infill, rerank, router, speculative and

@@ -4,6 +4,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from h2o_llama._core import UPSTREAM_COMMIT
+from h2o_llama._prompt import shared_prefix
+from h2o_llama._sequence import Sequence
 from h2o_llama.chat._generation import Usage
 from h2o_llama.chat.chat_completion import ChatCompletion, ChatCompletionChunk
 from h2o_llama.chat.completion import Completion, CompletionChunk
@@ -27,9 +29,7 @@ from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling
-from h2o_llama.sequence._prompt import shared_prefix
 from h2o_llama.sequence.many import ManyGenerations
-from h2o_llama.sequence.sequence import Sequence
 from h2o_llama.sequence.snapshot import Snapshot
 
 __version__ = version("h2o-llama")

@@ -15,7 +15,9 @@ from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, Number, understand
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
-from h2o_llama.chat._messages import Message
+from h2o_llama._prompt import Tokens
+from h2o_llama._sequence import Sequence
+from h2o_llama.chat._known import library_of
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
@@ -25,13 +27,12 @@ from h2o_llama.model import Model
 from h2o_llama.models._files import Loading, Lora, Override
 from h2o_llama.models._find import find_on_hub
 from h2o_llama.models._hub import HubFile
+from h2o_llama.models._messages import Message
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
-from h2o_llama.sequence._prompt import Tokens
-from h2o_llama.sequence.sequence import Sequence
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -337,7 +338,7 @@ class Llama(Sequence):
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
-        return self._state.engine.library
+        return library_of(self._state)
 
     @property
     def n_ctx(self) -> Number:

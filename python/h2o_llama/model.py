@@ -11,13 +11,13 @@ from typing_extensions import Self, Unpack
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama.chat._messages import ChatImages, Message, Tool, check_messages, check_tools
-from h2o_llama.chat._template import ChatTemplate
+from h2o_llama._prompt import Prompt, Tokens, check_takes_embeddings
 from h2o_llama.models import _files
 from h2o_llama.models._find import find_model
+from h2o_llama.models._messages import ChatImages, Message, Tool, check_messages, check_tools
 from h2o_llama.models._projector import Projector, check_image_folder
+from h2o_llama.models._template import ChatTemplate
 from h2o_llama.models.rope import RopeOptions, check_rope, scaled_length
-from h2o_llama.sequence._prompt import Prompt, Tokens, check_takes_embeddings
 
 
 class HasModel(Protocol):

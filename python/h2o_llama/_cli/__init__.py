@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from h2o_llama import UPSTREAM_COMMIT, __version__
-from h2o_llama._cli import ask, batch, chat, demo, inspect, models, run, serve, sweeps
-from h2o_llama._cli.errors import Commands, as_command
+from h2o_llama._cli import ask, batch, chat, demo, inspect, measure, models, run, serve
+from h2o_llama._cli.command import Commands, as_command
 from h2o_llama._cli.library import library, why
 from h2o_llama._cli.options import ATTENTION, CHANGES
 from h2o_llama._internal.terminal import echo
@@ -63,11 +63,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),
     "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
     "rpc-server": as_command(serve.rpc_server),
-    "options": as_command(sweeps.list_settings),
+    "options": as_command(measure.list_settings),
     "inspect": as_command(inspect.inspect, *_LLAMA, "file", "prompt", "library"),
     "info": as_command(models.info, "model", *CHANGES),
-    "bench": as_command(sweeps.bench, *_LLAMA, "file"),
-    "eval": as_command(sweeps.eval_model, *_LLAMA, "file"),
+    "bench": as_command(measure.bench, *_LLAMA, "file"),
+    "eval": as_command(measure.eval_model, *_LLAMA, "file"),
     "pull": as_command(models.pull),
     "quantize": as_command(models.quantize, "model", "threads"),
 }

@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama import H2OConfig, Llama, Model
-from h2o_llama._cli.errors import describe
+from h2o_llama._cli.command import describe
+from h2o_llama._cli.inputs import open_llama, open_model, read_text, read_tokens
 from h2o_llama._cli.options import FILE, MODEL, Options
-from h2o_llama._cli.prompt import open_llama, open_model, read_text, read_tokens, took
+from h2o_llama._cli.progress import took
 from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
-from h2o_llama.batch._answering import Prompts, check_length, quotable
+from h2o_llama._prompt import Tokens
+from h2o_llama.batch._answerer import Prompts, check_length, quotable
 from h2o_llama.batch._answers import find_documents
+from h2o_llama.chat._known import known_day
 from h2o_llama.documents import document_messages
-from h2o_llama.sequence._prompt import Tokens
 
 _ROOM = 8192
 """Tokens of questions and answers after the document, at most the model's trained length."""
@@ -74,7 +76,7 @@ def open_begun(
         n_ctx = max(min(n + _ROOM, weights.n_ctx_train), n + _LEAST_ROOM)
     with open_llama(o, weights, n_ctx, h2o) as llm:
         llm.text_name = name
-        day = llm._state.day_of(tokens, begin)
+        day = known_day(llm._state, tokens, begin)
         yield llm, tokens if day is None else begin(day)
 
 

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from h2o_llama._cli.errors import as_typed
+from h2o_llama._cli.command import as_typed
+from h2o_llama._cli.inputs import has_library
 from h2o_llama._cli.options import Options, option
-from h2o_llama._cli.prompt import has_library, progress_bars, took
+from h2o_llama._cli.progress import progress_bars, took
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama.batch import AnswersFile, BatchSettings, find_documents, read_questions
-from h2o_llama.batch._answering import answer_locally
+from h2o_llama.batch._answerer import answer_locally
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
 

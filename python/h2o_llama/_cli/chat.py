@@ -13,12 +13,12 @@ from rich.console import Console
 
 from h2o_llama import H2OError, Llama
 from h2o_llama._cli.ask import answer_options, open_read, say_answer
-from h2o_llama._cli.errors import describe
+from h2o_llama._cli.command import describe
+from h2o_llama._cli.inputs import open_model, read_text, said
 from h2o_llama._cli.inspect import OTHER, place_of_document, print_report, read_report
 from h2o_llama._cli.options import Options, option
-from h2o_llama._cli.prompt import open_model, read_text, said
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.batch._answering import Prompts
+from h2o_llama.batch._answerer import Prompts
 from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
 from h2o_llama.inspect._report import memory_report
 from h2o_llama.library._index import Stored

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from h2o_llama import H2OConfig, Llama, _bench, demo_model_path
 from h2o_llama._cli.options import option
-from h2o_llama._cli.prompt import progress_bars
+from h2o_llama._cli.progress import progress_bars
 from h2o_llama._demo.document import Needle, build_document
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import available_cpus

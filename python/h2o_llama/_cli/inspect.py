@@ -14,13 +14,13 @@ from rich.table import Table
 
 from h2o_llama import H2OConfig, Llama, shared_prefix
 from h2o_llama._cli.ask import open_read
+from h2o_llama._cli.inputs import open_model, read_prompt, read_text
 from h2o_llama._cli.options import Options, default_config, option
-from h2o_llama._cli.prompt import open_model, read_prompt, read_text
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import counted, echo, plain
-from h2o_llama.batch._answering import Prompts
+from h2o_llama._prompt import Tokens
+from h2o_llama.batch._answerer import Prompts
 from h2o_llama.inspect import _report
-from h2o_llama.sequence._prompt import Tokens
 
 _LAST = 32
 """Last tokens of a text without a question, whose attention is shown."""

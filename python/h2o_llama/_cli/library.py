@@ -14,14 +14,14 @@ from rich.filesize import decimal
 
 from h2o_llama import Model
 from h2o_llama._cli.ask import open_begun
-from h2o_llama._cli.errors import Commands, as_command, as_typed
+from h2o_llama._cli.command import Commands, as_command, as_typed
+from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import MODEL, Options, option
-from h2o_llama._cli.prompt import open_model, read_text
 from h2o_llama._internal.terminal import counted, echo, printable
-from h2o_llama.batch._answering import Prompts
+from h2o_llama._prompt import shared_prefix, where_they_part
+from h2o_llama.batch._answerer import Prompts
 from h2o_llama.library import Library
 from h2o_llama.library._texts import key_of
-from h2o_llama.sequence._prompt import shared_prefix, where_they_part
 
 library = typer.Typer(
     cls=Commands, help="List and remove texts that were read.", rich_markup_mode=None, invoke_without_command=True

@@ -11,7 +11,7 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama._cli.errors import Commands, as_command
+from h2o_llama._cli.command import Commands, as_command
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo

@@ -14,14 +14,16 @@ from rich.filesize import decimal
 
 from h2o_llama import Llama, Model, Snapshot, _core, shared_prefix
 from h2o_llama._cli.ask import CUT, write_delta
+from h2o_llama._cli.inputs import open_llama, open_model, read_prompt, said
 from h2o_llama._cli.options import Options, option
-from h2o_llama._cli.prompt import open_llama, open_model, progress_bars, read_prompt, said, took
+from h2o_llama._cli.progress import progress_bars, took
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama._thoughts import check_think
-from h2o_llama.batch._answering import check_length, quotable
-from h2o_llama.chat._template import plain_prompt
+from h2o_llama.batch._answerer import check_length, quotable
+from h2o_llama.chat._known import known_day
 from h2o_llama.chat.chat_completion import continue_chat
 from h2o_llama.documents import document_messages
+from h2o_llama.models._template import plain_prompt
 from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048
@@ -73,7 +75,7 @@ def run(
             check_length(weights, given, name, len(tokens), 1, o.n_ctx)
         n_ctx = o.n_ctx or n_before + len(tokens) + o.max_tokens + (_ROOM if o.library else 0)
         llm = open_llama(o, weights, n_ctx, h2o)
-        if not is_raw and (day := llm._state.day_of(tokens, lambda day: asked(day)[1])) is not None:
+        if not is_raw and (day := known_day(llm._state, tokens, lambda day: asked(day)[1])) is not None:
             core, tokens, n_asked = asked(day)
     with llm:
         if before is not None:

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from h2o_llama import H2OConfig, H2OError, H2OWarning, Llama, Model, UnsupportedModelError, _core
-from h2o_llama._cli.errors import describe
+from h2o_llama._cli.command import describe
+from h2o_llama._cli.inputs import has_library, open_model
 from h2o_llama._cli.options import Options, default_config, option, upstream_arguments, upstream_options
-from h2o_llama._cli.prompt import has_library, open_model
 from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus, physical_memory
 from h2o_llama._internal.terminal import echo

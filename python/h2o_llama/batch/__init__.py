@@ -1,6 +1,6 @@
 """The same questions about many documents: each is read once, and every question is a fork of it."""
 
-from h2o_llama.batch._answering import Answerer
+from h2o_llama.batch._answerer import Answerer
 from h2o_llama.batch._answers import (
     AnswersFile,
     BatchSettings,

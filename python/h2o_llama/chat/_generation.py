@@ -14,10 +14,11 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._prompt import CacheStop, Prompt, as_generated
 from h2o_llama._thoughts import Thoughts, thoughts_of
+from h2o_llama.chat._known import cache_stop_of
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._engine import ProgressOption
-from h2o_llama.sequence._prompt import CacheStop, Prompt, as_generated
 from h2o_llama.sequence._state import State, check_progress, stream
 from h2o_llama.sequence.generating import DENSE_TAIL, Stopping, generate_by
 
@@ -72,7 +73,7 @@ class LogprobsRecorder:
         self._logits = logits.copy()
         return logits
 
-    def take(self, token: int, offset: int) -> TokenLogprobs:
+    def logprobs_of(self, token: int, offset: int) -> TokenLogprobs:
         """Of the token that was drawn."""
         logits = self._logits.astype(np.float64)
         logits -= logits.max()
@@ -323,7 +324,7 @@ class Generation:
                 ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
         self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
-        self.cache_stop = None if self.is_read else self.state.cache_stop_of(self.prompt.ids)
+        self.cache_stop = None if self.is_read else cache_stop_of(self.state, self.prompt.ids)
         self._counts_before = self.state.drafted, self.state.accepted
         n_chars, logprobs = 0, list[TokenLogprobs]()
         recorder, tokens = self._tokens()
@@ -332,7 +333,7 @@ class Generation:
             text = self.answer.add(token)
             n_chars += len(text)
             if recorder is not None:
-                logprobs.append(recorder.take(token, begin))
+                logprobs.append(recorder.logprobs_of(token, begin))
             if self.answer.stopped:
                 self._end("stop")
                 yield Piece(text, [t for t in logprobs if t.offset < n_chars])

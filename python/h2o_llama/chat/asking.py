@@ -10,10 +10,10 @@ from typing_extensions import Unpack
 from h2o_llama._internal import check
 from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import GenerationOptions
-from h2o_llama.chat._template import PLAIN_STOPS, plain_prompt
 from h2o_llama.chat.chat_completion import create_chat_completion
 from h2o_llama.chat.completion import create_completion
 from h2o_llama.documents import document_messages, read_document
+from h2o_llama.models._template import PLAIN_STOPS, plain_prompt
 from h2o_llama.sequence._state import HasState
 
 

@@ -12,11 +12,13 @@ from typing_extensions import NotRequired, Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
+from h2o_llama._prompt import Tokens
 from h2o_llama._thoughts import check_think
-from h2o_llama.chat import _generation, _messages
-from h2o_llama.chat._template import LONGEST_TAIL, parse_deltas, parsed_message
+from h2o_llama.chat import _generation
+from h2o_llama.chat._known import known_day
+from h2o_llama.models import _messages
+from h2o_llama.models._template import LONGEST_TAIL, parse_deltas, parsed_message
 from h2o_llama.sampling import check_names
-from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
 Messages = collections.abc.Sequence[_messages.Message]
@@ -263,7 +265,7 @@ def create_chat_completion(
     asked = partial(template.apply, owner, images.messages, known, choice, is_parallel, schema)
     template_options: dict[str, Any] = {"kwargs": chat_template_kwargs, "marker": images.marker}
     prompt = asked(**template_options)
-    day = state.day_of(prompt.ids, lambda day: asked(**template_options, day=day).ids)
+    day = known_day(state, prompt.ids, lambda day: asked(**template_options, day=day).ids)
     if day is not None:
         template_options["day"] = day
         prompt = asked(**template_options)

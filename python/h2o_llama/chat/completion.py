@@ -9,9 +9,9 @@ from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
+from h2o_llama._prompt import Tokens
 from h2o_llama.chat import _generation
 from h2o_llama.model import Model
-from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import HasState
 
 Text = str | bytes | Tokens

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import H2OConfig, Llama
 from h2o_llama._internal import check
+from h2o_llama.config import H2OConfig
 from h2o_llama.eval._losses import log_softmax, piece_tokens, pieces
+from h2o_llama.llama import Llama
 from h2o_llama.sampling import SamplingOptions
 from h2o_llama.sequence.generating import DENSE_TAIL
 

@@ -9,17 +9,16 @@ from html import escape
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._internal.atomic import replacing
 from h2o_llama._internal.terminal import printable
-from h2o_llama.sequence._prompt import Tokens
-
-if TYPE_CHECKING:
-    from h2o_llama import Llama
+from h2o_llama._prompt import Tokens
+from h2o_llama.inspect.kv import SequenceKV
+from h2o_llama.sequence._state import HasState
 
 SHADES = 5
 HEAVY, READ_MOST = "heavy hitters", "tokens read most"
@@ -103,19 +102,20 @@ def n_marked(n_tokens: int) -> int:
 
 
 def memory_report(
-    llm: "Llama",
+    sequence: HasState,
     tokens: Tokens,
     title: str,
     document: range | None = None,
     usual: Sequence[NDArray[np.float32]] | None = None,
 ) -> MemoryReport:
-    """What `llm` kept, or read, of `tokens`, which are all that it has evaluated since its last reset.
+    """What a sequence kept, or read, of `tokens`, which are all that it has evaluated since its last reset.
 
     With heavy hitters it is the memory sets. Without, it is what the tokens after `document` attended to, which the
     last `eval` has kept (keep_attention=True), but for the tokens before it, beyond twice the
     `usual` weights: another question's, for each layer and head.
     """
-    kv, h2o = llm.kv, llm.h2o
+    state = sequence._state
+    kv, h2o, detokenize = SequenceKV(state), state.engine.params.h2o, state.engine.model.detokenize
     assert h2o is not None  # `kv` works with H2O only
     has_heavy = h2o.heavy_budget > 0
     if has_heavy or document is None:
@@ -140,7 +140,7 @@ def memory_report(
     return MemoryReport(
         title=title,
         # A negative token is a row of embeddings.
-        pieces=tuple(split_pieces(["▨".encode() if t < 0 else llm.detokenize([int(t)]) for t in tokens])),
+        pieces=tuple(split_pieces(["▨".encode() if t < 0 else detokenize([int(t)]) for t in tokens])),
         n_tokens=len(tokens),
         chunk_size=kv.chunk_size,
         memory_size=kv.memory_size,

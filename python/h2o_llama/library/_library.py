@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
+from h2o_llama._prompt import Tokens, shared_prefix
 from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.library import _texts
 from h2o_llama.library._index import Index, Stored
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
-from h2o_llama.sequence._prompt import Tokens, shared_prefix
+from h2o_llama.sequence._keeping import LEAST_NEW
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 if TYPE_CHECKING:
@@ -616,22 +616,6 @@ def day_of(
     return best
 
 
-LEAST_TOKENS = 256
-"""A shorter text is read faster than it is found."""
-
-LEAST_NEW = 64
-"""The fewest new tokens for writing a text again, and the fewest known ones for loading it."""
-
-MARKS = (512, 256, 128, 64)
-"""Where a prompt is cut, before its end: it can be rewound to there when its end, a question say, is another one.
-
-At most twice the number of new tokens is then computed.
-"""
-
-NAME_TOKENS = 200
-"""At the beginning of a text without a name: they are its name."""
-
-
 def open_library(owner: str, library: object) -> Library | None:
     """The library that the argument `library` of a `Llama` means."""
     if library is None or library is False or isinstance(library, Library):
@@ -641,17 +625,3 @@ def open_library(owner: str, library: object) -> Library | None:
     if isinstance(library, str | os.PathLike):
         return Library(library)
     raise check.bad_argument(owner, "library", "a Library, the path of a folder, True or None", library)
-
-
-def needs_marks(context: _core.Context) -> bool:
-    """Whether a sequence can return to where its calls began, but not to any position."""
-    kv = _core.KV.of_context(context)
-    return kv is not None and kv.info.rewind_step == 0
-
-
-def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Calls (start, stop), cut near the end of the last one where a later prompt may part."""
-    n = calls[-1][1]
-    marks = {n - mark for mark in MARKS if n - mark >= MARKS[-1]}
-    edges = sorted({0, *marks, *(stop for _, stop in calls)})
-    return list(pairwise(edges))

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import warn
-from h2o_llama.chat._template import noon
 from h2o_llama.errors import BusyError, H2OError
-from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, Library, day_of
-from h2o_llama.library._texts import Text, name_of
+from h2o_llama.library._library import Library, day_of
+from h2o_llama.library._texts import Text
+from h2o_llama.models._template import noon
+from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, name_of
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h2o_llama._core import UPSTREAM_COMMIT
-from h2o_llama.documents import ABOUT_A_DOCUMENT
+from h2o_llama._prompt import shared_prefix, text_ids
 from h2o_llama.sequence import _snapshot_file
-from h2o_llama.sequence._prompt import shared_prefix, text_ids
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 DENSE_GRID = 256
@@ -126,8 +125,6 @@ FORMAT = 3
 VERSION = f"{FORMAT} {UPSTREAM_COMMIT}"
 """Texts of another one cannot be gone on with."""
 
-_NAME_LENGTH = 40
-
 _NO_DAY = "2000-01-01"
 """Of a text of an earlier version."""
 
@@ -141,12 +138,6 @@ def key_of(origin: SnapshotOrigin) -> str:
         values |= {"h2o": origin.h2o.as_text() | {"cold_store": store}, "flash_attn": None}
     known = json.dumps([VERSION, values], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:16]
-
-
-def name_of(text: str) -> str:
-    """How a text begins, after what all texts begin with."""
-    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
-    return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
 
 
 @dataclass(frozen=True)

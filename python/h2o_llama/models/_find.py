@@ -12,8 +12,8 @@ from h2o_llama._internal.atomic import alone_with
 from h2o_llama._internal.terminal import echo
 from h2o_llama.models import _named
 from h2o_llama.models._hub import HubFile, asking, download, download_from_hub, here, parse_name, projector_of
-from h2o_llama.models._index import fetch_packaged
 from h2o_llama.models._named import MODELS, TEXTS
+from h2o_llama.models._packages import fetch_packaged
 
 _DEMO = Path(__file__).parents[1] / "data" / "demo-qwen3-2m-f16.gguf"
 

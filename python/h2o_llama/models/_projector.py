@@ -8,10 +8,10 @@ from typing import Any
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._prompt import Prompt
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.models._files import check_gguf_file, reading_a_model
 from h2o_llama.models._find import find_projector
-from h2o_llama.sequence._prompt import Prompt
 
 _OWNER = "Llama"
 

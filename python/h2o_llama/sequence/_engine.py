@@ -11,14 +11,14 @@ from h2o_llama import _core
 from h2o_llama._internal import check, log, machine
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.terminal import warn
+from h2o_llama._prompt import Prompt
 from h2o_llama.config import OPTIONS, H2OConfig
 from h2o_llama.errors import BusyError
-from h2o_llama.library._library import Library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models._files import KV_TYPES
 from h2o_llama.models.rope import RopeOptions, as_core
-from h2o_llama.sequence._prompt import Prompt
+from h2o_llama.sequence._keeping import Shelf
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _OWNER = "Llama"
@@ -249,7 +249,7 @@ class Engine:
         n_ctx: int,
         seed: int | None,
         claim: Lock,
-        library: Library | None = None,
+        library: Shelf | None = None,
     ) -> None:
         self.model = model
         self.library = library
@@ -292,7 +292,7 @@ class Engine:
         """The core's model. Raises ValueError if it is closed."""
         return self.model._handle
 
-    def take(self, owner: object) -> _core.Context:
+    def place_for(self, owner: object) -> _core.Context:
         """An empty place, which the owner has until it gives it back or is garbage."""
         for i, ref in enumerate(self._owners):
             if ref is None or ref() is None:

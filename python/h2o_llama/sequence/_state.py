@@ -1,9 +1,8 @@
 """The state of one sequence: its place in the context, its logits, and pending computations."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from datetime import date
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -14,11 +13,10 @@ from h2o_llama._internal import check
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import core_errors
 from h2o_llama._internal.terminal import progress_bar, warn
+from h2o_llama._prompt import Prompt, Tokens, make_prompt, n_reusable
 from h2o_llama.errors import Cancelled, H2OError
-from h2o_llama.library._library import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, day_of, needs_marks, split_at_marks
-from h2o_llama.library._texts import name_of
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
-from h2o_llama.sequence._prompt import CacheStop, Prompt, Tokens, make_prompt, n_kept, where_they_part
+from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, name_of, needs_marks, split_at_marks
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 T = TypeVar("T")
@@ -46,7 +44,7 @@ class Stream(Generic[T]):
         """Whether the reader has nothing to wait for."""
         return bool(self._unread) or self.has_ended
 
-    def take(self) -> T | None:
+    def next_piece(self) -> T | None:
         """The next piece, None after the last one; or raises what ended it."""
         if self._unread:
             return self._unread.popleft()
@@ -95,7 +93,7 @@ def stream(state: "State", pieces: Generator[T, None, None]) -> Iterator[T]:
                             state.end_stream(deadline)
                             state.stream = own
                         own.compute()
-            piece = own.take()
+            piece = own.next_piece()
             if piece is None:
                 return
             yield piece
@@ -119,7 +117,7 @@ class State:
     """What the methods of a `Sequence`, which `owner` names in messages, read and change.
 
     `waiting` is computed when somebody looks; `stream` is an answer whose end is not computed yet. `n_texts` counts how
-    often the text was replaced or cut, `n_kept` how many of its first tokens are in the library. `last_logits`,
+    often the text was replaced or cut, `n_shelved` how many of its first tokens are in the library. `last_logits`,
     float32 [n_vocab], is a copy of the last row of `logits`, which a user may change. `n_drafted` tokens were drafted
     with the last token that was drawn, and `draft_logits` has a row for it and for each of them; row `i_draft` is the
     last accepted token's. `drafted` and `accepted` count such tokens since the last reset.
@@ -133,11 +131,11 @@ class State:
         self.waiting: Drawn | None = None
         self.stream: Stream[Any] | None = None
         self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
-        self.n_texts = self.n_kept = self.n_cached = 0
+        self.n_texts = self.n_shelved = self.n_cached = 0
         self.text_name = ""
         self.day: str | None = None  # that a chat template has written into the text
         self.known = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue
-        self._place: _core.Context | None = engine.take(self)
+        self._place: _core.Context | None = engine.place_for(self)
 
     # --- one call at a time
 
@@ -230,32 +228,12 @@ class State:
             self.context.clear()
             self.set_logits(None)
             self.n_texts += 1
-            self.n_kept = self.n_cached = self.drafted = self.accepted = 0
+            self.n_shelved = self.n_cached = self.drafted = self.accepted = 0
 
     def keep(self, ids: NDArray[np.int32]) -> int:
         """Make it as much of a text as is known, of its own tokens or of the library, and say how much."""
         with self.changed() as context:
             return self._take_or_keep(context, ids)
-
-    def day_of(self, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
-        """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
-        engine, model = self.engine, self.engine.model
-        if model.chat_template is None or not model._template.tells_day:
-            return None
-        with self.used() as context:
-            now = context.tokens
-        best = day_of(engine.library, engine.origin, ids, ids_on, now, self.day)
-        self.day = best or date.today().isoformat()
-        return best
-
-    def cache_stop_of(self, ids: NDArray[np.int32]) -> CacheStop | None:
-        """After `keep`: where the known text, or else the nearest one of the library, differs from a prompt."""
-        known, library = self.known, self.engine.library
-        if len(known) == 0 and library is not None and len(ids) >= LEAST_TOKENS:
-            with suppress(OSError, ValueError, H2OError, MemoryError):
-                near = library.nearest(ids, self.engine.origin)
-                known = known if near is None else near.contents.tokens
-        return where_they_part(self.engine.core, known, ids)
 
     def read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
         """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
@@ -313,7 +291,7 @@ class State:
         self.set_logits(rows[:1])
 
     def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
-        n = n_kept(context, ids, self.last_logits is not None)
+        n = n_reusable(context, ids, self.last_logits is not None)
         library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx
         if library is not None and len(ids) >= LEAST_NEW:
             snapshot = library.take(
@@ -325,8 +303,8 @@ class State:
             )
             if snapshot is not None:
                 self.restored(snapshot)
-                self.n_kept = snapshot.n_tokens
-                n = n_kept(context, ids, self.last_logits is not None)
+                self.n_shelved = snapshot.n_tokens
+                n = n_reusable(context, ids, self.last_logits is not None)
         self.known = context.tokens
         self.cut(context, n)
         self.n_texts += 1
@@ -343,14 +321,14 @@ class State:
         if n < context.n_tokens:
             context.rewind(n)
             self.set_logits(None)
-        self.n_kept = min(self.n_kept, n)
+        self.n_shelved = min(self.n_shelved, n)
 
     def give(self, context: _core.Context) -> None:
         """Add the text to the library, if there is enough that is new."""
         library, n = self.engine.library, context.n_tokens
-        if library is None or n < LEAST_TOKENS or n < self.n_kept + LEAST_NEW:
+        if library is None or n < LEAST_TOKENS or n < self.n_shelved + LEAST_NEW:
             return
-        self.n_kept = n
+        self.n_shelved = n
         try:
             snapshot = take_snapshot(context, self.engine.origin, self.last_logits)
             rows, points = context.state_rows(), context.state_points()

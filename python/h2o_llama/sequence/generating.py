@@ -12,10 +12,10 @@ from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
+from h2o_llama._prompt import Tokens
 from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import ProgressOption
-from h2o_llama.sequence._prompt import Tokens
 from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
 
 # Time, in units of what a token takes without drafts: a draft of k tokens takes 1 + k / 2, about what CPUs need.

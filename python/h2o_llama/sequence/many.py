@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 import numpy as np
 from typing_extensions import Unpack
@@ -9,40 +10,40 @@ from typing_extensions import Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import core_errors
+from h2o_llama._prompt import Prompt, Tokens
 from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._prompt import Prompt, Tokens
-from h2o_llama.sequence._state import HasState
+from h2o_llama.sequence._state import HasState, State
 from h2o_llama.sequence.generating import DENSE_TAIL
-from h2o_llama.sequence.sequence import Sequence
 
-Start = tuple[Sequence, Prompt, int, Sampler]
+S = TypeVar("S", bound=HasState)
+Start = tuple[S, Prompt, int, Sampler]
 """A sequence, the checked prompt to append first, its dense tail, and the sampler that has seen the prompt."""
 
 
-class ManyGenerations(Iterator[dict[Sequence, int]]):
+class ManyGenerations(Iterator[dict[S, int]], Generic[S]):
     """What `Llama.generate_many` returns: in each step the next token of every sequence that has not ended."""
 
-    def __init__(self, engine: Engine, starts: list[Start], max_tokens: int | None) -> None:
+    def __init__(self, engine: Engine, starts: list[Start[S]], max_tokens: int | None) -> None:
         self._engine = engine
         self._starts = starts  # prompts that are not in their sequences yet
-        self._samplers: dict[Sequence, Sampler] = {}  # of generating sequences
-        self._n_texts: dict[Sequence, int] = {}
-        self._drawn: dict[Sequence, int] = {}  # tokens that a step which failed has drawn: their samplers have them
+        self._samplers: dict[S, Sampler] = {}  # of generating sequences
+        self._n_texts: dict[S, int] = {}
+        self._drawn: dict[S, int] = {}  # tokens that a step which failed has drawn: their samplers have them
         self._n_left = max_tokens
 
-    def follow(self, sequence: Sequence, thoughts: Thoughts) -> None:
+    def follow(self, sequence: S, thoughts: Thoughts) -> None:
         """Tell thoughts from the answer, before the first step."""
         next(sampler for start, _, _, sampler in self._starts if start is sequence).thoughts = thoughts
 
-    def stop(self, sequence: Sequence) -> None:
+    def stop(self, sequence: S) -> None:
         """End a sequence: it gets no more tokens. The others continue."""
         self._starts = [start for start in self._starts if start[0] is not sequence]
         self._samplers.pop(sequence, None)
         self._drawn.pop(sequence, None)
 
-    def __next__(self) -> dict[Sequence, int]:
+    def __next__(self) -> dict[S, int]:
         while self._starts:
             sequence, prompt, dense_tail, sampler = self._starts[0]
             state = sequence._state
@@ -80,7 +81,7 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
                     continue
             del self._samplers[sequence]
 
-    def _append(self, tokens: dict[Sequence, int]) -> None:
+    def _append(self, tokens: dict[S, int]) -> None:
         rows = np.empty((len(tokens), self._engine.core.n_vocab), dtype=np.float32)
         for sequence in tokens:
             sequence._state.set_logits(None)
@@ -92,12 +93,12 @@ class ManyGenerations(Iterator[dict[Sequence, int]]):
 
 def generate_many(
     llama: HasState,
-    prompts: Mapping[Sequence, Tokens],
+    prompts: Mapping[S, Tokens],
     *,
     max_tokens: int | None = None,
     dense_tail: int = DENSE_TAIL,
     **sampling: Unpack[SamplingOptions],
-) -> ManyGenerations:
+) -> ManyGenerations[S]:
     r"""Append tokens to each of several sequences, then generate more in all of them at once.
 
     That is faster than one after another: the weights are read once for a token of each. Texts are the same as by
@@ -140,11 +141,12 @@ def generate_many(
         raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
     options, engine = Sampling.of(owner, sampling), llama._state.engine
     first_seed = engine.seed if options.seed is None else options.seed
-    starts: list[Start] = []
+    starts: list[Start[S]] = []
     for i, (sequence, tokens) in enumerate(prompts.items()):
-        if not isinstance(sequence, Sequence) or sequence._state.engine is not engine:
+        state = getattr(sequence, "_state", None)
+        if not isinstance(state, State) or state.engine is not engine:
             raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
-        prompt, tail = sequence._state.check_addition(owner, tokens, dense_tail)
+        prompt, tail = state.check_addition(owner, tokens, dense_tail)
         seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
         sampler = replace(options, seed=seed).make_sampler(engine.core)
         sampler.accept(prompt.tokens)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._prompt import text_ids
 from h2o_llama.config import H2OConfig, option_names
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.sequence import _snapshot_file
-from h2o_llama.sequence._prompt import text_ids
 
 SECTIONS = ("tokens", "logits", "state")
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels need that is not CUDA for the CPU's compiler: tests run them in software (tests/cuda).
+// What kernels need that is not CUDA for the CPU's compiler: tests run them in software (tests/support/cuda).
 
 #include "ggml-cuda/common.cuh"
 

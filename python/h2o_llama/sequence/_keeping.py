@@ -1,0 +1,76 @@
+"""What of a text is kept in a library, where it can be continued, and what a sequence asks of one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h2o_llama import _core
+from h2o_llama.documents import ABOUT_A_DOCUMENT
+from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
+
+LEAST_TOKENS = 256
+"""A shorter text is read faster than it is found."""
+
+LEAST_NEW = 64
+"""The fewest new tokens for writing a text again, and the fewest known ones for loading it."""
+
+MARKS = (512, 256, 128, 64)
+"""Where a prompt is cut, before its end: it can be rewound to there when its end, a question say, is another one.
+
+At most twice the number of new tokens is then computed.
+"""
+
+NAME_TOKENS = 200
+"""At the beginning of a text without a name: they are its name."""
+
+_NAME_LENGTH = 40
+
+
+class Shelf(Protocol):
+    """A `Library`, to sequences."""
+
+    def take(
+        self,
+        origin: SnapshotOrigin,
+        ids: NDArray[np.int32],
+        n_ctx: int,
+        n_least: int,
+        use: Callable[[Snapshot], object] = ...,
+    ) -> Snapshot | None:
+        """Load the text that shares most tokens with a prompt."""
+
+    def add(
+        self,
+        snapshot: Snapshot,
+        rows: Iterable[Sequence[int]],
+        points: Sequence[tuple[int, int]],
+        name: str,
+        day: str | None = None,
+    ) -> None:
+        """Write a text."""
+
+    def flush(self) -> None:
+        """Wait until everything is written."""
+
+
+def name_of(text: str) -> str:
+    """How a text begins, after what all texts begin with."""
+    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
+    return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
+
+
+def needs_marks(context: _core.Context) -> bool:
+    """Whether a sequence can return to where its calls began, but not to any position."""
+    kv = _core.KV.of_context(context)
+    return kv is not None and kv.info.rewind_step == 0
+
+
+def split_at_marks(calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Calls (start, stop), cut near the end of the last one where a later prompt may part."""
+    n = calls[-1][1]
+    marks = {n - mark for mark in MARKS if n - mark >= MARKS[-1]}
+    edges = sorted({0, *marks, *(stop for _, stop in calls)})
+    return list(pairwise(edges))

@@ -1,0 +1,360 @@
+"""Eviction and the cold store: a cache of M + S rows, and the same results as with everything kept.
+
+Also positions of the cache, memory sets that grow with the text, bytes, and refusals.
+"""
+
+import math
+import re
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+import models
+from cases import BLOCKS, CACHE_POSITIONS, COLD, EVICT, INDEX, INDEXED, SMALL, Case, S
+from compare import assert_all_equal, assert_logits_close, case, relative_error
+from full_disk import file_size_limit
+from h2o_llama import H2OConfig, H2OError, Llama, LosslessConfig, Model, UnsupportedModelError, demo_model_path
+from h2o_llama._internal.apart import call_apart, resident_bytes
+from inputs import ModelByName, random_tokens, split
+from llamas import arrays, eval_calls, open_llama, restore, state_of
+from oracle import layers, read_model
+from tolerances import SELF_LOGITS_F32
+
+TRAINED = 50  # CACHE_POSITIONS
+REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
+
+
+STORED = {name: case for name, case in INDEXED.items() if "cold" in name} | {
+    "cold, compressed": COLD.but(cold_store_compression=LosslessConfig()),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_cold_store_gives_what_a_whole_cache_gives(tiny_model: Path, name: str) -> None:
+    """Bit for bit, over the ends of chunks, in prompts and in generated text. Eviction alone: test_h2o_oracle.py."""
+    config = STORED[name]
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
+    calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
+    everything = config.but(evict=False, cold_store=None, cold_store_compression=None, decode="memory")
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, everything) as kept:
+        for call in calls:
+            (got,), (want,) = (eval_calls(x, [call]) for x in (llm, kept))
+            np.testing.assert_array_equal(got, want)
+        for il in llm.kv.layers:
+            for name in ("memory_indices", "keys", "values"):
+                np.testing.assert_array_equal(*(getattr(x.kv, name)(il) for x in (llm, kept)))
+        assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
+
+
+@pytest.mark.parametrize("name", ["cold", "cold, file"])
+def test_threads_that_bring_rows_back_do_not_disturb_each_other(tiny_model: Path, name: str) -> None:
+    """Each reads a part of them. The result has the bits of one thread."""
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
+    calls = split(tokens, [70, *[1] * 40, 40])
+    with open_llama(tiny_model, INDEXED[name]) as llm:
+        expected = np.concatenate(eval_calls(llm, calls))
+    for n_threads in (3, 5):
+        with open_llama(tiny_model, INDEXED[name], n_threads=n_threads) as llm:
+            np.testing.assert_array_equal(np.concatenate(eval_calls(llm, calls)), expected)
+
+
+def test_rows_that_come_back_take_memory_as_they_are_chosen(
+    tiny_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A device gets those alone, not the text's."""
+    sizes = []
+    for n_ctx in (4000, 64_000):
+        with open_llama(tiny_model, COLD.but(tile=S), n_ctx=n_ctx, n_batch=S, verbose=True):
+            sizes.append(sum(map(float, re.findall(r"compute buffer size = +([\d.]+) MiB", capfd.readouterr().err))))
+    assert sizes[1] - sizes[0] < 1
+
+
+def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
+    """Whatever n_ctx is."""
+    with open_llama(tiny_model, EVICT, n_ctx=100_000) as llm:
+        n_byte = llm.kv.stats.kv_bytes
+    with open_llama(tiny_model, EVICT, n_ctx=0, n_batch=256) as llm:
+        llm.eval(random_tokens(3000))
+        assert llm.n_tokens == 3000
+        n_head_kv, _, size = llm.kv.keys(0).shape
+        assert (
+            llm.kv.stats.kv_bytes
+            == n_byte
+            == 2 * 4 * len(llm.kv.layers) * n_head_kv * (EVICT.h2o.memory_size + S) * size
+        )
+        assert np.isfinite(llm.logits).all()
+
+
+def given_back_by_a_sequence(n_chunk: int) -> list[float]:
+    """Resident bytes that are freed when the chunk after a complete one begins, and when the sequence is reset.
+
+    Over the K and V of a chunk. The most of some rounds: what else the process does takes memory now and then.
+    """
+    h2o = H2OConfig(chunk_size=n_chunk, evict=True)
+    rounds = []
+    with Llama(demo_model_path(), n_ctx=2 * n_chunk, n_batch=n_chunk, h2o=h2o) as llm:
+        of_chunk = llm.kv.stats.token_bytes * n_chunk
+        for _ in range(4):
+            resident = []
+            for step in (lambda: llm.eval([65] * n_chunk), lambda: llm.eval([65]), llm.reset):
+                step()
+                resident.append(resident_bytes() or 0)
+            rounds.append([(resident[0] - later) / of_chunk for later in resident[1:]])
+    return [max(shares) for shares in zip(*rounds, strict=True)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is memory of unused rows given back")
+def test_rows_take_memory_while_something_is_in_them() -> None:
+    begun, empty = call_apart("test", given_back_by_a_sequence, 2048)
+    assert begun > 0.5
+    assert empty > 0.75
+
+
+@pytest.mark.parametrize("config", [EVICT, COLD], ids=str)
+def test_the_rows_of_a_state(tiny_model: Path, config: Case) -> None:
+    """They stay in the cache until the chunk closes. Then they can be of the state's tokens alone."""
+    tokens = random_tokens(3 * S + 5)
+    with open_llama(tiny_model, config) as llm:
+        llm.eval(tokens)
+        expected, whole = arrays(llm), state_of(llm, partial=True)
+        state = state_of(llm, partial=True, rows=False)
+        llm.eval(random_tokens(S - 5, seed=1))
+        rows = state_of(llm, partial=True, end=len(tokens))
+        assert len(rows) == pytest.approx(len(whole), rel=0.02)
+        assert len(rows) < 0.9 * len(state_of(llm, partial=True))
+        llm.eval(random_tokens(2 * S, seed=2))
+        restore(llm, rows, partial=True)
+        restore(llm, state, partial=True, rows=False)
+        assert_all_equal(arrays(llm), expected)
+
+
+@pytest.mark.parametrize("name", ["gemma3-windows-f32", "lfm2-conv-f32"])
+def test_rows_of_a_state_are_not_continued_without_its_windows(model_by_name: ModelByName, name: str) -> None:
+    with open_llama(model_by_name(name), EVICT) as llm:
+        llm.eval(random_tokens(S + 5))
+        state = state_of(llm, partial=True, rows=False)
+        llm.eval([65])
+        restore(llm, state_of(llm, partial=True, end=S + 5), partial=True)
+        with pytest.raises(H2OError, match="lacks the sliding windows and recurrent states"):
+            llm.eval([65])
+        restore(llm, state, partial=True, rows=False)
+        llm.eval([65])
+
+
+# --- dense tails
+
+
+def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
+    with open_llama(tiny_model, EVICT) as llm, open_llama(tiny_model, EVICT) as plain:
+        tokens = random_tokens(60)
+        llm.eval(tokens, dense_tail=20)
+        plain.eval(tokens)
+        np.testing.assert_array_equal(llm.logits, plain.logits)
+
+
+@pytest.mark.parametrize(("kv_type", "dense_layers"), [("f32", ()), ("f32", (0,)), ("q8_0", ())])
+def test_with_a_cold_store_a_dense_tail_attends_to_everything(
+    tiny_model: Path, kv_type: str, dense_layers: tuple[int, ...]
+) -> None:
+    """Over the end of a chunk; in a text whose chunks are read singly, and in a longer one.
+
+    Without heavy hitters: a tail is scored only where nothing is evicted.
+    """
+    config = EVICT.but(local_window=10, heavy_budget=0, kv_type=kv_type, dense_layers=dense_layers)
+    config = config.but(lookup_budget=8, cold_store="memory")
+    kept, gone = config.but(evict=False, cold_store=None, decode="memory"), config.but(cold_store=None, lookup_budget=0)
+    for n in (40, 50 * S + 5):
+        found = []
+        for x in (config, kept, gone):
+            with open_llama(tiny_model, x) as llm:
+                llm.eval(random_tokens(n, seed=n), dense_tail=19)
+                found.append([np.array(llm.logits), *eval_calls(llm, [[1], [2], random_tokens(20)])])
+        for x, y in zip(*found[:2], strict=True):
+            assert_logits_close(x, y, SELF_LOGITS_F32 if kv_type == "f32" else 2e-3)
+        assert relative_error(found[2][0], found[1][0]) > 1e-2
+
+
+# --- the cold store's file
+
+
+def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    """A call that fails, and one after it, when there is room again."""
+    config = COLD.but(cold_store=str(tmp_path))
+    tokens = [token % 20 for token in random_tokens(150, seed=2)]
+    with open_llama(tiny_model, config) as llm, open_llama(tiny_model, config) as fresh:
+        for x in (llm, fresh):
+            x.eval(tokens[:40])
+        before = arrays(llm)
+        with file_size_limit(20_000), pytest.raises(H2OError, match="cannot write .* cold store: File too large"):
+            llm.eval(tokens[40:])
+        assert_all_equal(arrays(llm), before)
+        for x in (llm, fresh):
+            x.eval(tokens[40:])
+        np.testing.assert_array_equal(llm.logits, fresh.logits)
+
+
+def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Path) -> None:
+    """The disk's space is free again when its sequences are closed."""
+    with open_llama(tiny_model, COLD.but(cold_store=str(tmp_path))) as llm:
+        llm.eval(random_tokens(200))
+        n_head_kv, _, size = llm.kv.keys(0).shape
+        assert llm.kv.stats.cold_bytes == 2 * 2 * len(llm.kv.layers) * n_head_kv * size * (200 // S * S)
+        assert list(tmp_path.iterdir()) == []
+
+
+# --- positions="cache": no key counts as further away than what the model was trained for
+
+
+@pytest.mark.parametrize(("kv_type", "bound"), [("f16", 1.2e-3), ("q8_0", 1.2e-2)])
+def test_errors_do_not_add_up(one_layer_model: Path, kv_type: str, bound: float) -> None:
+    """Keys that have moved a hundred times are as exact as two roundings, when written and when moved, leave them."""
+    model = read_model(one_layer_model)
+    tokens = random_tokens(120 * S + 3)
+    with open_llama(one_layer_model, CACHE_POSITIONS.but(sink_tokens=0, kv_type=kv_type), n_ctx=0, n_batch=256) as llm:
+        llm.eval(tokens)
+        memory, keys = llm.kv.memory_indices(0), llm.kv.keys(0)
+    assert memory.min() < 20 * S
+    x = model.tok_embd.rows(np.array(tokens), np.float64)
+    unrotated, _ = layers.key_value(model, 0, x, np.zeros(len(tokens), np.int32))
+    for head, positions in enumerate(memory):
+        places = np.maximum(positions - (120 * S - REACH), 0).astype(np.int32)
+        expected = model.hparams.rope[0](unrotated[head, positions, None], places)
+        assert relative_error(keys[head, positions], expected[:, 0]) < bound
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 4.0},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 16, "attn_factor": 1.3},  # multiplies keys, once
+    ],
+)
+def test_with_scaled_positions(one_layer_model: Path, scaling: dict[str, Any]) -> None:
+    """Moved keys are equal to the keys of a text that has the tokens at these places."""
+    tokens = random_tokens(10 * S)
+    overrides = {f"qwen3.rope.scaling.{name}": value for name, value in scaling.items()}
+    options: dict[str, Any] = {"n_ctx": 256, "n_batch": 256, "n_threads": 1, "type_k": "f32"}
+    with Model(one_layer_model, kv_overrides=overrides | {"qwen3.context_length": TRAINED}) as model:
+        with Llama(model, h2o=CACHE_POSITIONS.h2o, **options) as llm:
+            llm.eval(tokens)
+            memory, keys = llm.kv.memory_indices(0), llm.kv.keys(0)
+        with Llama(
+            model, h2o=CACHE_POSITIONS.but(evict=False, positions="text", decode="memory").h2o, **options
+        ) as alone:
+            for head, position in ((head, int(p)) for head, kept in enumerate(memory) for p in kept):
+                place = max(position - (9 * S - REACH), 0)
+                alone.reset()
+                alone.eval([tokens[position]] * (place + 1))
+                assert relative_error(keys[head, position], alone.kv.keys(0)[head, place]) < SELF_LOGITS_F32
+
+
+def test_it_is_the_default_where_it_can_be(model_by_name: ModelByName) -> None:
+    options: dict[str, Any] = {"h2o": H2OConfig(chunk_size=S, evict=True), "n_threads": 1, "n_batch": 64, "n_ctx": 64}
+    for model, want in (("qwen3-gqa4-f32", "cache"), ("deepseek2-mla-f32", "text")):
+        with Llama(model_by_name(model), **options) as llm:
+            assert llm.h2o is not None
+            assert llm.h2o.positions == want
+
+
+def test_a_text_never_ends(tiny_model: Path) -> None:
+    """Prompts and generated tokens, far beyond the trained length: as long as asked for, without a warning."""
+    with open_llama(tiny_model, CACHE_POSITIONS, n_ctx=0, n_batch=256) as llm:
+        n_bytes = llm.kv.stats.kv_bytes
+        llm.eval([token % 20 for token in random_tokens(20 * TRAINED)])
+        assert len(list(islice(llm.generate([], temperature=0, logit_bias={models.EOS: -100}), 5 * TRAINED))) > 0
+        assert llm.n_tokens == 25 * TRAINED
+        assert llm.kv.stats.kv_bytes == n_bytes
+
+
+# --- memory sets that grow with the text
+
+
+def test_statistics_of_a_memory_set_that_is_a_part_of_the_text(tiny_model: Path) -> None:
+    """It grows by the chunk, in whole blocks; sinks and local window are 8 tokens, whatever the ratio asks for."""
+    ratio, n_ctx = 3.2, 160
+    config = BLOCKS.but(lookup_budget=0, decode="memory", evict=True, heavy_budget=1000, keep_ratio=1 / ratio)
+    with open_llama(tiny_model, config, n_ctx=n_ctx) as llm:
+        before = 0
+        for end in range(S, n_ctx + 1, S):
+            llm.eval(random_tokens(S, seed=end))
+            closed, stats = end - S, llm.kv.stats
+            kept = min(max(8, math.ceil(closed / ratio / 4) * 4), closed)
+            assert (stats.n_tokens, stats.closed_tokens, stats.kept_tokens) == (end, closed, kept)
+            assert stats.evicted_tokens == before + stats.last_evicted_tokens == closed - kept
+            assert stats.lossy_ratio == (pytest.approx(closed / kept) if closed else 1)
+            assert not closed or (stats.floor_tokens, stats.target_tokens) == (8, pytest.approx(closed / ratio))
+            before = stats.evicted_tokens
+        assert stats.n_tokens * stats.token_bytes / stats.kv_bytes == pytest.approx(n_ctx / (llm.kv.memory_size + S))
+        llm.reset()
+        assert (llm.kv.stats.lossy_ratio, llm.kv.stats.evicted_tokens) == (1, 0)
+
+
+# --- bytes and refusals
+
+
+def test_bytes_held(model_by_name: ModelByName) -> None:
+    """Of 2 layers: 4.5 bits for each number of a key, 1,024 positions, 2 KV heads of 64; what rotates blocks too."""
+    for config in (INDEX, INDEX.but(lookup_budget=0)):
+        with open_llama(model_by_name("llama-gqa2-f32"), config) as llm:
+            stats = llm.kv.stats
+            index_bytes = 2 * (1024 * 2 * 64 * 18 // 32 + 32 * 32 * 4) if config is INDEX else 0
+            assert 0 <= stats.index_bytes - index_bytes < 256
+            with llm._state.used() as context:
+                assert context.kv_bytes == stats.kv_bytes + stats.index_bytes
+
+
+def test_heads_that_an_index_cannot_have(tmp_path: Path) -> None:
+    path = tmp_path / "heads-of-16.gguf"
+    models.write_model(models.ModelSpec("heads-of-16", "qwen3", 64, 16, (4, 4), (2, 2)), path)
+    said = "heads whose size is a multiple of 32, but layer 0 has heads of 16: use lookup_budget 0"
+    with pytest.warns(h2o_llama.H2OWarning, match=said), Llama(path, n_ctx=64, h2o=H2OConfig(preset="fast")) as llm:
+        assert (llm.h2o.lookup_budget, llm.h2o.heavy_budget) == (0, 192)
+
+
+def test_a_budget_that_no_memory_could_hold(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("h2o_llama._internal.machine.physical_memory", lambda: 2**24)
+    h2o = H2OConfig(lookup_budget=2**31 - 1, research={"tile": 1})
+    with pytest.raises(ValueError, match=r"lookup_budget=2147483647 needs about .* for what every tile retrieves"):
+        Llama(tiny_model, n_ctx=4096, h2o=h2o)
+
+
+HUGE = 2**31 - 1
+PLAIN, LATENTS, WINDOWS, RECURRENT = "qwen3-gqa4-f32", "deepseek2-mla-f32", "gemma3-windows-f32", "lfm2-conv-f32"
+NEEDED = CACHE_POSITIONS.h2o.memory_size + S - 1
+REFUSED: list[tuple[str, Case, dict[str, Any], str]] = [
+    (
+        PLAIN,
+        EVICT.but(dense_layers=(0,)),
+        {"n_ctx": HUGE, "n_batch": 64},
+        rf"n_ctx={HUGE} needs .* GiB for the KV cache",
+    ),
+    (PLAIN, COLD.but(cold_store="/none"), {}, "cannot make a file in /none.*No such file"),
+    (PLAIN, COLD.but(cold_store=__file__), {}, "cannot make a file in .*Not a directory"),
+    (PLAIN, COLD.but(flash_attn="off", lookup_budget=0), {}, "a cold store needs attention as one operator"),
+    (PLAIN, SMALL.but(dense_layers=(0, 1, 2)), {}, "no layer is left for H2O"),
+    (PLAIN, SMALL.but(dense_layers=(0, 99)), {}, "dense_layers must be layers of this model, from 0 to 2, got 99"),
+    (PLAIN, CACHE_POSITIONS.but(n_ctx_train=NEEDED), {}, f"at most the {NEEDED} tokens which this model"),
+    (LATENTS, CACHE_POSITIONS, {}, "in layer 0 of this model it rotates a part.* Use positions text"),
+    (LATENTS, COLD, {}, r"has multi-head latent attention \(MLA\), which keeps one row for both"),
+    (WINDOWS, SMALL.but(schedule="two_phase"), {}, r"computes each token twice.*has such layers\. Use single_pass"),
+    (RECURRENT, SMALL.but(schedule="two_phase"), {}, r"computes each token twice.*has such layers\. Use single_pass"),
+]
+
+
+def test_what_cannot_be_is_refused(model_by_name: ModelByName) -> None:
+    for model, config, options, message in REFUSED:
+        with case(config=config, message=message), pytest.raises((ValueError, H2OError), match=message) as caught:
+            open_llama(model_by_name(model), config, **options)
+        if "Use positions" in message:
+            assert isinstance(caught.value, UnsupportedModelError)
+            assert caught.value.option == "positions"
+    with (
+        open_llama(model_by_name(PLAIN), SMALL.but(dense_layers=(0,))) as llm,
+        pytest.raises(ValueError, match="layer"),
+    ):
+        llm.kv.memory_indices(0)

@@ -1,0 +1,248 @@
+"""Going back in a sequence, reusing its shared prefix with another text, and extra keys.
+
+In any order with all else: test_h2o_past.py.
+"""
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import h2o_llama
+from cases import EVICT, INDEX, SMALL, Case, S
+from compare import assert_logits_close
+from h2o_llama import H2OError, Llama
+from inputs import ModelByName, random_tokens, split
+from llamas import decode_calls, min_position, open_llama, restore, state_of
+from spies import Stop, stop_at
+from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
+
+STORED = EVICT.but(lookup_budget=8, cold_store="memory")
+NEAR = SMALL.but(heavy_budget=0)
+GRID = NEAR.but(lookup_budget=8, kv_type="q8_0")
+N = 5 * S + 9
+
+
+# configuration, record, positions that are possible
+POSSIBLE: dict[str, tuple[Case | None, bool, set[int]]] = {
+    "sum": (SMALL, False, {0, 5 * S, N, N + 1, N + 2}),
+    "sum-recorded": (SMALL, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "evict": (EVICT, False, {0, 5 * S, N, N + 2}),
+    "cold store": (STORED, False, {0, 5 * S, N, N + 2}),
+    "cold store-recorded": (STORED, True, {0, *range(S, 6 * S, S), N, N + 2}),
+    "dense": (None, False, set(range(N + 3))),
+    "near": (NEAR, False, set(range(N + 3))),
+    "near-recorded": (NEAR, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "near-evict": (EVICT.but(heavy_budget=0), False, {0, *range(5 * S, N + 3)}),
+    "near-index": (GRID, False, {*range(0, N, 4), N, N + 1, N + 2}),
+    "near-index of 5": (GRID.but(tile=5), False, {*(n for n in range(N) if n % S % 5 == 0), N, N + 1, N + 2}),
+}
+
+
+def evaluate(llm: Llama) -> list[int]:
+    tokens = [*random_tokens(N), 3, 4]
+    llm.eval(tokens[:N])
+    llm.eval(tokens[N:], decode=True)
+    return tokens
+
+
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: str) -> None:
+    config, record, possible = POSSIBLE[name]
+    with open_llama(tiny_model, config, keep_history=record) as llm:
+        tokens = evaluate(llm)
+        snapshot = llm.snapshot()
+        llm.restore(snapshot)
+        # llama.cpp's programs hear of the places that can be removed from on without a gap, but for one on the grid
+        lowest = next(n for n in range(len(tokens), -1, -1) if n not in possible or n == 0)
+        assert lowest <= min_position(llm) <= lowest + (config in (GRID, GRID.but(tile=5)))
+        for n in range(len(tokens) + 1):
+            llm.restore(snapshot)
+            if n in possible:
+                llm.rewind(n)
+                assert llm.tokens.tolist() == tokens[:n]
+                continue
+            with pytest.raises(H2OError, match=rf"\[Llama.rewind\] the sequence of {N + 2} tokens cannot") as error:
+                llm.rewind(n)
+            found = re.search(r"the nearest possible are (\d+) and (\d+)", str(error.value))
+            assert found is not None
+            assert int(found[1]) == max(p for p in possible if p < n)
+            assert int(found[2]) == min(p for p in possible if p > n)
+            assert ("keep_history=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=5)))
+            assert llm.snapshot().state == snapshot.state
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        NEAR.but(decode="memory"),
+        NEAR.but(schedule="two_phase", scorer="distant"),
+        GRID.but(kv_type="f32"),
+    ],
+    ids=str,
+)
+def test_scores_are_kept_where_somebody_wants_them(tiny_model: Path, config: Case) -> None:
+    """Where nothing ranks by scores, they are kept only with keep_history=True. Results are the same."""
+    with open_llama(tiny_model, config) as recorded, open_llama(tiny_model, config, keep_history=False) as llm:
+        for x in (recorded, llm):
+            evaluate(x)
+        assert_logits_close(llm.logits, recorded.logits, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)
+        assert recorded.kv.scores(0).any()
+        assert (llm.kv.stats.score_bytes, recorded.kv.stats.score_bytes > 0) == (0, True)
+        snapshots = llm.snapshot(), recorded.snapshot()
+        assert len(snapshots[0].state) < len(snapshots[1].state)
+        for x, snapshot in product((recorded, llm), snapshots):
+            x.restore(snapshot)
+            has_scores = x is recorded and snapshot is snapshots[1]
+            assert len(x.snapshot().state) == len(snapshots[has_scores].state)
+            x.eval(random_tokens(2 * S))
+            if has_scores:
+                assert x.kv.scores(0).any()
+            else:
+                with pytest.raises(H2OError, match=r"heavy_budget=.*, or keep_history=True"):
+                    x.kv.scores(0)
+                x.rewind(2 * S + 8)
+
+
+def test_memory_sets_of_ones_own_are_gone_back_to(tiny_model: Path) -> None:
+    """They do not follow from the position: only records know them."""
+    with open_llama(tiny_model, NEAR, keep_history=False) as llm:
+        llm.eval(random_tokens(2 * S))
+        llm.kv.set_memory_indices(0, np.tile(np.arange(5, dtype=np.int32), (2, 1)))
+        llm.eval(random_tokens(S + 3))
+        before = llm.snapshot()
+        llm.restore(before)
+        with pytest.raises(H2OError, match="the nearest possible are 0 and 48"):
+            llm.rewind(S)
+        llm.reset()
+        llm.eval(random_tokens(2 * S))
+        llm.rewind(S + 1)
+
+
+# --- layers that H2O leaves to llama.cpp, with a sliding window or a recurrent state
+
+
+with_other_layers = pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
+
+
+@with_other_layers
+def test_some_boundaries_keep_what_goes_with_them(model: str, model_by_name: ModelByName) -> None:
+    """The first boundary and the latest seven, in however many calls the text was read."""
+    tokens = random_tokens(40 * S)
+    n_bytes = []
+    with open_llama(model_by_name(model), SMALL) as llm:
+        for calls in (split(tokens, [S] * 40), [tokens]):
+            llm.reset()
+            for call in calls:
+                llm.eval(call)
+                n_bytes.append(llm.kv.stats.side_bytes)
+            with pytest.raises(H2OError, match=rf"nearest possible are {S} and \d+"):
+                llm.rewind(20 * S)
+            assert llm.reuse([*tokens[: 35 * S], 1]) == 35 * S
+            assert llm.reuse([*tokens[: 20 * S], 1]) == S
+            llm.eval(tokens[S : 3 * S], logits="all")
+            again = llm.logits
+            llm.reset()
+            llm.eval(tokens[: 3 * S], logits="all")
+            np.testing.assert_array_equal(again, llm.logits[S:])
+    assert 0 < n_bytes[1] < n_bytes[8] == n_bytes[39] == n_bytes[40]
+
+
+@with_other_layers
+def test_a_long_call_that_is_cancelled_leaves_them_as_they_were(model: str, model_by_name: ModelByName) -> None:
+    """It has more tokens than there are cells for a window."""
+    logits = []
+    with open_llama(model_by_name(model), SMALL, n_ubatch=S) as llm:
+        for is_cancelled in (False, True):
+            llm.reset()
+            llm.eval(random_tokens(100))
+            if is_cancelled:
+                with pytest.raises(Stop):
+                    llm.eval(random_tokens(700, seed=1), progress=stop_at(600))
+            llm.eval(random_tokens(60, seed=2), logits="all")
+            logits.append(llm.logits)
+    assert_logits_close(*logits, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)  # cells of a window may lie otherwise
+
+
+# --- reuse
+
+
+def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) -> None:
+    with open_llama(tiny_model, SMALL) as llm:
+        tokens = evaluate(llm)
+        logits = llm.logits
+        assert llm.reuse(np.array(tokens)) == len(tokens)
+        assert llm.logits is logits
+        assert llm.reuse(tokens[:-1]) == len(tokens) - 2
+        with pytest.raises(H2OError, match="there are no logits"):
+            _ = llm.logits
+        assert llm.reuse(tokens[:-2]) == 5 * S  # the last token of the prompt cannot be removed alone
+        assert llm.reuse([]) == 0
+        with pytest.raises(ValueError, match="must be a token id"):
+            llm.reuse([10**9])
+
+
+# --- extra keys
+
+
+def extra_keys_of(llm: h2o_llama.Sequence) -> list[Any]:
+    """Of every layer, head and tile; None where they are not kept."""
+    found = []
+    for layer in llm.kv.layers:
+        for head, tile in np.ndindex(len(llm.kv.memory_indices(layer)), len(INDEX.tiles(llm.n_tokens))):
+            try:
+                found.append((layer, head, tile, llm.kv.extra_keys(layer, head, tile).tolist()))
+            except H2OError:
+                found.append((layer, head, tile, None))
+    return found
+
+
+def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName) -> None:
+    tokens = random_tokens(150, seed=18)
+    config = INDEX
+    with open_llama(model_by_name("qwen3-gqa4-f32"), config, n_seq_max=2) as llm:
+        llm.eval(tokens[:90])
+        decode_calls(llm, [[token] for token in tokens[90:107]])
+        before = extra_keys_of(llm)
+        for layer, head, tile, keys in before:
+            start = config.tiles(llm.n_tokens)[tile][0] // S * S
+            memory = llm.kv.history[start // S - 1][layer][head] if start else []
+            assert keys is not None
+            assert sorted({*keys} - {*memory}) == keys
+            n = max(1, int(INDEX.h2o.lookup_budget * (start / (8 * S)) ** 0.4 + 0.5))
+            assert len(keys) == max(0, min(n, start - config.h2o.memory_size))
+            assert max(keys, default=-1) < start
+        with llm.fork() as fork:
+            assert extra_keys_of(fork) == before
+            llm.rewind(105)  # in the tile of 104 to 107
+            kept = [(*place, keys if place[-1] < 26 else None) for *place, keys in before]
+            assert extra_keys_of(llm) == kept
+            llm.rewind(96)
+            llm.eval(tokens[110:130])
+            after = extra_keys_of(llm)
+            assert [row for row in after if row[2] < 24] == [row for row in before if row[2] < 24]
+            assert [row for row in after if row[2] == 25] != [row for row in before if row[2] == 25]
+            assert extra_keys_of(fork) == before
+            state = state_of(fork)
+        restore(llm, state)
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys is not None} == {0, 1, 2, 3}
+
+
+def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Path) -> None:
+    with open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm:
+        for call in split(random_tokens(100), [70, 10, 20]):
+            llm.eval(call)
+        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
+        with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
+            llm.kv.extra_keys(0, 0, 23)
+        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 25), (0, 0, -1)):
+            with pytest.raises(ValueError, match="layer|head|tile"):
+                llm.kv.extra_keys(*bad)
+    with (
+        open_llama(tiny_model, INDEX.but(lookup_budget=0)) as llm,
+        pytest.raises(H2OError, match="nothing chooses"),
+    ):
+        llm.kv.extra_keys(0, 0, 0)
