@@ -99,8 +99,8 @@ class Llama(Sequence):
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
-        Print llama.cpp's log to stderr at once. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
-        Python's logging gets it in either case, when a call returns.
+        Print llama.cpp's log to stderr at once. Otherwise only what a download is, and how far. The logger
+        "h2o_llama.llama_cpp" of Python's logging gets the log in either case, when a call returns.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
     chat_template : str, optional

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -759,7 +758,7 @@ def test_a_person_is_asked_before_a_text_is_removed(
     library = Library()
     add_texts(tiny_model, library, "one", "two")
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(import_module("h2o_llama._cli.library"), "sys", terminal)
+    monkeypatch.setattr("h2o_llama._cli.command.sys", terminal)
     for command in (["rm", "one", "two"], ["rm", "--all"]):
         result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
         assert result.exit_code == 1

@@ -1,7 +1,6 @@
 """`h2o-llama library`: texts that were read."""
 
 import re
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,10 +13,10 @@ from rich.filesize import decimal
 
 from h2o_llama import Model
 from h2o_llama._cli.ask import open_begun
-from h2o_llama._cli.command import Commands, as_command, as_typed
+from h2o_llama._cli.command import Commands, as_command, as_typed, confirm
 from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import MODEL, Options, option
-from h2o_llama._internal.terminal import counted, echo, printable
+from h2o_llama._internal.terminal import counted, echo
 from h2o_llama._prompt import shared_prefix, where_they_part
 from h2o_llama.batch._answerer import Prompts
 from h2o_llama.library import Library
@@ -59,22 +58,16 @@ def remove(
         raise typer.BadParameter("name texts, or pass --all or --old")
     shelf = Library()
     if everything:
-        _ask(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
+        confirm(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
     elif old:
         n = shelf.remove_old()
     else:
         texts = {text.id: text.contents for text in (shelf._named("remove", name) for name in names or ())}
         for name, text in texts.items():
-            _ask(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
+            confirm(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
         n = shelf.remove(*texts)
     echo(f"{counted(n, 'text')} removed")
-
-
-def _ask(question: str) -> None:
-    """Nobody is asked where nobody is at the terminal."""
-    if sys.stdin.isatty():
-        typer.confirm(printable(question), abort=True, err=True)
 
 
 def verify(

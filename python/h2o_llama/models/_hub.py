@@ -206,7 +206,7 @@ def download(url: str, path: Path, file: str) -> None:
             url,
             content,
             resume_size=content.tell(),
-            expected_size=size and int(size),
+            expected_size=int(size) if size else None,
             headers=plain,
             displayed_filename=file,
         )
