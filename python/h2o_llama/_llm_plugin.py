@@ -73,7 +73,7 @@ class H2OModel(llm.Model):  # type: ignore[misc]
 def _messages(prompt: llm.Prompt, document: str) -> list[dict[str, Any]]:
     """The conversation, which llm gives as it was sent: its first message begins with the document.
 
-    Of a conversation that it has loaded it no longer knows the fragments: they stand before the last line.
+    llm does not know the fragments of a conversation that it has loaded: they stand before the last line.
     """
     from h2o_llama.documents import document_messages
 

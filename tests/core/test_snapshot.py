@@ -165,7 +165,7 @@ def with_header(data: bytes, place: tuple[Any, ...], value: Any) -> bytes:
 
 
 def header_of(data: bytes) -> tuple[Any, bytes]:
-    """And what follows it."""
+    """The header, and the sections."""
     end = 16 + int.from_bytes(data[12:16], "little")
     return json.loads(zstandard.decompress(data[16:end])), data[end:]
 

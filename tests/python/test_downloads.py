@@ -438,7 +438,7 @@ def test_files_of_an_index(hub: Any, tiny_model: Path, tmp_path: Path) -> None:
 def test_what_an_interruption_has_left(
     hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_left: int, content: int, has_ranges: bool
 ) -> None:
-    """It is gone on with where the server has ranges, and the same file still."""
+    """The download continues where the server has ranges, and the file is still the same."""
     hub.packages["m.gguf"] = bytes([1]) * 5000
 
     def stops(url: str, file: Any, **options: Any) -> None:

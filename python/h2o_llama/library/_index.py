@@ -34,7 +34,7 @@ CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID
 """,
     (3, "the version that wrote a text"): "ALTER TABLE texts ADD COLUMN version TEXT NOT NULL DEFAULT ''",
 }
-"""By format, and what it brings: what makes it of the format before."""
+"""By format and its name: the statements that turn the format before into it."""
 
 
 @dataclass(frozen=True)
