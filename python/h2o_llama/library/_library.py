@@ -318,7 +318,7 @@ class Library:
         return max(texts, key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
 
     def stored(self, origin: SnapshotOrigin | None = None, like: NDArray[np.int32] | None = None) -> list[Stored]:
-        """The owner's texts of this origin, or of any, last used first; `like` leaves those that may begin as a prompt does."""
+        """The owner's texts of this origin, or of any, last used first; `like`: that may begin as it does."""
         key = None if origin is None else _texts.key_of(origin)
         with self._index.reading() as connection:
             texts, _ = self._index.texts(connection, self._owner, key, like)
