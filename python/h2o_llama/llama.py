@@ -225,6 +225,10 @@ class Llama(Sequence):
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
+        if texts is not None and isinstance(config, H2OConfig) and callable(config.scorer):
+            raise check.bad_argument(
+                _OWNER, "library", "left out with a scorer in Python, which no file names", library
+            )
         waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
         claim = Lock(_OWNER, waits, None if timeout is None else check.real(_OWNER, "timeout", timeout, 0))
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)

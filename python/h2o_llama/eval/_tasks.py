@@ -217,7 +217,16 @@ def evaluate(
             # Equal for equal measurements only. A file has no tuples.
             identities = {
                 s.name: [
-                    {"task": task.name, "setting": s.name, "n_tokens": n, "h2o": json.loads(json.dumps(asdict(s.h2o)))}
+                    {
+                        "task": task.name,
+                        "setting": s.name,
+                        "n_tokens": n,
+                        "h2o": json.loads(
+                            json.dumps(
+                                asdict(s.h2o), default=lambda scorer: getattr(scorer, "__qualname__", repr(scorer))
+                            )
+                        ),
+                    }
                     | common
                     | variant
                     for variant in variants

@@ -14,6 +14,7 @@ from h2o_llama._prompt import Prompt, Tokens
 from h2o_llama._thoughts import Thoughts
 from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Engine
+from h2o_llama.sequence._scoring import close_chunks
 from h2o_llama.sequence._state import HasState, State
 from h2o_llama.sequence.generating import DENSE_TAIL
 
@@ -87,6 +88,12 @@ class ManyGenerations(Iterator[dict[S, int]], Generic[S]):
             sequence._state.set_logits(None)
         contexts = [sequence._state.context for sequence in tokens]
         _core.Context.decode_each(contexts, np.array(list(tokens.values()), dtype=np.int32), rows)
+        try:
+            close_chunks(contexts, self._engine.params.h2o)
+        except BaseException:
+            for sequence, context in zip(tokens, contexts, strict=True):
+                sequence._state.cut(context, context.n_tokens - 1)
+            raise
         for sequence, row in zip(tokens, rows, strict=True):
             sequence._state.set_logits(row[np.newaxis])
 
