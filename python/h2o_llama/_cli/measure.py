@@ -25,7 +25,7 @@ from h2o_llama.eval._ruler_task import KINDS
 from h2o_llama.eval._subject import halves
 from h2o_llama.eval._tables import tables
 from h2o_llama.eval._tasks import Task
-from h2o_llama.sequence.generating import DENSE_TAIL
+from h2o_llama.sequence._drawing import DENSE_TAIL
 
 T = TypeVar("T")
 

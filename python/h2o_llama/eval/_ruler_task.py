@@ -20,7 +20,7 @@ from h2o_llama.eval._settings import DENSE, Setting
 from h2o_llama.eval._subject import Progress, Row, Subject
 from h2o_llama.model import Model
 from h2o_llama.models._find import find_text
-from h2o_llama.sequence.generating import DENSE_TAIL
+from h2o_llama.sequence._drawing import DENSE_TAIL
 
 _OWNER = "eval"
 
