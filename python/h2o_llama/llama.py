@@ -25,7 +25,8 @@ from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models._files import Loading, Lora, Override
-from h2o_llama.models._find import HubFile, find_on_hub
+from h2o_llama.models._find import find_on_hub
+from h2o_llama.models._hub import HubFile
 from h2o_llama.models._messages import Message
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
@@ -98,8 +99,8 @@ class Llama(Sequence):
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
-        Print llama.cpp's log to stderr at once. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
-        Python's logging gets it in either case, when a call returns.
+        Print llama.cpp's log to stderr at once. Otherwise only what a download is, and how far. The logger
+        "h2o_llama.llama_cpp" of Python's logging gets the log in either case, when a call returns.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
     chat_template : str, optional
@@ -224,6 +225,10 @@ class Llama(Sequence):
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
+        if texts is not None and isinstance(config, H2OConfig) and callable(config.scorer):
+            raise check.bad_argument(
+                _OWNER, "library", "left out with a scorer in Python, which no file names", library
+            )
         waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
         claim = Lock(_OWNER, waits, None if timeout is None else check.real(_OWNER, "timeout", timeout, 0))
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)

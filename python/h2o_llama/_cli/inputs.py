@@ -16,7 +16,8 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama._prompt import Tokens
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
-from h2o_llama.models._find import find_text, similar
+from h2o_llama.models._find import find_text
+from h2o_llama.models._hub import similar
 from h2o_llama.models._messages import data_url
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels

@@ -20,7 +20,8 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "logits_all": (True, False),
     "offload_kqv": (True,),
     "split_mode": (1,),
-    "pooling_type": (-1,),
+    **dict.fromkeys(("attention_type", "pooling_type"), (-1,)),
+    "verbose": (True, False),
     "last_n_tokens_size": (64,),
     "penalize_nl": (True,),
     **dict.fromkeys(("vocab_only", "numa", "reset", "no_perf", "spm_infill"), (False,)),
@@ -51,6 +52,7 @@ _NAMES = {"chat_format": "chat_template", "temp": "temperature", "add_bos": "add
 
 ATTRIBUTES = {"save_state": "snapshot", "load_state": "restore", "input_ids": "tokens", "eval_tokens": "tokens"}
 ADVICE = {
+    "attention_type": "the model's own is used: leave it out",
     "additional_files": "the parts of a file come along by themselves; pass mmproj= for images",
     "cache_dir": "set HF_HOME",
     "chat_format": "the model's own template is used: leave it out, or pass a chat_template=",
