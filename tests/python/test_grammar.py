@@ -17,23 +17,12 @@ from numpy.typing import NDArray
 
 from chats import dictate, log_softmax
 from compare import case
-from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Sampling
-from inputs import Opened, on_a_small_stack, random_tokens, repetitive_tokens
+from h2o_llama import H2OError, Llama, LlamaGrammar, Sampling
+from inputs import on_a_small_stack, random_tokens, repetitive_tokens
+from llamas import open_tiny
 from models import EOS, N_VOCAB
 
 PROMPT = random_tokens(20)
-
-
-def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    return Llama(
-        path, n_ctx=512, n_batch=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8, chunk_size=32), **kwargs
-    )
-
-
-@pytest.fixture
-def llm(opened: Opened, tiny_model: Path) -> Llama:
-    """The sequence is empty."""
-    return opened("llm", open_tiny, tiny_model)
 
 
 def text_of(llm: Llama, max_tokens: int | None = 64, **sampling: Any) -> str:
@@ -63,12 +52,13 @@ def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     assert drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
 
 
-def test_a_grammar_is_as_long_as_it_likes(llm: Llama) -> None:
+def test_a_grammar_is_as_long_as_it_likes(tiny_model: Path) -> None:
     """On a small stack: its parser and the look for left recursion do not call themselves for each rule."""
     chain = "".join(f"a{i} ::= a{i + 1}\n" for i in range(12_000))
-    found = on_a_small_stack(lambda: text_of(llm, grammar=f'root ::= a0\n{chain}a12000 ::= "x"'))
-    assert found == "x"
-    assert text_of(llm, grammar='root ::= "' + "(" * 300 + '"', max_tokens=None) == "(" * 300
+    with open_tiny(tiny_model, n_ctx=512) as llm:
+        found = on_a_small_stack(lambda: text_of(llm, grammar=f'root ::= a0\n{chain}a12000 ::= "x"'))
+        assert found == "x"
+        assert text_of(llm, grammar='root ::= "' + "(" * 300 + '"', max_tokens=None) == "(" * 300
 
 
 # --- JSON schemas
