@@ -27,6 +27,7 @@ from chats import write_chat_model
 from cuda_in_software import IS_SOFTWARE
 from inputs import EXTERNAL_MODEL, ModelByName, Opened
 from kernels import CUDA, ISAS, on, using
+from llamas import open_tiny
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES, is_possible
 from projectors import write_projector
@@ -59,6 +60,12 @@ def opened() -> Iterator[Opened]:
             return llms[name]
 
         yield get
+
+
+@pytest.fixture
+def llm(opened: Opened, tiny_model: Path) -> Llama:
+    """One with H2O and an empty sequence."""
+    return opened("tiny", open_tiny, tiny_model)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,13 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -17,6 +20,9 @@ OPTIONS = {option.name: option for option in _core.h2o_options()}
 
 SCORERS = tuple(OPTIONS["scorer"].choices)
 """How heavy hitters can be chosen, the default first."""
+
+Scorer: TypeAlias = Callable[[int, NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]], ArrayLike]
+"""A scorer in Python: `H2OConfig.scorer`."""
 
 _MAX_LAYERS = 512  # LLAMA_H2O_MAX_LAYERS
 
@@ -67,7 +73,7 @@ class H2OConfig:
         A: the first A positions of the sequence are always kept. L + H + A must be at least 1.
     chunk_size : int, default 1024
         S: tokens of a chunk.
-    scorer : str, default "distant"
+    scorer : str or callable, default "distant"
         How positions are ranked; w(q, p) is the softmax weight of query q on position p, summed over the KV
         head's query heads, and the sums are over queries that saw p.
 
@@ -75,6 +81,11 @@ class H2OConfig:
         - "sum": the sum of w (H2O).
         - "block_ema": whole blocks of positions, by the sum of their scores, which are moving averages over the chunks:
           see `research`.
+        - a callable is called for each layer when a chunk is complete, as scorer(layer, keys, values, attention): K and
+          V float32 [n_head_kv, n_tokens, head_dim] as `kv.keys` and `kv.values` have them, and the sums of "sum",
+          float32 [n_head_kv, n_tokens]. It returns scores [n_head_kv, n_tokens], finite, and higher ones are kept. It
+          must not call the `Llama`. If it raises, the call ends with its error and has changed nothing. Needs
+          "single_pass" and a heavy_budget, and neither `evict` nor a `library`.
     schedule : {"single_pass", "two_phase"}
         - "single_pass": every chunk goes through the model once; one softmax over its memory set and itself.
         - "two_phase": attention within all chunks first, attention to the memory sets in a second pass.
@@ -145,7 +156,7 @@ class H2OConfig:
     local_window: int = _FOLLOWS
     heavy_budget: int = _FOLLOWS
     sink_tokens: int = _FOLLOWS
-    scorer: str = SCORERS[0]
+    scorer: str | Scorer = SCORERS[0]
     schedule: Literal["single_pass", "two_phase"] = "single_pass"
     decode: Literal["full", "memory"] = _FOLLOWS
     evict: bool = False
@@ -180,6 +191,14 @@ class H2OConfig:
                 object.__setattr__(self, name, following)
         if self.ranks_blocks:
             self._round_up_to_blocks()
+        if callable(self.scorer):
+            for name, is_fine, expected in (
+                ("evict", not self.evict, "False with a scorer in Python"),
+                ("schedule", self.schedule == "single_pass", "'single_pass' with a scorer in Python"),
+                ("heavy_budget", self.heavy_budget != 0, "at least 1 with a scorer in Python, which chooses so many"),
+            ):
+                if not is_fine:
+                    raise check.bad_argument(_OWNER, name, expected, getattr(self, name))
         if self.keep_ratio == 0:
             raise check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
         try:
@@ -334,6 +353,8 @@ def _checked(name: str, value: Any) -> Any:
     if name == "preset":
         return check.choice(_OWNER, name, value, PRESETS)
     option = OPTIONS[name]
+    if name == "scorer" and callable(value):
+        return value
     if option.kind == "number":
         return check.integer(_OWNER, name, value, int(option.min), int(option.max))
     if option.kind == "part":
@@ -352,6 +373,8 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
+    if callable(value):
+        return "sum"  # what a scorer in Python is given
     if isinstance(value, bool):
         return "on" if value else "off"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

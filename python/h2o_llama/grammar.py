@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 
 _OWNER = "LlamaGrammar"
 
@@ -27,6 +28,7 @@ class LlamaGrammar:
     text: str
 
     @classmethod
+    @understands
     def from_string(cls, grammar: str) -> Self:
         """The grammar that a text is.
 
@@ -46,6 +48,7 @@ class LlamaGrammar:
         return cls.from_string(Path(file).read_text(encoding="utf-8"))
 
     @classmethod
+    @understands
     def from_json_schema(cls, json_schema: Schema) -> Self:
         """The grammar of JSON that a schema describes: a dict, its JSON, or a pydantic model.
 

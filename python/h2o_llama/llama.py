@@ -7,31 +7,35 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, Number, understands
+from h2o_llama._internal.llama_cpp import ADVICE, Number, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
-from h2o_llama.chat._known import library_of
+from h2o_llama.chat._question import library_of
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.embedding import EmbeddingResponse, PoolingType
+from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.model import Model
+from h2o_llama.model import Model, TemplateOptions
 from h2o_llama.models._files import Loading, Lora, Override
-from h2o_llama.models._find import HubFile, find_on_hub
+from h2o_llama.models._find import find_on_hub
+from h2o_llama.models._hub import HubFile
 from h2o_llama.models._messages import Message
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
+
+Texts = collections.abc.Sequence[str]
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -98,8 +102,8 @@ class Llama(Sequence):
     seed : int, optional
         Default seed of `generate`, 0 to 2**32 - 2; by default every call draws differently.
     verbose : bool, default False
-        Print llama.cpp's log to stderr at once. Otherwise nothing is printed. The logger "h2o_llama.llama_cpp" of
-        Python's logging gets it in either case, when a call returns.
+        Print llama.cpp's log to stderr at once. Otherwise only what a download is, and how far. The logger
+        "h2o_llama.llama_cpp" of Python's logging gets the log in either case, when a call returns.
     n_seq_max : int, default 1
         How many sequences there can be, that of the `Llama` itself among them. Each has a KV cache for n_ctx tokens.
     chat_template : str, optional
@@ -224,6 +228,10 @@ class Llama(Sequence):
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
+        if texts is not None and isinstance(config, H2OConfig) and callable(config.scorer):
+            raise check.bad_argument(
+                _OWNER, "library", "left out with a scorer in Python, which no file names", library
+            )
         waits = check.choice(_OWNER, "busy", busy, ("raise", "wait")) == "wait"
         claim = Lock(_OWNER, waits, None if timeout is None else check.real(_OWNER, "timeout", timeout, 0))
         loading = Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora)
@@ -325,12 +333,16 @@ class Llama(Sequence):
 
     generate_many = many.generate_many
 
+    # --- llama-cpp-python's names
+
+    save_state = Sequence.snapshot
+    load_state = Sequence.restore
+    input_ids = eval_tokens = Sequence.tokens
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Names of llama-cpp-python."""
-            if name in ATTRIBUTES:
-                return getattr(self, ATTRIBUTES[name])
+            """Names of llama-cpp-python that have no place here."""
             advice = f": {ADVICE[name]}" if name in ADVICE else ""
             raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
 
@@ -367,23 +379,32 @@ class Llama(Sequence):
         """Text of token ids, as bytes: `Model.detokenize`."""
         return self.model.detokenize(tokens, special=special)
 
-    def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
+    def embed(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **{**self._threads, **options})
+        return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
+
+    async def aembed(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]:
+        """`embed`, awaited: `Model.aembed`. The sequence does not change."""
+        return await self.model.aembed(input, pooling_type=pooling_type, **self._with_threads(options))
 
     @understands
     def create_embedding(
-        self, input: str | collections.abc.Sequence[str], *, pooling_type: PoolingType | None = None, **options: Any
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
     ) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, pooling_type=pooling_type, **{**self._threads, **options})
+        return self.model.create_embedding(input, pooling_type=pooling_type, **self._with_threads(options))
 
-    @property
-    def _threads(self) -> dict[str, Any]:
+    def _with_threads(self, options: EmbedOptions) -> EmbedOptions:
         params = self._state.engine.params
-        return {"n_threads": params.n_threads_batch or params.n_threads}
+        return {"n_threads": params.n_threads_batch or params.n_threads, **options}
 
-    def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
+    def apply_chat_template(
+        self, messages: collections.abc.Sequence[Message], **options: Unpack[TemplateOptions]
+    ) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
 

@@ -2,8 +2,16 @@
 
 import json
 import os
+import re
+import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +22,15 @@ from chats import CHATML, INSTRUCT, user, write_chat_model
 from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.batch import AnswersFile, Question, find_documents, read_questions
+from h2o_llama.batch import (
+    Answerer,
+    AnswersFile,
+    BatchSettings,
+    Question,
+    find_documents,
+    make_questions,
+    read_questions,
+)
 from h2o_llama.documents import ABOUT_A_DOCUMENT
 from spies import record_calls
 
@@ -246,3 +262,102 @@ def test_names_that_are_no_text_are_told_apart(tmp_path: Path) -> None:
         except OSError:
             pytest.skip("file names are text here")
     assert list(find_documents(tmp_path)) == [r"\xfe.txt", r"\xff.txt", "ä.txt"]
+
+
+# --- many processes
+
+
+def test_the_program_for_ray_by_a_plain_map(chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documentation's: its rows are those of the file of answers, with their settings as text."""
+    written: list[dict[str, Any]] = []
+
+    def flat_map(actor: Any, **options: Any) -> Any:
+        answers, rows = actor(), [{"name": name, "text": text} for name, text in DOCUMENTS.items()]
+        return SimpleNamespace(write_json=lambda path: written.extend(row for given in rows for row in answers(given)))
+
+    data: Any = SimpleNamespace(ActorPoolStrategy=dict, read_parquet=lambda path: SimpleNamespace(flat_map=flat_map))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(data=data))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray.data", data)
+    page = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.DOTALL)
+    assert code.count('"model.gguf"') == code.count("n_threads=4") == 1
+    code = code.replace('"model.gguf"', repr(str(chat_model))).replace("n_threads=4", "n_threads=1")
+    exec(code, {"__name__": "program"})
+    with Answerer(chat_model, BatchSettings(max_tokens=64), n_threads=1) as answerer:
+        questions = make_questions(["Who signed it?", "When?"])
+        for name in DOCUMENTS:
+            for expected in answerer.answer_file(name, folder / "documents" / name, questions):
+                found = written.pop(0)
+                assert json.loads(found["settings"]) == expected["settings"]
+                assert found.keys() == expected.keys()
+                assert all(found[name] == expected[name] for name in ("document", "question", "answer", "error"))
+    assert not written
+
+
+@contextmanager
+def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A process and its children, which end with the block."""
+    output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, *map(str, command)], **output, start_new_session=True)
+    try:
+        yield process
+    finally:
+        for pid in session_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, session, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found += [int(path.name)] if int(session) == leader and state != "Z" else []
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_batch_by_workers_goes_on(chat_model: Path, folder: Path) -> None:
+    """After Ctrl-C, which ends all its processes, or the death of a worker; only missing answers are asked for."""
+    for i in range(9):
+        (folder / "documents" / f"{i}.txt").write_text(f"Document {i} is about {i} ducks. " * 60)
+    run_batch(folder, chat_model, "--evict")
+    expected = answers_of(folder)
+    out, whole = folder / "out.jsonl", folder / "whole"
+    shutil.copytree(folder / "documents", whole)
+    (whole / "long.txt").write_text("It takes long to read. " * 30000)  # so the job does not end early
+    files = ["--documents", whole, "--questions", folder / "questions.txt", "--out", out, "--threads", 1, "-n", N]
+    code = "from h2o_llama._cli import app; app()"
+    batch = ["-c", code, "batch", chat_model, *files, "--evict", *h2o_set(chunk_size=CHUNK), "--workers", 2]
+    for kills_worker in (True, False):
+        out.unlink()
+        with running(*batch) as job:
+            while not out.exists() or not out.read_bytes():
+                assert job.poll() is None
+                time.sleep(0.01)
+            for pid in session_of(job.pid) if kills_worker else ():  # one worker may have nothing left to do
+                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+            if not kills_worker:
+                os.kill(job.pid, signal.SIGINT)
+            _, errors = job.communicate(timeout=60)
+            assert job.returncode != 0, (kills_worker, errors)
+            assert ("a worker has died" in errors) == kills_worker
+            deadline = time.monotonic() + 30  # the tracker of shared resources ends after its parent
+            while session_of(job.pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    before = out.read_bytes()
+    assert before.endswith(b"\n")
+    assert 0 < len(before.splitlines()) < len(expected) + len(QUESTIONS)
+    with running(*batch) as job:
+        _, errors = job.communicate(timeout=60)
+        assert job.returncode == 0, errors
+    assert out.read_bytes().startswith(before)
+    answers = answers_of(folder)
+    assert {name for name, _ in answers.keys() - expected.keys()} == {"long.txt"}
+    assert answers | expected == answers

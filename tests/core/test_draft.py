@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import models
 from cases import CASES, EVICT, SMALL, Case, S
 from h2o_llama import H2OError, Llama, _core
-from h2o_llama.sequence.generating import DraftLength
+from h2o_llama.sequence._drawing import DraftLength
 from inputs import random_tokens
 from llamas import open_llama
 
@@ -30,7 +30,7 @@ CONFIGS = {
 }
 
 
-def open_tiny(path: Path, h2o: Case | None = None, **kwargs: Any) -> Llama:
+def open_short(path: Path, h2o: Case | None = None, **kwargs: Any) -> Llama:
     return open_llama(path, h2o, **({"n_ctx": 512, "n_batch": 64, "n_ubatch": S} | kwargs))
 
 
@@ -41,7 +41,7 @@ def h2o(request: pytest.FixtureRequest) -> Case | None:
 
 @pytest.fixture(scope="module")
 def dense(tiny_model: Path) -> Iterator[Llama]:
-    with open_tiny(tiny_model) as llm:
+    with open_short(tiny_model) as llm:
         yield llm
 
 
@@ -124,7 +124,7 @@ def test_drafts_lose_no_more_than_their_budget(rng: np.random.Generator) -> None
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
 def test_the_same_tokens_come_out(tiny_model: Path, h2o: Case | None, temperature: float) -> None:
     """Every token is drawn from its logits as ever: with the same seed, the same token."""
-    with open_tiny(tiny_model, h2o) as llm:
+    with open_short(tiny_model, h2o) as llm:
         counts = np.zeros(2, dtype=int)
         for seed in range(2):
             prompt = random_tokens(40, seed=seed)
@@ -139,7 +139,7 @@ def test_the_same_tokens_come_out(tiny_model: Path, h2o: Case | None, temperatur
 
 @pytest.mark.parametrize("n_ctx", [60, 61, 70])
 def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) -> None:
-    with open_tiny(tiny_model, n_ctx=n_ctx, n_batch=16) as llm:
+    with open_short(tiny_model, n_ctx=n_ctx, n_batch=16) as llm:
         llm.eval([7] * 39)
         llm.reset()
         assert len(generate(llm, 1000, draft=15, **REPEAT)) == n_ctx - len(PROMPT)
@@ -152,7 +152,7 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 
 def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | None) -> None:
     """Evaluate, generate, go on with the first generator: as without drafts."""
-    with open_tiny(tiny_model, h2o) as llm:
+    with open_short(tiny_model, h2o) as llm:
 
         def run(draft: int) -> list[int]:
             llm.reset()
@@ -173,7 +173,7 @@ def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | No
 def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came out is computed alone."""
     no_token = np.array([1, 2, 10**6], dtype=np.int32)
-    with open_tiny(tiny_model, h2o) as llm:
+    with open_short(tiny_model, h2o) as llm:
         expected = generate(llm, 5, temperature=0)
         llm.reset()
         generator = llm.generate(PROMPT, temperature=0, draft=15)
@@ -188,7 +188,7 @@ def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeyp
 
 @pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
 def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: dict[str, Any]) -> None:
-    with open_tiny(tiny_model, h2o, n_ctx=128) as llm:
+    with open_short(tiny_model, h2o, n_ctx=128) as llm:
         arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0, "reuse": False}
         expected = llm(PROMPT, **arguments)
         n_tokens = llm.n_tokens
@@ -215,7 +215,7 @@ def test_usage_is_of_one_completion(dense: Llama) -> None:
 
 
 def test_sliding_window_and_recurrent_models(unsupported_memory_model: Path, request: pytest.FixtureRequest) -> None:
-    with open_tiny(unsupported_memory_model) as llm:
+    with open_short(unsupported_memory_model) as llm:
         if llm.model._handle.is_recurrent:
             with pytest.raises(ValueError, match="draft must be 0, as a recurrent model cannot take tokens back"):
                 llm.generate(PROMPT, draft=15)

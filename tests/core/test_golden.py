@@ -1,4 +1,4 @@
-"""Files of version 0.1.0: every later version reads them as they were meant, or refuses them by their version.
+"""Files of version 0.2.0: every later version reads them as they were meant, or refuses them by their version.
 
 They are of the demo model. `python tests/core/test_golden.py FOLDER` writes them anew, where a version reads no
 older ones.
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "golden"
 TEXT = ("k17=4829;\n# a comment\nk23=1357;\n# another\n" * 7)[:264]
 SIZES = {"chunk_size": 16, "local_window": 2, "heavy_budget": 4, "sink_tokens": 1, "lookup_budget": 0}
 CONFIG = H2OConfig(**SIZES, evict=True, research={"positions": "text"})
-KEY = "a6b5aa991e0fb8b6"
+KEY = "1ccc35a549bc4f2c"
 """Of the library's text: it has the version of llama.cpp, whose states may differ, and all settings."""
 
 

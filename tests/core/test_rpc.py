@@ -1,40 +1,24 @@
-"""A model over several machines: llama.cpp's RPC servers, here two of this one. Only in a build with RPC."""
+"""A model over several machines: llama.cpp's RPC servers, here two of this one. What they compute: test_devices.py."""
 
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-import oracle
 from command_line import invoke
-from h2o_llama import H2OConfig, H2OError, Llama, _core, demo_model_path
+from devices import has_rpc, serving_rpc
+from h2o_llama import H2OConfig, H2OError, Llama, demo_model_path
 from h2o_llama._cli.serve import rpc_program
-from servers import Server, running
 
 S = 64
-TEXT = (Path(oracle.__file__).parent / "attention.py").read_bytes()[: 9 * S + 11]
+TEXT = Path(__file__).read_bytes()[: 9 * S + 11]
 
 needs_rpc = pytest.mark.skipif(
-    not (Path(_core.__file__).parent / "lib" / "ggml-rpc-server").exists(),
+    not has_rpc(),
     reason="this build has no RPC: pip install . -C cmake.define.GGML_RPC=ON",
 )
-
-
-@contextmanager
-def serving_rpc(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address and the process of an RPC server."""
-    with running(log, listens, "rpc-server", "--threads=1") as server:
-        yield f"127.0.0.1:{server.port}", server.process
-
-
-def listens(server: Server) -> bool:
-    socket.create_connection(("127.0.0.1", server.port)).close()
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -47,37 +31,6 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 def load(h2o: H2OConfig | None, **options: Any) -> Llama:
     return Llama(demo_model_path(), n_ctx=1024, n_batch=2 * S, n_threads=1, h2o=h2o, **options)
-
-
-def read(llm: Llama) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Logits after the text, and after each of two more tokens; the memory sets."""
-    tokens = llm.tokenize(TEXT)
-    logits = []
-    for part in (tokens[:-2], tokens[-2:-1], tokens[-1:]):
-        llm.eval(part)
-        logits.append(llm.logits.copy())
-    return logits, [] if llm.kv is None else [llm.kv.memory_indices(layer) for layer in llm.kv.layers]
-
-
-CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "the defaults": {},
-    "two phases": {"schedule": "two_phase", "lookup_budget": 0},
-    "evict": {"evict": True},
-    "a cold store": {"evict": True, "cold_store": "memory", "dense_layers": (1,)},
-}
-
-
-@needs_rpc
-@pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
-def test_servers_compute_what_one_machine_does(addresses: list[str], options: dict[str, Any]) -> None:
-    h2o = H2OConfig(chunk_size=S, **options)
-    with load(h2o) as here, load(h2o, rpc_servers=addresses) as there:
-        (logits, memory), (logits_there, memory_there) = read(here), read(there)
-    for a, b in zip(logits, logits_there, strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-4)
-    for a, b in zip(memory, memory_there, strict=True):
-        np.testing.assert_array_equal(b, a)
-        assert (a >= 0).all()
 
 
 @needs_rpc

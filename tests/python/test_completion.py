@@ -10,26 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chats import IM_START, dictate
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OError, Llama
 from h2o_llama.chat._generation import TextBuffer
-from inputs import Opened, random_tokens
-
-
-def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    defaults = {
-        "n_ctx": 256,
-        "n_batch": 64,
-        "n_ubatch": 16,
-        "n_threads": 1,
-        "h2o": H2OConfig(local_window=4, heavy_budget=6, chunk_size=16),
-    }
-    return Llama(path, **(defaults | kwargs))
-
-
-@pytest.fixture
-def llm(opened: Opened, tiny_model: Path) -> Llama:
-    """The sequence is empty."""
-    return opened("llm", open_tiny, tiny_model)
+from inputs import random_tokens
 
 
 def test_a_criterion_ends_the_text(llm: Llama) -> None:

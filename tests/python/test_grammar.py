@@ -6,36 +6,23 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from itertools import islice, permutations, product
+from itertools import combinations, islice, permutations, product
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from chats import dictate, log_softmax
 from compare import case
-from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Sampling
-from inputs import Opened, on_a_small_stack, random_tokens, repetitive_tokens
+from h2o_llama import H2OError, Llama, LlamaGrammar, Sampling
+from inputs import on_a_small_stack, random_tokens, repetitive_tokens
+from llamas import open_tiny
 from models import EOS, N_VOCAB
 
 PROMPT = random_tokens(20)
-
-
-def open_tiny(path: Path, **kwargs: Any) -> Llama:
-    return Llama(
-        path, n_ctx=512, n_batch=64, n_threads=1, h2o=H2OConfig(local_window=8, heavy_budget=8, chunk_size=32), **kwargs
-    )
-
-
-@pytest.fixture
-def llm(opened: Opened, tiny_model: Path) -> Llama:
-    """The sequence is empty."""
-    return opened("llm", open_tiny, tiny_model)
 
 
 def text_of(llm: Llama, max_tokens: int | None = 64, **sampling: Any) -> str:
@@ -65,12 +52,13 @@ def test_a_draft_follows_the_grammar(llm: Llama) -> None:
     assert drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
 
 
-def test_a_grammar_is_as_long_as_it_likes(llm: Llama) -> None:
+def test_a_grammar_is_as_long_as_it_likes(tiny_model: Path) -> None:
     """On a small stack: its parser and the look for left recursion do not call themselves for each rule."""
     chain = "".join(f"a{i} ::= a{i + 1}\n" for i in range(12_000))
-    found = on_a_small_stack(lambda: text_of(llm, grammar=f'root ::= a0\n{chain}a12000 ::= "x"'))
-    assert found == "x"
-    assert text_of(llm, grammar='root ::= "' + "(" * 300 + '"', max_tokens=None) == "(" * 300
+    with open_tiny(tiny_model, n_ctx=512) as llm:
+        found = on_a_small_stack(lambda: text_of(llm, grammar=f'root ::= a0\n{chain}a12000 ::= "x"'))
+        assert found == "x"
+        assert text_of(llm, grammar='root ::= "' + "(" * 300 + '"', max_tokens=None) == "(" * 300
 
 
 # --- JSON schemas
@@ -104,146 +92,28 @@ def texts_of(value: Any) -> Iterator[str]:
         yield json.dumps(value, ensure_ascii=False)
 
 
-NAMES = ["a", "ab", "a.b", "a_b", "名前", "名字", 'q"', "b\\]^"]
 PATTERNS = ["^a+b?$", "b", "^(?:é|\\d{2})", '[^a\\s"\\\\]$', "^[\\d.-]*$", "^(a|b+)$", '^("|\\\\)$', "(a|(b))1?"]
-CHARACTERS = 'ab1é\t"\\.-'
-STRINGS = st.text(CHARACTERS, max_size=4)
-NUMBERS = st.integers(-130, 130) | st.integers(-999, 999).filter(lambda n: n % 8).map(lambda n: n / 8)
-VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | STRINGS,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=2),
-    max_leaves=3,
-)
 
 
-def bounds(low: str, high: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Some of two keywords, in the right order."""
-    return st.tuples(values, values, st.sampled_from([(), (low,), (high,), (low, high)])).map(
-        lambda drawn: {key: max(drawn[:2]) if key == high else min(drawn[:2]) for key in drawn[2]}
-    )
-
-
-def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.builds(
-        lambda properties, required, additional: {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": additional or bool(set(required) - properties.keys()),
-        },
-        st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
-        st.lists(st.sampled_from(NAMES), max_size=2, unique=True),
-        st.booleans() | inner,
-    )
-
-
-def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    plain = st.builds(
-        lambda items, size: {"type": "array", "items": items, **size},
-        inner,
-        bounds("minItems", "maxItems", st.integers(0, 3)),
-    )
-    tuples = st.lists(inner, min_size=1, max_size=2).map(
-        lambda prefix: {"type": "array", "prefixItems": prefix, "items": False, "minItems": len(prefix)}
-    )
-    return plain | tuples
-
-
-SIMPLE = (
-    st.sampled_from([{}, True, {"type": "null"}, {"type": ["boolean", "string"]}])
-    | st.builds(
-        lambda kind, closed, opened: {"type": kind, **closed, **opened},
-        st.sampled_from(["integer", "number"]),
-        bounds("minimum", "maximum", NUMBERS),
-        bounds("exclusiveMinimum", "exclusiveMaximum", NUMBERS),
-    )
-    | bounds("minLength", "maxLength", st.integers(0, 3)).map(lambda size: {"type": "string", **size})
-    | st.sampled_from(PATTERNS).map(lambda pattern: {"type": "string", "pattern": pattern})
-    | st.lists(VALUES, min_size=1, max_size=3).map(lambda values: {"enum": values})
-    | VALUES.map(lambda value: {"const": value})
-    | st.sampled_from(["x.y", "x_y", "型", "類", "A<int>", "~/"]).map(
-        lambda name: {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}
-    )
-)
-SCHEMAS = st.recursive(
-    SIMPLE,
-    lambda inner: (
-        objects(inner)
-        | arrays(inner)
-        | st.builds(
-            lambda keyword, parts, more: {keyword: parts, **more},
-            st.sampled_from(["anyOf", "allOf"]),
-            st.lists(inner, min_size=1, max_size=2),
-            st.sampled_from([{}, {"title": "T", "default": None}, {"type": ["object", "integer", "string"]}]),
-        )
-    ),
-    max_leaves=4,
-)
-DEFS = {
-    "x.y": {"type": "integer"},
-    "x_y": {"type": "string", "maxLength": 2},
-    "型": {"type": "boolean"},
-    "類": {"type": "array", "items": {"$ref": "#/$defs/類"}, "maxItems": 2},
-    "A<int>": {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}},
-        "required": ["a"],
-        "additionalProperties": False,
-    },
-    "~/": {"enum": ["a", 1, None]},
-}
-
-
-@st.composite
-def near(draw: st.DrawFn, schema: Any) -> Any:
-    """A value of a schema, mostly."""
-    if isinstance(schema, bool) or not schema or draw(st.integers(0, 9)) == 0:
-        return draw(VALUES)
-    if "$ref" in schema:
-        schema = DEFS[schema["$ref"].removeprefix("#/$defs/").replace("~1", "/").replace("~0", "~")]
-    for keyword in ("anyOf", "allOf"):
-        if keyword in schema:
-            return draw(near(draw(st.sampled_from(schema[keyword]))))
-    if "enum" in schema:
-        return draw(st.sampled_from(schema["enum"]))
-    if "const" in schema:
-        return schema["const"]
-    kind = schema["type"] if isinstance(schema["type"], str) else draw(st.sampled_from(schema["type"]))
-    if kind == "array":
-        parts = [*schema.get("prefixItems", []), *[schema["items"]] * draw(st.integers(0, 2))]
-        return [draw(near(part)) for part in parts if part is not False]
-    if kind == "object":
-        names = [*schema.get("required", []), *draw(st.lists(st.sampled_from(NAMES), max_size=1))]
-        names += [name for name in schema.get("properties", {}) if draw(st.booleans())]
-        return {name: draw(near(schema.get("properties", {}).get(name, {}))) for name in list(dict.fromkeys(names))[:3]}
-    if kind == "string" and "pattern" in schema:
-        # "$" of ECMA-262 is the end of the text, Python's may be before a last "\n"
-        fitting = st.from_regex(schema["pattern"], alphabet=CHARACTERS).filter(lambda text: "\n" not in text)
-        return draw(fitting | STRINGS)
-    return draw({"string": STRINGS, "boolean": st.booleans(), "null": st.none()}.get(kind, NUMBERS))
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_a_grammar_accepts_what_its_schema_does(llm: Llama, data: st.DataObject) -> None:
-    schema = data.draw(SCHEMAS, "schema")
-    whole = {"$defs": DEFS, **(schema if isinstance(schema, dict) else {})}
-    validator = jsonschema.Draft202012Validator(whole)
-    values = [data.draw(near(schema), "value") for _ in range(4)]
-    reason = ""
-    try:
-        LlamaGrammar.from_json_schema(whole)
-    except ValueError as error:
-        reason = str(error)
-    if reason:
-        # An inner schema that admits nothing is refused, too, and so are keywords that a grammar cannot say together.
-        assume(
-            "JSON schema error at #: " in reason and "cannot be combined" not in reason and "holds twice" not in reason
-        )
-        assert not any(map(validator.is_valid, values)), reason
-        return
-    for value in values:
-        assert any(accepts(llm, whole, text) for text in texts_of(value)) == validator.is_valid(value), value
+def test_patterns_lengths_and_bounds(llm: Llama) -> None:
+    """Texts of up to three characters; numbers around the bounds, with digits after the point and without."""
+    texts = ["".join(parts) for n in range(4) for parts in product('ab1é\t"\\.-', repeat=n)]
+    numbers = [n // 8 if n % 8 == 0 else n / 8 for n in (*range(-17, 18), -1040, -792, 792, 800, 1044, 8008)]
+    schemas: list[tuple[dict[str, Any], list[Any]]] = [
+        *(({"type": "string", "pattern": pattern}, texts[:91] + texts[91::7]) for pattern in PATTERNS),
+        *(({"type": "string", "minLength": n, "maxLength": n + 1}, texts[::9]) for n in (0, 1)),
+        *(
+            ({"type": kind, low: a, high: b}, numbers)
+            for kind in ("integer", "number")
+            for low, high in (("minimum", "exclusiveMaximum"), ("exclusiveMinimum", "maximum"))
+            for a, b in combinations((-100, -1.5, 0, 2, 99.25), 2)
+        ),
+    ]
+    for schema, values in schemas:
+        validator = jsonschema.Draft202012Validator(schema)
+        for value in values:
+            with case(schema=schema, value=value):
+                assert accepts(llm, schema, json.dumps(value, ensure_ascii=False)) == validator.is_valid(value)
 
 
 LESS = {"additionalProperties", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "items"} | {
@@ -315,7 +185,7 @@ def test_bad_schemas_are_refused() -> None:
             LlamaGrammar.from_json_schema(schema)
 
 
-def test_keywords_in_the_forms_that_the_generated_schemas_do_not_have(llm: Llama) -> None:
+def test_keywords_in_forms_that_the_official_suite_does_not_have(llm: Llama) -> None:
     numbers, string = {"type": "integer"}, {"type": "string"}
     kinds = [{"properties": {"kind": {"const": kind}, "n": numbers}, "required": ["kind"]} for kind in "ab"]
     for schema, good, bad in [

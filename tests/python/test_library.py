@@ -2,15 +2,17 @@
 
 import io
 import itertools
+import json
 import multiprocessing
 import os
+import random
 import re
 import signal
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,13 +28,18 @@ from full_disk import file_size_limit
 from h2o_llama import H2OError, H2OWarning, Library, Llama, Model, Snapshot, document_messages, shared_prefix
 from h2o_llama.batch import Answerer, BatchSettings, Question
 from h2o_llama.errors import DamagedFileError, OutOfMemoryError
+from h2o_llama.library import _index, _texts
 from h2o_llama.library._index import Index, Stored
 from h2o_llama.library._library import _SECTIONS, Found
+from h2o_llama.library._serving import ServerTexts
+from h2o_llama.library._texts import Contents
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, split_at_marks
+from h2o_llama.sequence.snapshot import SnapshotOrigin
 from inputs import random_tokens
 from llamas import open_llama, view
 from pairwise import SHAPES, pairwise
+from spies import record_calls
 
 S = 64
 CONFIG = SMALL.but(chunk_size=S, local_window=8, heavy_budget=12, sink_tokens=2, kv_type="f16")
@@ -238,7 +245,7 @@ def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pyt
     two = tmp_path / "two.txt"
     one.write_text("All about ducks. " * 300)
     two.write_text("All about geese. " * 300)
-    now, n = time.time(), 5307
+    now, n = time.time(), 5301
 
     def on_day(i: int, *arguments: str | Path) -> str:
         monkeypatch.setattr(time, "time", lambda: now + i * 86400)
@@ -246,17 +253,17 @@ def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(time, "time", lambda: now)
     assert f"read {n:,} tokens in" in succeeded(invoke("read", one, "--model", model)).stderr
-    assert f"{n:,} from the library" in on_day(1, "ask", model, one, "Who?")
-    assert f"({n:,} from the library)" in on_day(2, "run", model, "--file", one, "-p", "Who?")
+    assert f"one.txt: read 0 new tokens ({n:,} known)" in on_day(1, "ask", model, one, "Who?")
+    assert f"({n:,} known)" in on_day(2, "run", model, "--file", one, "-p", "Who?")
     told = on_day(3, "chat", model, "--file", one)
-    assert told.count(f"{n:,} from the library") == 2
+    assert told.count(f"one.txt: read 0 new tokens ({n:,} known)") == 2
     assert f"\n  1  one.txt, {n:,} tokens\n/switch needs a number of /list.\n" in told
-    assert re.search(r"\[read 5,\d{3} tokens \(5,\d{3} before\) in ", told)
+    assert re.search(r"\[read \d\d new tokens \(5,\d{3} known\) in ", told)
     with Answerer(model, BatchSettings(max_tokens=2), library=True) as batch:
         (answer,) = batch.answer_file("one.txt", one, [Question("q", "Where?")])
         assert batch._llm.n_cached == n
-        assert "from the library" not in on_day(4, "ask", model, two, "Who?")
-        assert f"{n:,} from the library" in on_day(5, "ask", model, two, "Who?")
+        assert f"two.txt: read {n:,} tokens in" in on_day(4, "ask", model, two, "Who?")
+        assert f"two.txt: read 0 new tokens ({n:,} known)" in on_day(5, "ask", model, two, "Who?")
     with Llama(model, n_ctx=8192) as llm:  # without a library, over midnight
         for i in (6, 7):
             monkeypatch.setattr(time, "time", lambda i=i: now + i * 86400)
@@ -327,6 +334,70 @@ def test_a_text_larger_than_the_limit(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.warns(H2OWarning, match=r"more than limit_bytes=1,000: this text is not kept"):
         read(tiny_model, library, DOCUMENT)
     assert files_of(library) == []
+
+
+def written(library: Library, model: Path, n_bytes: int, seed: int = 0) -> SnapshotOrigin:
+    """A text whose state nothing compresses."""
+    with open_llama(model, None) as llm:
+        origin = llm._state.engine.origin
+    tokens = np.array(random_tokens(N, seed=seed), dtype=np.int32)
+    library.add(Snapshot(origin, tokens, None, random.Random(seed).randbytes(n_bytes)), [], [(N, N)], str(seed))
+    library.flush()
+    return origin
+
+
+def test_a_text_of_almost_the_limit_stays(tiny_model: Path, tmp_path: Path) -> None:
+    """Q8_0 is not compressed: such a text is as large as its state."""
+    library = Library(tmp_path, limit_bytes=200_000)
+    for seed in range(3):
+        written(library, tiny_model, 20_000, seed)
+    written(library, tiny_model, 190_000, 3)
+    assert [text.name for text in library.texts()] == ["3"]
+
+
+def test_a_text_given_to_a_library_makes_room(tiny_model: Path, library: Library, tmp_path: Path) -> None:
+    for seed in range(3):
+        written(library, tiny_model, 60_000, seed)
+        library.export_text(str(seed), tmp_path / str(seed))
+    small = Library(tmp_path / "small", limit_bytes=100_000)
+    for seed in range(3):
+        small.import_text(tmp_path / str(seed))
+        assert [text.name for text in small.texts()] == [str(seed)]
+    with pytest.raises(H2OError, match="60,000 bytes are more than limit_bytes=50,000"):
+        Library(tmp_path / "small", limit_bytes=50_000).import_text(tmp_path / "0")
+
+
+def test_a_servers_owners_share_a_writer(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And learn whether a text was kept."""
+    served = ServerTexts(tmp_path, written(Library(tmp_path / "other"), tiny_model, 1000), tells_day=False)
+    ids, n_threads = np.array(DOCUMENT, dtype=np.int32), threading.active_count()
+    for owner in range(20):
+        assert served.give(str(owner), ids, memoryview(bytes(1000)), [], [(N, N)], "text")
+        assert json.loads(served.answer(str(owner), None)[1])["texts"]
+        assert json.loads(served.answer(f"{owner}'s friend", None)[1])["texts"] == []
+    assert threading.active_count() <= n_threads + 1
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "900")
+    served = ServerTexts(tmp_path / "small", served._origin, tells_day=False)
+    with pytest.warns(H2OWarning, match="more than limit_bytes=900"):
+        assert not served.give("", ids, memoryview(bytes(1000)), [], [(N, N)], "text")
+
+
+def test_only_texts_that_begin_alike_are_read_for_where_they_part(
+    tiny_model: Path, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, *_ = (written(library, tiny_model, 1000, seed) for seed in range(3))
+    rows = record_calls(monkeypatch, Contents, "from_json")
+    near = library.nearest(np.array(random_tokens(N, seed=2), dtype=np.int32), origin)
+    assert near is not None
+    assert near.contents.name == "2"
+    assert len(rows) == 1
+
+
+def test_a_folder_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Library("~/texts").folder == tmp_path / "texts"
+    with pytest.raises(ValueError, match=r"folder must be the path of a folder, got ''"):
+        Library("")
 
 
 # --- attacks
@@ -442,12 +513,38 @@ def test_an_index_of_a_later_version_is_refused(tiny_model: Path, library: Libra
     read(tiny_model, library, DOCUMENT)
     library.flush()
     change(library, "PRAGMA user_version = 99")
-    with pytest.raises(H2OError, match=r"of format 99, this h2o-llama reads format 2: update h2o-llama"):
+    with pytest.raises(H2OError, match=r"of format 99, this h2o-llama reads format 3: update h2o-llama"):
         library.texts()
     with pytest.warns(H2OWarning, match="of format 99"):
         assert read(tiny_model, library, DOCUMENT) == 0
-    change(library, "PRAGMA user_version = 2")
+    change(library, "PRAGMA user_version = 3")
     assert read(tiny_model, library, DOCUMENT) == N
+
+
+def test_texts_of_an_earlier_version(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its index is taken over; they are named, and removed where somebody asks for it."""
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path))
+    library = Library()
+    earlier = (
+        (_texts, "VERSION", "2 b1"),
+        (_index, "VERSION", "2 b1"),
+        (_texts, "FORMAT", 2),
+        (_snapshot_file, "VERSION", 1),
+    )
+    with monkeypatch.context() as patch:
+        for module, name, value in earlier:
+            patch.setattr(module, name, value)
+        read(tiny_model, library, DOCUMENT, name="old.txt")
+        library.flush()
+    change(library, "ALTER TABLE texts DROP COLUMN version")
+    change(library, "PRAGMA user_version = 2")
+    assert read(tiny_model, Library(), DOCUMENT, name="new.txt") == 0
+    assert [(text.name, text.is_old) for text in Library().texts()] == [("new.txt", False), ("old.txt", True)]
+    assert "old.txt, of an earlier version: " in succeeded(invoke("library")).stdout
+    assert library.verify() == []
+    assert succeeded(invoke("library", "rm", "--old")).stdout == "1 text removed\n"
+    assert [text.name for text in Library().texts()] == ["new.txt"]
+    assert read(tiny_model, Library(), DOCUMENT) == N
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(24, "Too many open files"), OutOfMemoryError("no memory")])
@@ -483,6 +580,12 @@ def test_a_library_that_can_only_be_read(tiny_model: Path, library: Library, mon
     with pytest.warns(H2OWarning, match="cannot be written .*: this text is not kept"):
         assert read(tiny_model, library, [*DOCUMENT, *question(1, 70)]) == N
     assert len(library.texts()) == 1
+    files_of(library)[0].unlink()
+    loads = record_calls(monkeypatch, Library, "load")
+    (text,) = stored_in(library)
+    ids = np.array(DOCUMENT, dtype=np.int32)
+    assert library.take(text.contents.origin, ids, N, LEAST_NEW) is None  # it is not tried again
+    assert len(loads) == 1
 
 
 def add_and_remove(folder: Path, file: Path, n: int) -> None:
@@ -527,7 +630,7 @@ def exported(tiny_model: Path, library: Library, tmp_path: Path) -> Path:
 def assert_only_needed_files(library: Library, n_texts: int) -> None:
     there = {path.name for path in library.folder.rglob("*") if path.is_file()}
     blocks = {block for text in stored_in(library) for block in text.contents.blocks}
-    assert (len(library.texts()), there) == (n_texts, {"index.sqlite", *blocks})
+    assert (len(library.texts()), there) == (n_texts, {".index.sqlite.lock", "index.sqlite", *blocks})
 
 
 @pytest.mark.slow
@@ -655,7 +758,7 @@ def test_a_person_is_asked_before_a_text_is_removed(
     library = Library()
     add_texts(tiny_model, library, "one", "two")
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(import_module("h2o_llama._cli.library"), "sys", terminal)
+    monkeypatch.setattr("h2o_llama._cli.command.sys", terminal)
     for command in (["rm", "one", "two"], ["rm", "--all"]):
         result = invoke("library", *command, stdin="y\nn\n" if "one" in command else "n\n")
         assert result.exit_code == 1

@@ -28,27 +28,11 @@ from h2o_llama import (
 from h2o_llama._cli.serve import _cache_ram
 from h2o_llama._internal import machine
 from inputs import ModelByName, Opened, random_tokens
+from llamas import TINY, open_tiny
 
-S, L, H, A = 16, 4, 6, 2
+S, L, H, A = TINY.chunk_size, TINY.local_window, int(TINY.heavy_budget), TINY.sink_tokens
 N_VOCAB = models.N_VOCAB
 LAYERS, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 2, 32  # QWEN3_GQA4
-
-
-def open_tiny(path: Path | Llama, **kwargs: Any) -> Llama:
-    defaults = {
-        "n_ctx": 256,
-        "n_batch": 64,
-        "n_ubatch": S,
-        "n_threads": 1,
-        "h2o": H2OConfig(local_window=L, heavy_budget=H, sink_tokens=A, chunk_size=S),
-    }
-    return Llama(path, **(defaults | kwargs))
-
-
-@pytest.fixture
-def llm(opened: Opened, tiny_model: Path) -> Llama:
-    """With H2O on, the sequence empty."""
-    return opened("llm", partial(open_tiny, keep_history=True), tiny_model)
 
 
 @pytest.fixture
@@ -196,7 +180,7 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
             open_tiny(tiny_model, n_ctx=0, h2o=None, **kwargs) as llm,
         ):
             assert llm.n_ctx == n
-        assert [warning.filename for warning in warned] == [__file__]
+        assert [warning.filename for warning in warned] == [open_tiny.__code__.co_filename]
     with pytest.raises(OutOfMemoryError, match="n_ctx=65536 needs"):
         open_tiny(tiny_model, n_ctx=65536, h2o=None)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import h2o_llama
-from h2o_llama import Llama
+from h2o_llama import Llama, LlamaGrammar
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.models.rope import RopeOptions
 from inputs import random_tokens
@@ -37,9 +37,9 @@ def test_the_guide_names_what_there_is(tiny_model: Path) -> None:
 DEFAULTS = """
 seed=0xFFFFFFFF, split_mode=1, tensor_split=None, vocab_only=False, kv_overrides=None, n_threads_batch=None,
 rope_scaling_type=-1, pooling_type=-1, rope_freq_base=0.0, rope_freq_scale=0.0, yarn_ext_factor=-1.0, yarn_orig_ctx=0,
-logits_all=False, embedding=False, offload_kqv=True, op_offload=None, swa_full=None, no_perf=False, lora_base=None,
-last_n_tokens_size=64, lora_scale=1.0, lora_path=None, numa=False, chat_format=None, chat_handler=None, type_k=None,
-draft_model=None, tokenizer=None, type_v=None, spm_infill=False"""
+attention_type=-1, logits_all=False, embedding=False, offload_kqv=True, op_offload=None, swa_full=None, no_perf=False,
+lora_base=None, last_n_tokens_size=64, lora_scale=1.0, lora_path=None, numa=False, chat_format=None, chat_handler=None,
+type_k=None, draft_model=None, tokenizer=None, type_v=None, spm_infill=False"""
 TABLE = {
     f"opened({DEFAULTS})": "opened()",
     "llm.create_embedding('a', model=None)": "llm.create_embedding('a')",
@@ -57,6 +57,8 @@ TABLE = {
     "opened(pooling_type=1)": r"pass pooling_type= to embed\(\)",
     "opened(lora_path='a')": "pass lora=PATH",
     "opened(lora_scale=2.0)": r"lora=\[\(PATH, scale\)\]",
+    "LlamaGrammar.from_string('root ::= \"a\"', verbose=False)": "LlamaGrammar.from_string('root ::= \"a\"')",
+    "opened(attention_type=1)": "the model's own is used",
     "llm.n_ctx()": "llm.n_ctx",
     "llm.token_eos()": "llm.token_eos",
     "llm.token_nl()": "use tokenize",
@@ -90,8 +92,8 @@ def test_llama_cpp_pythons_calls(there: str, here: str, tiny_model: Path) -> Non
 
     with Llama(tiny_model, n_ctx=64, n_threads=1, h2o=None) as llm:
         llm.eval(PROMPT)
-        names = {"llm": llm, "opened": opened}
-        if re.match(r"opened|\[|(next\()?llm", here):
+        names = {"llm": llm, "opened": opened, "LlamaGrammar": LlamaGrammar}
+        if re.match(r"opened|LlamaG|\[|(next\()?llm", here):
             assert eval(there, names) == eval(here, names)
         else:
             with pytest.raises((TypeError, AttributeError), match=here):

@@ -22,8 +22,9 @@ import pytest
 
 from compare import assert_all_equal
 from h2o_llama import BusyError, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
+from h2o_llama.sequence._state import State
 from inputs import random_tokens
-from llamas import view
+from llamas import open_tiny, view
 from spies import Stop, stop_at
 
 S = 16
@@ -35,10 +36,6 @@ SLOW_S = 2048
 @pytest.fixture
 def h2o(schedule: Literal["single_pass", "two_phase"]) -> H2OConfig:
     return H2OConfig(local_window=4, heavy_budget=6, schedule=schedule, chunk_size=S)
-
-
-def open_tiny(path: Path, h2o: H2OConfig | None) -> Llama:
-    return Llama(path, n_ctx=256, n_batch=64, n_ubatch=S, n_threads=1, h2o=h2o)
 
 
 def open_slow(path: Path, h2o: H2OConfig | None) -> Llama:
@@ -56,7 +53,7 @@ def test_progress(h2o: H2OConfig, tiny_model: Path) -> None:
         (h2o, [10, 10], [[10], [6, 10]]),
         (None, [40], [[16, 32, 40]]),
     ):
-        with open_tiny(tiny_model, config) as llm:
+        with open_tiny(tiny_model, h2o=config) as llm:
             for n, done in zip(n_tokens, expected, strict=True):
                 reports: list[tuple[int, int]] = []
                 llm.eval(random_tokens(n), progress=lambda *report, reports=reports: reports.append(report))
@@ -69,7 +66,7 @@ def test_progress(h2o: H2OConfig, tiny_model: Path) -> None:
 def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
     """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
     tokens = random_tokens(150)
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh:
+    with open_tiny(tiny_model, h2o=h2o) as llm, open_tiny(tiny_model, h2o=h2o) as fresh:
         with pytest.raises(Stop):
             llm.eval(tokens, progress=stop_at(80))
         assert llm.n_tokens == 64
@@ -112,7 +109,7 @@ def test_ctrl_c(tiny_model: Path, h2o: H2OConfig | None) -> None:
 
 def test_the_second_thread_is_refused_and_the_first_goes_on(h2o: H2OConfig, tiny_model: Path) -> None:
     inside, refused = threading.Event(), threading.Event()
-    with open_tiny(tiny_model, h2o) as llm, open_tiny(tiny_model, h2o) as fresh, ThreadPoolExecutor(1) as pool:
+    with open_tiny(tiny_model, h2o=h2o) as llm, open_tiny(tiny_model, h2o=h2o) as fresh, ThreadPoolExecutor(1) as pool:
 
         def progress(n_done: int, n_total: int) -> None:
             inside.set()
@@ -190,6 +187,26 @@ def test_a_stream_is_one_call_until_its_end(is_locked: bool, tiny_model: Path) -
                 assert llm.n_tokens == 12
             llm.eval([1])
         assert text_of([*read, *chunks]) == expected["abc"]
+
+
+def test_nobody_comes_between_what_is_known_and_the_rest_of_a_prompt(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream's answer would be about the other thread's text, without an error."""
+    keep, refused = State.keep, list[BaseException | None]()
+
+    def interrupted(state: State, ids: Any) -> int:
+        n = keep(state, ids)
+        with ThreadPoolExecutor(1) as pool:
+            refused.append(pool.submit(llm.eval, random_tokens(20)).exception())
+        return n
+
+    with open_tiny(tiny_model, None) as llm:
+        expected = llm("one", max_tokens=4, temperature=0)["choices"][0]["text"]
+        monkeypatch.setattr(State, "keep", interrupted)
+        chunks = llm("one", max_tokens=4, temperature=0, stream=True)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected
+    assert [type(error) for error in refused] == [BusyError]
 
 
 def test_a_stream_that_is_left_is_not_computed(tiny_model: Path) -> None:
@@ -318,7 +335,7 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:
     def logits(seed: int) -> Any:
-        with open_tiny(tiny_model, h2o) as own:
+        with open_tiny(tiny_model, h2o=h2o) as own:
             own.eval(random_tokens(100, seed=seed))
             return own.logits
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from bad_requests import BAD_REQUESTS, NESTED, POSTS, REQUESTS, Request, packed
+from bad_requests import BAD_REQUESTS, NESTED, POSTS, Request, by_chance, packed
 from command_line import h2o_set
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
@@ -150,18 +149,6 @@ def test_bad_requests(name: str, tmp_path: Path) -> None:
     (tmp_path / "slots").mkdir()
     arguments = [*SMALL, *options, "--slot-save-path", f"{tmp_path}/slots/", "--", *further]
 
-    @seed(SEED)
-    @settings(
-        max_examples=N_REQUESTS,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(REQUESTS)
-    def by_chance(request: Request) -> None:
-        attack.one(request)
-
     with serving(tmp_path / "log", "demo", *arguments) as server:
         attack = Attack(server, tmp_path / "log", KEY if "--api-key" in options else None)
         attack.answers = attack.ask()
@@ -169,7 +156,8 @@ def test_bad_requests(name: str, tmp_path: Path) -> None:
             attack.one(request, (400,) if attack.key is None else (400, 501))
         for request in NESTED:
             attack.one(request, range(400, 600))
-        by_chance()
+        for request in by_chance(N_REQUESTS, SEED):
+            attack.one(request)
         assert not attack.faults
         assert attack.ask() == attack.answers
         if attack.key is not None:

@@ -1,18 +1,15 @@
-"""Requests to llama-server that are wrong in some way: some by hand, and strategies of Hypothesis.
-
-The strategies are shorter than a description of all endpoints, which schemathesis would need, would be.
-"""
+"""Requests to llama-server that are wrong in some way: some by hand, and some by chance."""
 
 import copy
 import json
+import random
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-from hypothesis import strategies as st
 
 from doors import BAD_GRAMMARS, BAD_SCHEMAS
 
@@ -73,20 +70,8 @@ _READ = re.compile(r'(?:json_value\(\w+, *|\b(?:body|data|params)\.(?:at|contain
 OPTIONS = {name for file in sorted(_SERVER.glob("*.cpp")) for name in _READ.findall(file.read_text())}
 """What llama-server looks for in requests."""
 
-values: st.SearchStrategy[Any] = st.one_of(
-    *map(st.sampled_from, (NUMBERS, FLOATS, STRINGS, (None, True, False, [], {}, DEEP, [[]], {"": None}))),
-    st.lists(st.sampled_from((*NUMBERS, *STRINGS, *FLOATS, None)), max_size=5),
-    st.recursive(st.sampled_from((1, "a", None)), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)),
-    st.sampled_from(CHAT).map(lambda message: [message, message, {"role": "user"}]),
-)
-FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    **dict.fromkeys(sorted(OPTIONS), values),
-    "grammar": st.sampled_from(GRAMMARS) | values,
-    "json_schema": st.sampled_from(SCHEMAS) | values,
-    "n_predict": st.sampled_from((-1, 0, 1, 3, 2**31)),
-    "cache_prompt": st.booleans(),
-    "top_attention": st.integers(0, 50),
-}
+ODD = (*NUMBERS, *FLOATS, *STRINGS, *(None, True, False, [], {}, DEEP, [[]], {"": None}), [CHAT[0], {"role": "user"}])
+"""Values in the place of others."""
 
 
 @dataclass
@@ -185,43 +170,37 @@ NESTED: list[Request] = [
 """Deeper, or longer when it is written out, than what may be read: refused, too."""
 
 
-@st.composite
-def changed_bodies(draw: Callable[..., Any]) -> Request:
-    """A good body whose keys are partly missing, or have other values."""
-    path = draw(st.sampled_from(tuple(POSTS)))
-    if draw(st.integers(0, 19)) == 0:
-        return Request("POST", path, packed(draw(values)))
-    body = json.loads(json.dumps(POSTS[path]))
-    for _ in range(draw(st.integers(1, 3))):
-        place = body
-        while isinstance(place, list | dict) and place:
-            key = draw(st.sampled_from(range(len(place)) if isinstance(place, list) else tuple(place)))
-            if not isinstance(place[key], list | dict) or draw(st.booleans()):
-                break
-            place = place[key]
-        else:
-            break
-        if isinstance(place, dict) and draw(st.booleans()):
-            name = draw(st.sampled_from(tuple(FIELDS)))
-            place[name] = copy.deepcopy(draw(FIELDS[name]))
-        elif draw(st.integers(0, 4)) == 0:
-            del place[key]
-        else:
-            place[key] = copy.deepcopy(draw(values))
-    return Request("POST", path, packed(body))
+def changed(body: Any, value: Any) -> Iterator[Any]:
+    """With this value in the place of one of its parts, or of all of it."""
+    yield value
+    for key in body if isinstance(body, dict) else range(len(body)) if isinstance(body, list) else ():
+        for inner in changed(body[key], value):
+            other = copy.copy(body)
+            other[key] = inner
+            yield other
 
 
-@st.composite
-def damaged_json(draw: Callable[..., Any]) -> Request:
+def changed_bodies() -> Iterator[Request]:
+    """Good bodies with other values, of all that the server looks for."""
+    for path, body in POSTS.items():
+        yield from (Request("POST", path, packed(other)) for value in ODD for other in changed(body, value))
+    for name, value in product(sorted(OPTIONS), ODD):
+        yield _complete(**{"n_predict": 2, name: value})
+    for name, values in (("grammar", GRAMMARS), ("json_schema", SCHEMAS)):
+        yield from (_complete(**{"n_predict": 2, name: value}) for value in values)
+
+
+def damaged_json() -> Iterator[Request]:
     """Cut, with other bytes inside, or something else."""
-    path = draw(st.sampled_from(tuple(POSTS)))
-    body = packed(POSTS[path])
-    at = draw(st.integers(0, len(body) - 1))
     inserted = (b"", b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\x00", b"NaN", b"1e999", b"\\ud800")
-    opened = draw(st.sampled_from((b"[", b'{"a":', b'[{"a":'))) * draw(st.sampled_from((10, 100_000)))
-    long = b'{"prompt": "%s", "n_predict": 1}' % (b"x" * draw(st.sampled_from((300, 3_000_000))))
-    inside = body[:at] + draw(st.sampled_from(inserted) | st.binary(max_size=4)) + body[at + draw(st.booleans()) :]
-    return Request("POST", path, draw(st.sampled_from((body[:at], inside, opened, long)) | st.binary(max_size=40)))
+    opened = [start * n for start in (b"[", b'{"a":', b'[{"a":') for n in (10, 100_000)]
+    long = [b'{"prompt": "%s", "n_predict": 1}' % (b"x" * n) for n in (300, 3_000_000)]
+    for path in POSTS:
+        body = packed(POSTS[path])
+        yield from (Request("POST", path, other) for other in (*opened, *long))
+        for at in range(len(body)):
+            yield Request("POST", path, body[:at])
+            yield from (Request("POST", path, body[:at] + part + body[at + 1 :]) for part in inserted)
 
 
 SLOTS = (*("0", "1", "-1", "2", "9", "x", "", "0x1", "1e3", " 1", "0 ", "%00", ".."), *map(str, (2**31, 2**32, 2**64)))
@@ -231,27 +210,24 @@ FILES = (
 )
 
 
-@st.composite
-def paths(draw: Callable[..., Any]) -> Request:
-    slot = quote(draw(st.sampled_from(SLOTS)), safe="%")
-    action = draw(st.sampled_from(("save", "restore", "erase", "forget", "", "save&action=erase")))
-    name = draw(st.sampled_from((*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)))
-    method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get")))
-    path = draw(st.sampled_from(FILES))
-    requests = (
-        Request("GET", f"/slots/{slot}/h2o"),
-        Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name})),
-        Request(method, path, draw(st.sampled_from((b"", packed(POSTS.get(path, {})))))),
-    )
-    return draw(st.sampled_from(requests))  # type: ignore[no-any-return]
+def paths() -> Iterator[Request]:
+    names = (*STRINGS, "a", "b", "missing", "\uff0e\uff0e", "x" * 256, 3, None)
+    for slot in (quote(slot, safe="%") for slot in SLOTS):
+        yield Request("GET", f"/slots/{slot}/h2o")
+        for action, name in product(("save", "restore", "erase", "forget", "", "save&action=erase"), names):
+            yield Request("POST", f"/slots/{slot}?action={action}", packed({"filename": name}))
+    for method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW", "get"):
+        yield from (Request(method, path, body) for path in FILES for body in (b"", packed(POSTS.get(path, {}))))
 
 
-@st.composite
-def cut_off(draw: Callable[..., Any]) -> Request:
+def cut_off() -> Iterator[Request]:
     """The connection is closed within the headers or the body."""
-    path = draw(st.sampled_from(("/completion", "/v1/chat/completions", "/tokenize", "/slots/0?action=save")))
-    body = packed({**POSTS[path], "stream": draw(st.booleans())})
-    return Request("POST", path, body, draw(st.integers(1, len(body) + 150)))
+    for path in ("/completion", "/v1/chat/completions", "/tokenize", "/slots/0?action=save"):
+        body = packed({**POSTS[path], "stream": True})
+        yield from (Request("POST", path, body, n) for n in range(1, len(body) + 150))
 
 
-REQUESTS = st.one_of(changed_bodies(), changed_bodies(), damaged_json(), paths(), cut_off())
+def by_chance(n: int, seed: int) -> list[Request]:
+    """Some of these, each kind as often."""
+    kinds, rng = [[*requests()] for requests in (changed_bodies, damaged_json, paths, cut_off)], random.Random(seed)
+    return [rng.choice(rng.choice(kinds)) for _ in range(n)]

@@ -19,6 +19,7 @@ from compare import (
     assert_scores_close,
     relative_error,
 )
+from h2o_llama import H2OConfig
 from inputs import random_tokens
 from kernels import ALL_ISAS
 from oracle import GGUFModel, OracleSequence, read_model
@@ -51,6 +52,15 @@ def open_llama(path: Path, config: Case | None, *, n_ctx: int = 1024, **kwargs: 
             key = f"{architecture(path)}.context_length"
             arguments["kv_overrides"] = {key: config.n_ctx_train}
     return h2o_llama.Llama(str(path), n_ctx=n_ctx, **(arguments | kwargs))
+
+
+TINY = H2OConfig(local_window=4, heavy_budget=6, sink_tokens=2, chunk_size=16)
+
+
+def open_tiny(path: Path | h2o_llama.Llama, **kwargs: Any) -> h2o_llama.Llama:
+    """With small chunks and calls, as a user opens it: for tests of what does not depend on them."""
+    defaults = {"n_ctx": 256, "n_batch": 64, "n_ubatch": 16, "n_threads": 1, "h2o": TINY}
+    return h2o_llama.Llama(path, **(defaults | kwargs))
 
 
 def eval_calls(

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +48,8 @@ class Server:
 
     port: int
     process: subprocess.Popen[bytes]
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of every request."""
 
     def request(
         self, method: str, path: str, body: Any = None, raw: bytes | None = None, headers: dict[str, str] | None = None
@@ -56,7 +58,9 @@ class Server:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             data = raw if raw is not None else None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            connection.request(
+                method, path, data, {"Content-Type": "application/json", **self.headers, **(headers or {})}
+            )
             response = connection.getresponse()
             text = response.read()
         finally:

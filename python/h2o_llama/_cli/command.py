@@ -4,6 +4,7 @@ import inspect
 import logging
 import re
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typer.core import TyperGroup
 from h2o_llama import H2OError, H2OWarning
 from h2o_llama._cli.options import Options, option
 from h2o_llama._internal import log
-from h2o_llama._internal.terminal import echo
+from h2o_llama._internal.terminal import echo, printable
 
 _FLAGS = {"temperature": "--temp", "rpc_servers": "--rpc"}
 """By Python's name: the options of all commands."""
@@ -44,6 +45,12 @@ def as_typed(text: str) -> str:
 
     text = re.sub(r"^(\[[\w. -]+\] )+", "", text).replace("h2o=None to Llama", "--h2o off").replace(", or reset()", "")
     return re.sub(r"(?<![\w./-])\w+(?![\w/]|\.\w)", flag, text)
+
+
+def confirm(question: str) -> None:
+    """Ends the command if a person says no. Nobody is asked where nobody is at the terminal."""
+    if sys.stdin.isatty():
+        typer.confirm(printable(question), abort=True, err=True)
 
 
 def _show(message: Warning | str, category: object, file: str, n_line: int, line: str | None = None) -> str:

@@ -1,25 +1,22 @@
 """`h2o-llama library`: texts that were read."""
 
 import re
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.filesize import decimal
 
 from h2o_llama import Model
 from h2o_llama._cli.ask import open_begun
-from h2o_llama._cli.command import Commands, as_command, as_typed
+from h2o_llama._cli.command import Commands, as_command, as_typed, confirm
 from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import MODEL, Options, option
-from h2o_llama._internal.terminal import counted, echo, printable
+from h2o_llama._internal.terminal import counted, echo
 from h2o_llama._prompt import shared_prefix, where_they_part
-from h2o_llama.batch._answerer import Prompts
+from h2o_llama.chat._question import Question
 from h2o_llama.library import Library
 from h2o_llama.library._texts import key_of
 
@@ -34,7 +31,7 @@ def _list() -> None:
     texts, contents = shelf.texts(), {text.id: text.contents for text in shelf.stored()}
     first: dict[str, str] = {}  # ids by name
     for text in texts:
-        echo(f"{text.id[:8]}  {text.name}")
+        echo(f"{text.id[:8]}  {text.name}" + ", of an earlier version: `library rm --old` removes it" * text.is_old)
         echo(f"          {counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner))
         sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
         echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
@@ -52,26 +49,23 @@ def remove(
         list[str] | None, typer.Argument(metavar="TEXT…", help="Names, or six or more first digits of ids.")
     ] = None,
     everything: Annotated[bool, option("Empty the library.", "--all")] = False,
+    old: Annotated[bool, option("Remove the texts of earlier versions, which none finds.", "--old")] = False,
 ) -> None:
     """Remove texts. Where a person is at the terminal, they are asked first."""
-    if everything == bool(names):
-        raise typer.BadParameter("name texts, or pass --all")
+    if everything + old + bool(names) != 1:
+        raise typer.BadParameter("name texts, or pass --all or --old")
     shelf = Library()
     if everything:
-        _ask(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
+        confirm(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
+    elif old:
+        n = shelf.remove_old()
     else:
         texts = {text.id: text.contents for text in (shelf._named("remove", name) for name in names or ())}
         for name, text in texts.items():
-            _ask(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
+            confirm(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
         n = shelf.remove(*texts)
     echo(f"{counted(n, 'text')} removed")
-
-
-def _ask(question: str) -> None:
-    """Nobody is asked where nobody is at the terminal."""
-    if sys.stdin.isatty():
-        typer.confirm(printable(question), abort=True, err=True)
 
 
 def verify(
@@ -126,10 +120,12 @@ def why(
             echo(f"no text is called {file.name}: --model compares its content")
         return
     with open_model(replace(o, model=model)) as weights:
-        begin = partial(Prompts(weights, o.thinking).shared, read_text(file))
-        with open_begun(o, weights, file.name, begin) as (llm, tokens):
-            ids, origin, core = np.asarray(tokens, dtype=np.int32), llm._state.engine.origin, weights._handle
-    n, near = shelf.n_known(origin, ids), shelf.nearest(ids, origin)
+        content = read_text(file)
+        question = Question.about("why", weights, content, think=o.thinking)
+        with open_begun(o, question, file.name, content) as (llm, question):
+            ids, origin, core = question.shared.ids, llm._state.engine.origin, weights._handle
+    n = shelf.n_known(origin, ids)
+    near = max(shelf.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
     others = sorted({text.contents.origin.model for text in named})
     echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
     if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:

@@ -20,12 +20,10 @@ from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe
 from h2o_llama.config import OPTIONS, PRESETS
-from h2o_llama.eval import Continuation, Perplexity, Ruler, Setting, evaluate, evicting, sweep, window
-from h2o_llama.eval._ruler_task import KINDS
+from h2o_llama.eval import Continuation, Perplexity, Setting, evaluate, evicting, sweep, window
 from h2o_llama.eval._subject import halves
 from h2o_llama.eval._tables import tables
 from h2o_llama.eval._tasks import Task
-from h2o_llama.sequence.generating import DENSE_TAIL
 
 T = TypeVar("T")
 
@@ -163,30 +161,17 @@ def eval_model(
     ] = "both",
     windows: Annotated[int, option("Pieces at most, evenly from the whole text.", min=1)] = 4,
     continuation: Annotated[int, option("Tokens after the prompt; 0: leave it out.", min=0)] = 256,
-    ruler: Annotated[bool, option("Measure its eleven tasks that need no data set instead.", "--ruler")] = False,
-    ruler_task: Annotated[str, option(f"Some of them only: {', '.join(KINDS)}.")] = "",
-    samples: Annotated[int, option("Prompts for each task and length.", min=1)] = 5,
-    dense_tail: Annotated[int, option("Last tokens of a prompt that attend to everything kept.", min=0)] = DENSE_TAIL,
-    seed: Annotated[int, option("Of everything that is drawn.", min=0)] = 0,
 ) -> None:
     """Find out whether a model keeps its quality with H2O.
 
-    Measures are perplexity, KL divergence and the loss of text after a prompt, or the benchmark RULER. Every setting is
-    compared with dense attention on the same tokens: of --file, or of Python's sources. Options of H2O take
-    several values, with commas: all combinations are measured.
+    Measures are perplexity, KL divergence and the loss of text after a prompt. Every setting is compared with dense
+    attention on the same tokens: of --file, or of Python's sources. Options of H2O take several values, with commas:
+    all combinations are measured.
     """
     settings = settings_of(o)
-    chunk, tasks = chunk_size_of(settings), list[Task]()
-    if ruler or ruler_task:
-        kinds = values("--ruler-task", ruler_task, str) or list(KINDS)
-        for kind in kinds:
-            check_word("--ruler-task", kind, KINDS)
-        tasks += [Ruler(kind, samples, dense_tail) for kind in kinds]
-    else:
-        tasks.append(Perplexity(windows))
-        if continuation > 0:
-            tasks.append(Continuation(continuation, windows))
-
+    chunk, tasks = chunk_size_of(settings), list[Task]([Perplexity(windows)])
+    if continuation > 0:
+        tasks.append(Continuation(continuation, windows))
     with open_model(o, "own") as weights, progress_bars() as update:
         rows = evaluate(
             weights,
@@ -198,7 +183,6 @@ def eval_model(
             chunk_size=chunk,
             n_threads=o.threads,
             n_gpu_layers=o.gpu_layers,
-            seed=seed,
             json_file=json_file,
             progress=update,
         )

@@ -11,11 +11,12 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, H2OError, Llama
-from h2o_llama._cli.command import Commands, as_command
+from h2o_llama._cli.command import Commands, as_command, confirm
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import echo
-from h2o_llama.models._find import find_model, find_text, similar
+from h2o_llama.models._find import find_model, find_text
+from h2o_llama.models._hub import parse_name, similar
 from h2o_llama.models._named import MODELS, TEXTS, cache_folder
 from h2o_llama.models._quantize import quantize_model, quantize_types
 
@@ -111,12 +112,17 @@ def _list() -> None:
     )
 
 
-def remove(name: Annotated[str, typer.Argument(metavar="NAME", help="As `models` lists it, or ORG/REPO.")]) -> None:
-    """Remove a model or a text."""
-    files = kept_files()
-    found = [file for file in files if name in (file.name, file.name.partition(":")[0])]
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `models` lists it, a short name, or ORG/REPO.")],
+) -> None:
+    """Remove a model or a text. Where a person is at the terminal, they are asked about each file first."""
+    files, meant = kept_files(), parse_name(name)
+    names = {name.lower()} | ({f"{meant.repository}:{meant.which}".lower()} if meant and meant.which else set())
+    found = [file for file in files if names & {file.name.lower(), file.name.partition(":")[0].lower()}]
     if not found:
         raise FileNotFoundError(f"no model or text here is called {name}{similar(name, [f.name for f in files])}")
+    for file in found:
+        confirm(f"Remove {file.name} ({decimal(file.n_bytes)}), also for other programs?")
     for file in found:
         file.remove()
         echo(f"{file.name} removed, {decimal(file.n_bytes)}")

@@ -9,10 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-try:
-    import fcntl
-except ImportError:  # not on this system
-    fcntl = None  # type: ignore[assignment]
+from filelock import FileLock
 
 
 def check_target(path: Path) -> None:
@@ -25,18 +22,10 @@ def check_target(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path.parent))
 
 
-@contextmanager
-def alone_with(path: Path) -> Iterator[None]:
-    """Waits until no other process or thread is in such a block about a file of the same folder."""
-    if fcntl is None:
-        yield
-        return
-    folder = os.open(os.path.dirname(os.path.realpath(path)), os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)  # and with it the lock
+def alone_with(path: Path, seconds: float = -1) -> FileLock:
+    """Entered by one process or thread at a time. The others wait, or raise `filelock.Timeout` after that time."""
+    path = Path(os.path.realpath(path))
+    return FileLock(path.with_name(f".{path.name[:100]}.lock"), timeout=seconds, thread_local=False)
 
 
 @contextmanager

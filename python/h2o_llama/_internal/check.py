@@ -42,7 +42,10 @@ def integer(owner: str, name: str, value: object, low: int, high: int = INT32_MA
 
 def real(owner: str, name: str, value: object, low: float, high: float = math.inf) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    try:
+        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    except OverflowError:
+        number = math.inf
     if not (math.isfinite(number) and low <= number <= high):
         expected = f"a finite number from {low:g} to {high:g}" if math.isfinite(high) else f"a finite number >= {low:g}"
         raise bad_argument(owner, name, expected, value)

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
+from filelock import Timeout
 from typing_extensions import Self
 
 from h2o_llama._internal import check
-from h2o_llama._internal.atomic import replacing
+from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import H2OConfig, named_config
@@ -164,11 +165,6 @@ class BatchSettings:
         return as_read
 
 
-try:
-    import fcntl
-except ImportError:  # not on this system
-    fcntl = None  # type: ignore[assignment]
-
 Answer = dict[str, Any]
 """A line of the file, with the keys of `KEYS`."""
 
@@ -196,8 +192,10 @@ class AnswersFile:
 
     def __init__(self, path: str | os.PathLike[str], fingerprint: str, settings: dict[str, Any]) -> None:
         self._path = Path(path)
-        self._file = _open(self._path)
+        self._file = self._path.open("ab")
+        self._alone = alone_with(self._path, 0)
         try:
+            self._alone.acquire()
             content = self._path.read_bytes()
             answers = [self._parse(i, line) for i, line in enumerate(content.split(b"\n")[:-1], 1)]
             for i, answer in enumerate(answers, 1):
@@ -214,9 +212,12 @@ class AnswersFile:
                 with replacing(self._path) as file:
                     file.writelines(map(_line, kept))
                 self._file.close()
-                self._file = _open(self._path)
-        except BaseException:
-            self._file.close()
+                self._file = self._path.open("ab")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Timeout):
+                message = f"[batch] another run is adding to {path}: wait for it, or name another file"
+                raise OSError(message) from error
             raise
         self._known = {_key(answer) for answer in kept}
 
@@ -244,6 +245,7 @@ class AnswersFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        self._alone.release()
 
     def __enter__(self) -> Self:
         return self
@@ -261,23 +263,6 @@ class AnswersFile:
                 f"[batch] line {i} of {self._path} is not an answer of this command: name another file, or remove it"
             )
         return dict.fromkeys(KEYS) | answer
-
-
-def _open(path: Path) -> BinaryIO:
-    while True:
-        file = path.open("ab")
-        if fcntl is None:
-            return file
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            file.close()
-            raise OSError(f"[batch] another run is adding to {path}: wait for it, or name another file") from error
-        file.close()  # another run has put a new file in its place
 
 
 def _with_defaults(settings: Any) -> Any:

@@ -47,8 +47,8 @@ class Subject:
     """Weights, a text, and contexts that differ in their attention only.
 
     All share `weights`. The text is tokenised once as llama-perplexity does it, with the model's own tokens around it;
-    `text_name` is what tables call it. Everything that is drawn is drawn by `seed`. `machine` is the machine, versions
-    and number of threads.
+    `text_name` is what tables call it. `machine` is the machine, versions and number of
+    threads.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class Subject:
         chunk_size: int,
         n_threads: int | None,
         n_gpu_layers: int | None,
-        seed: int,
     ) -> None:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
         self.weights = Model._of(model, n_gpu_layers=n_gpu_layers)
@@ -70,7 +69,6 @@ class Subject:
         bos = self.weights.token_bos
         self._bos = bos if self.weights.tokenize(b"")[:1] == [bos] else None
         self.chunk_size = chunk_size
-        self.seed = seed
         self.fingerprint = self.weights.fingerprint
         self.machine = describe() | {"threads": available_cpus() if n_threads is None else n_threads}
 

@@ -19,8 +19,6 @@ _NOTES = {
     "Tokens/s are for reading, all logits computed.",
     "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
     "generated tokens do, or its chunk's memory set.",
-    "ruler": "Percent of the answers that were said, as RULER scores them (arXiv:2404.06654); ± is the standard error "
-    "of the mean over prompts, paired with dense attention's.",
 }
 
 
@@ -126,46 +124,7 @@ def _nats(value: float) -> str:
     return f"{round(value, 4) + 0.0:+.4f}"
 
 
-def _ruler(rows: list[Row]) -> Iterator[Table | str]:
-    first = rows[0]
-    tail = f"dense tail {first['dense_tail']}" if first["dense_tail"] else "no dense tail"
-    yield f"RULER, {first['n_tokens']:,} tokens, {counted(first['samples'], 'prompt')} each, {tail}, {_of(first)}"
-    settings = list(dict.fromkeys(row["setting"] for row in rows))
-    kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    found = {(row["setting"], row["kind"]): row for row in rows}
-    table = _table("dense", *settings)
-    for kind in kinds:
-        of_kind = [found[setting, kind] for setting in settings]
-        table.add_row(
-            plain(kind),
-            *(f"{100 * share:.1f}" for share in (of_kind[0]["score_dense"], *(r["score"] for r in of_kind))),
-        )
-    groups = [[found[setting, kind] for kind in kinds] for setting in settings]
-    means = [_mean(groups[0], "score_dense"), *(_mean(group, "score") for group in groups)]
-    table.add_row("mean", *(f"{100 * mean:.1f}" for mean in means))
-    table.add_row("over dense", "", *map(_over_dense, groups))
-    yield table
-
-
-def _mean(rows: list[Row], name: str) -> float:
-    return float(np.mean([row[name] for row in rows]))
-
-
-def _over_dense(rows: list[Row]) -> str:
-    """The part of dense attention's mean score that a setting reaches, with its error if tasks have several prompts."""
-    dense = _mean(rows, "score_dense")
-    if dense == 0:
-        return "–"
-    part = f"{_mean(rows, 'score') / dense:.3f}"
-    added = [np.subtract(row["scores"], row["scores_dense"]) for row in rows]
-    if any(len(scores) < 2 for scores in added):
-        return part
-    error = np.sqrt(sum(scores.var(ddof=1) / len(scores) for scores in added)) / len(rows)
-    return f"{part} ± {error / dense:.3f}"
-
-
 _TABLES: dict[str, Callable[[list[Row]], Iterator[Table | str]]] = {
     "perplexity": _perplexity,
     "continuation": _continuation,
-    "ruler": _ruler,
 }

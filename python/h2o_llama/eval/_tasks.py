@@ -13,7 +13,6 @@ from h2o_llama._internal import check
 from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama.config import H2OConfig
 from h2o_llama.eval._losses import Losses, over_windows, read_windows, summary
-from h2o_llama.eval._ruler_task import Ruler
 from h2o_llama.eval._settings import DENSE, Setting
 from h2o_llama.eval._subject import Progress, Row, Subject, default_text
 from h2o_llama.llama import Llama
@@ -127,7 +126,7 @@ class Continuation:
         }
 
 
-Task = Perplexity | Continuation | Ruler
+Task = Perplexity | Continuation
 """One kind of measurement: `variants` are values that tell a setting's rows of a length apart, and from rows of other
 options. They raise ValueError if the task cannot be done with this text and length, before anything is computed."""
 
@@ -143,7 +142,6 @@ def evaluate(
     chunk_size: int = H2OConfig.chunk_size,
     n_threads: int | None = None,
     n_gpu_layers: int | None = None,
-    seed: int = 0,
     json_file: str | os.PathLike[str] | None = None,
     progress: Callable[[str, int, int], object] | None = None,
 ) -> list[Row]:
@@ -167,13 +165,11 @@ def evaluate(
     n_tokens : sequence of int, default 4096
         Lengths N, at least two chunks each.
     tasks : sequence of Task
-        `Perplexity`, `Continuation`, `Ruler`.
+        `Perplexity`, `Continuation`.
     chunk_size : int, default 1024
         S, for all settings.
     n_threads, n_gpu_layers
         As in `Llama`.
-    seed : int, default 0
-        For sampling, and for generated documents.
     json_file : str or os.PathLike, optional
         A list of rows: those in it are not measured again, and finished ones are added at once.
     progress : callable, optional
@@ -183,7 +179,7 @@ def evaluate(
     -------
     list of dict
         Rows for each length, task and setting. "task", "setting", "n_tokens", "chunk_size", "model",
-        "model_fingerprint" (SHA-256 of parts of the file), "h2o", "seed" and the task's options, the text's
+        "model_fingerprint" (SHA-256 of parts of the file), "h2o" and the task's options, the text's
         SHA-256 among them, identify it; "file" is llama.cpp's description of the model, with its file type,
         "text" the text's name, "machine" where and with which version it was measured; the others are results: "nats"
         are natural logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
@@ -194,7 +190,6 @@ def evaluate(
     if any(s.h2o is None for s in settings):
         raise ValueError(f"[{_OWNER}] dense attention is measured with every setting: leave it out of settings")
     check.integer(_OWNER, "chunk_size", chunk_size, 2)
-    check.integer(_OWNER, "seed", seed, 0)
     for n in n_tokens:
         if check.integer(_OWNER, "n_tokens", n, 1) < 2 * chunk_size:
             raise ValueError(
@@ -208,16 +203,13 @@ def evaluate(
         known = read_rows(path)
     source = default_text() if text is None else text.encode() if isinstance(text, str) else text
     name = text_name or ("Python's library" if text is None else "a text")
-    subject = Subject(
-        model, source, name, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers, seed=seed
-    )
+    subject = Subject(model, source, name, chunk_size=chunk_size, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
     try:
         about = {"file": subject.weights.desc, "machine": subject.machine}
         common = {
             "chunk_size": chunk_size,
             "model": Path(subject.weights.model_path).name,
             "model_fingerprint": subject.fingerprint,
-            "seed": seed,
         }
         plan = [(n, task, task.variants(subject, n)) for n in n_tokens for task in tasks]
         rows: list[Row] = []
@@ -225,7 +217,16 @@ def evaluate(
             # Equal for equal measurements only. A file has no tuples.
             identities = {
                 s.name: [
-                    {"task": task.name, "setting": s.name, "n_tokens": n, "h2o": json.loads(json.dumps(asdict(s.h2o)))}
+                    {
+                        "task": task.name,
+                        "setting": s.name,
+                        "n_tokens": n,
+                        "h2o": json.loads(
+                            json.dumps(
+                                asdict(s.h2o), default=lambda scorer: getattr(scorer, "__qualname__", repr(scorer))
+                            )
+                        ),
+                    }
                     | common
                     | variant
                     for variant in variants

@@ -5,13 +5,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from h2o_llama._internal.atomic import replacing
@@ -257,19 +257,87 @@ def render_html(
     heads = report.select(layer, head)
     found = passages(report, heads)
     chosen = [f"{name} {i}" for name, i in (("layer", layer), ("KV head", head)) if i is not None]
-    environment = Environment(
-        loader=PackageLoader("h2o_llama.inspect"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    title = f"{'Kept' if report.marked == HEAVY else 'Read'} tokens of {report.title}"
+    facts = [
+        ("Tokens", f"{report.n_tokens:,} in chunks of {report.chunk_size:,}"),
+        ("KV heads", f"{len(heads)}, of {' and '.join(chosen)}" if chosen else f"all {len(heads)}"),
+        *facts,
+    ]
+    document = ""  # one line of tags, because white space counts in it
+    parts = _parts(report, heads, notes, {passage.strongest for passage in found})
+    for is_noted, run in groupby(parts, itemgetter("is_noted")):
+        text = "".join(map(_part_html, run))
+        document += f"<span>{text}</span>" if is_noted else text
+    return _PAGE.format(
+        title=escape(title),
+        style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
+        facts="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts),
+        about=_about(report),
+        doubt="" if stands_out(report, found) else "<p>No passage stands out: do not trust this list.</p>",
+        passages="\n".join(
+            f'<li>{100 * each.share:.1f} % <a href="#p{each.strongest}">{escape(each.text)}</a></li>' for each in found
+        ),
+        shades="".join(f'<i class="s{n}"></i>' for n in range(1, SHADES + 1)),
+        marked=report.marked,
+        document=document,
     )
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        chosen=f"{len(heads)}, of {' and '.join(chosen)}" if chosen else f"all {len(heads)}",
-        facts=facts,
-        runs=groupby(_parts(report, heads, notes, {passage.strongest for passage in found}), itemgetter("is_noted")),
-        passages=found,
-        stands_out=stands_out(report, found),
-        heavy=report.marked == HEAVY,
-        n_shades=SHADES,
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<dl>
+{facts}
+</dl>
+<p>{about}</p>
+{doubt}
+<ol>
+{passages}
+</ol>
+<p class="legend"><span class="shades" aria-hidden="true">{shades}</span> {marked}; point at one to see its numbers.</p>
+<div id="document">{document}</div>
+</main>
+</body>
+</html>
+"""
+
+
+def _about(report: MemoryReport) -> str:
+    """What the colours mean."""
+    if report.marked == HEAVY:
+        sinks = f"the first {len(report.sinks)} tokens of the text (sinks), " if report.sinks else ""
+        return (
+            "H2O reads a text chunk by chunk. A chunk reads itself and, of everything before it, a memory set: "
+            f"{sinks}the last {len(report.local)} before the chunk (local window) and the heavy hitters, the "
+            "highest-ranking other tokens. Every KV head of every layer has its own. The last chunk begins at token "
+            f"{report.memory_end:,}."
+        )
+    beyond = "" if report.local else ", beyond twice what a question without content reads"
+    local = " and those just before the question, which every text reads most," if report.local else ""
+    return (
+        f"The last {report.n_tokens - report.memory_end:,} tokens, the question, read everything before them. Colour "
+        f"is how much: the sum of their attention weights{beyond}. The strongest tokens are marked. The first "
+        f"tokens{local} are left out."
     )
+
+
+def _part_html(part: dict[str, Any]) -> str:
+    text = escape(part["text"])
+    if not part["shade"] and part["anchor"] is None:
+        return text
+    anchor = "" if part["anchor"] is None else f' id="p{part["anchor"]}"'
+    titles = escape("\n".join(part["titles"]))
+    shade = f' class="s{part["shade"]}" title="{titles}"' if part["shade"] else ""
+    return f"<mark{anchor}{shade}{' data-newline' * (chr(10) in part['text'])}>{text}</mark>"
 
 
 def write_html(path: Path, report: MemoryReport, *shown: Any) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.atomic import alone_with
 from h2o_llama.errors import BusyError, DamagedFileError, H2OError
-from h2o_llama.library._texts import FORMAT, Contents, key_of, make_private
+from h2o_llama.library._texts import FORMAT, VERSION, Contents, key_of, make_private
 
 _SECONDS = 60.0
 """How long a change waits for another program's, which takes milliseconds."""
@@ -22,7 +22,8 @@ _SECONDS = 60.0
 HEAD_TOKENS = 64
 """At the beginning of a text: it is looked for by their hash."""
 
-_TABLES = """
+_STEPS = {
+    (2, "texts, and the blocks that they share"): """
 CREATE TABLE texts (
     id TEXT PRIMARY KEY, owner TEXT, key TEXT, head INTEGER, used REAL,
     contents TEXT, tokens BLOB, checksum INTEGER, n_bytes INTEGER);
@@ -30,18 +31,25 @@ CREATE INDEX heads ON texts (owner, key, head);
 CREATE TABLE parts (text TEXT, block TEXT, PRIMARY KEY (text, block)) WITHOUT ROWID;
 CREATE INDEX users ON parts (block);
 CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID
-"""
+""",
+    (3, "the version that wrote a text"): "ALTER TABLE texts ADD COLUMN version TEXT NOT NULL DEFAULT ''",
+}
+"""By format and its name: the statements that turn the format before into it."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A text in the index: `used` is the time of its last use, in seconds, `n_bytes` its size there."""
+    """A text in the index: `used` is the time of its last use, in seconds, `n_bytes` its size there.
+
+    `is_old` is whether another version wrote it.
+    """
 
     id: str
     owner: str
     used: float
     n_bytes: int
     contents: Contents
+    is_old: bool = False
 
 
 class Index:
@@ -53,6 +61,13 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "texts" / "index.sqlite"
+        if self.path.exists():
+            with suppress(OSError, H2OError), self._errors():
+                with closing(self._connect("mode=ro", 1.0)) as connection:
+                    is_old = 0 < self._format(connection) < FORMAT
+                if is_old:
+                    with self.changing(1.0):
+                        pass  # it is brought to the present format
 
     # --- connections
 
@@ -75,25 +90,26 @@ class Index:
         name = f"{self.path.absolute().as_uri()}?{mode}"
         return sqlite3.connect(name, uri=True, timeout=seconds, isolation_level=None)
 
-    def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Whether it has no tables yet: no file, or that of a process that was killed before it made them."""
+    def _format(self, connection: sqlite3.Connection) -> int:
+        """0 if it has no tables yet: no file, or that of a process that was killed before it made them."""
         # in this order: another program may make both, in one transaction, meanwhile
         has_tables = connection.execute("SELECT * FROM sqlite_master").fetchone() is not None
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0 and not has_tables:
-            return True
-        if version > FORMAT:
+        found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if found > FORMAT:
             raise H2OError(
-                f"[Library] {self.path} is of format {version}, this h2o-llama reads format {FORMAT}: update h2o-llama "
+                f"[Library] {self.path} is of format {found}, this h2o-llama reads format {FORMAT}: update h2o-llama "
                 "or name another folder"
             )
-        if version < FORMAT:
-            raise DamagedFileError(f"[Library] {self.path} is damaged: its format is {version}, expected {FORMAT}")
-        return False
+        if has_tables and found < min(_STEPS)[0]:
+            raise DamagedFileError(f"[Library] {self.path} is damaged: its format is {found}, expected {FORMAT}")
+        return found
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """As the last change has left it, empty without a file. Nobody waits for it; it may be read-only."""
+        """As the last change has left it. Nobody waits for it; it may be read-only.
+
+        It is empty without a file, and if it is of an earlier format and cannot be changed.
+        """
         with self._errors(), closing(self._open_to_read()) as connection:
             yield connection
 
@@ -104,7 +120,7 @@ class Index:
                 try:
                     connection = opened.enter_context(closing(self._connect(mode, _SECONDS)))
                     connection.execute("BEGIN")
-                    if self._is_new(connection):  # the transaction begins with the first read
+                    if self._format(connection) < FORMAT:  # the transaction begins with the first read
                         break
                     opened.pop_all()
                     return connection
@@ -112,7 +128,7 @@ class Index:
                     if mode == "immutable=1":
                         raise
         empty = sqlite3.connect(":memory:")
-        _make_tables(empty)
+        _migrate(empty, 0)
         return empty
 
     @contextmanager
@@ -121,13 +137,12 @@ class Index:
         with self._errors():
             make_private(self.path.parent)
             with closing(self._connect("mode=rwc", seconds)) as connection:
-                if self._is_new(connection):
+                if self._format(connection) == 0:
                     with alone_with(self.path):  # SQLite does not wait for another program that does this
                         connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
                 try:
-                    if self._is_new(connection):
-                        _make_tables(connection)
+                    _migrate(connection, self._format(connection))
                     yield connection
                     connection.execute("COMMIT")
                 except BaseException:
@@ -158,13 +173,14 @@ class Index:
         known = {column: value for column, value in given.items() if value is not None}
         where = " AND ".join(["1", *(f"{column} = :{column}" for column in known)])
         rows = connection.execute(
-            f"SELECT id, owner, used, n_bytes, contents, tokens, checksum FROM texts WHERE {where}", known
+            f"SELECT id, owner, used, n_bytes, version, contents, tokens, checksum FROM texts WHERE {where}", known
         )
-        for id, of, used, n_bytes, contents, tokens, checksum in rows:
+        for id, of, used, n_bytes, version, contents, tokens, checksum in rows:
             try:
                 if _checksum(of, contents, tokens) != checksum:
                     raise ValueError("its checksum is wrong")
-                texts.append(Stored(id, of, used, n_bytes, Contents.from_json(contents, tokens)))
+                about = Contents.from_json(contents, tokens)
+                texts.append(Stored(id, of, used, n_bytes, about, version != VERSION))
             except (TypeError, KeyError, ValueError, RecursionError) as error:
                 problems[id] = DamagedFileError(f"[Library] text {id} in {self.path} is damaged: {error}")
         return texts, problems
@@ -177,7 +193,8 @@ class Index:
         checksum = _checksum(text.owner, about, tokens)
         self.remove(connection, [text.id])
         connection.execute(
-            "INSERT INTO texts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, checksum, len(about) + len(tokens))
+            "INSERT INTO texts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, checksum, len(about) + len(tokens), VERSION),
         )
         connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", sizes.items())
         connection.executemany("INSERT INTO parts VALUES (?, ?)", [(text.id, name) for name in sizes])
@@ -186,6 +203,13 @@ class Index:
         """Remove texts. Their blocks are `unused` then, unless others have them. Returns how many texts there were."""
         connection.executemany("DELETE FROM parts WHERE text = ?", [(id,) for id in ids])
         return connection.executemany("DELETE FROM texts WHERE id = ?", [(id,) for id in ids]).rowcount
+
+    def old(self, connection: sqlite3.Connection, owner: str | None = None) -> list[str]:
+        """The ids of an owner's texts, or all, that another version wrote."""
+        rows = connection.execute(
+            "SELECT id FROM texts WHERE version != ? AND (owner = ? OR ? IS NULL)", (VERSION, owner, owner)
+        )
+        return [id for (id,) in rows]
 
     def use(self, id: str) -> None:
         """Its last use is now, if that can be written."""
@@ -214,9 +238,12 @@ class Index:
         return int(n)
 
 
-def _make_tables(connection: sqlite3.Connection) -> None:
-    for statement in (*_TABLES.split(";"), f"PRAGMA user_version = {FORMAT}"):
-        connection.execute(statement)
+def _migrate(connection: sqlite3.Connection, found: int) -> None:
+    """From the format that was found to the present one."""
+    for (format, _), statements in _STEPS.items():
+        if format > found:
+            for statement in (*statements.split(";"), f"PRAGMA user_version = {format}"):
+                connection.execute(statement)
 
 
 def _head(tokens: NDArray[np.int32]) -> int:

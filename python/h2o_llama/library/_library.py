@@ -1,11 +1,11 @@
 """A folder of texts that were read; what a sequence takes from it, and gives to it."""
 
-import hashlib
+import copy
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _OWNER = "Library"
 
 _MOST_BYTES = 8_000_000_000
-_TRIES = 100
-"""Texts that may be removed, one after another, while they are looked for."""
 
 _WRITE_SECONDS = 3600
 """A block that is older, and of no text, was left by a process that was killed."""
@@ -95,9 +93,9 @@ class Library:
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, limit_bytes: int | None = None) -> None:
-        if folder is not None and not isinstance(folder, str | os.PathLike):
+        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
             raise check.bad_argument(_OWNER, "folder", "the path of a folder", folder)
-        self.folder = default_folder() if folder is None else Path(folder)
+        self.folder = default_folder() if folder is None else Path(os.path.expanduser(folder))
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"[{_OWNER}] {self.folder} is a file, expected a folder")
         set_by = os.environ.get("H2O_LLAMA_LIBRARY_BYTES") if limit_bytes is None else None
@@ -110,7 +108,6 @@ class Library:
         self._index = Index(self.folder)
         self._owner = ""
         self._shown: str | None = None  # all owners' texts
-        self._looked = 0.0  # when it was looked for what other processes have left
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="h2o-library")
         self._waiting: Future[str | None] | None = None
 
@@ -131,10 +128,11 @@ class Library:
         return self._taken(self._shown)
 
     def of_owner(self, owner: str) -> "Library":
-        """The texts of one owner alone, in the same folder and within the same limit."""
-        library = Library(self.folder, limit_bytes=self._limit)
-        library._owner = library._shown = owner
-        return library
+        """A view of the texts of one owner alone, in the same folder and within the same limit."""
+        view = copy.copy(self)
+        view._owner = view._shown = owner
+        view._waiting = None
+        return view
 
     # --- its texts
 
@@ -163,6 +161,14 @@ class Library:
         self._sweep()
         return n
 
+    def remove_old(self) -> int:
+        """Remove texts of earlier versions: `Text.is_old`. Returns how many there were."""
+        self.flush()
+        with self._index.changing() as connection:
+            n = self._index.remove(connection, self._index.old(connection, self._shown))
+        self._sweep()
+        return n
+
     def clear(self) -> int:
         """Remove all texts, and whatever else was left. Returns how many there were."""
         self.flush()
@@ -179,7 +185,8 @@ class Library:
     def verify(self, *, repair: bool = False) -> list[str]:
         """Read every file, while others read and write. Returns a line about each damaged one, and text that lacks one.
 
-        With `repair` these are removed, and blocks that no text has. A file that cannot be read at all stays.
+        Files of an earlier version's texts are not read. With `repair` damaged ones are removed, and blocks that no
+        text has. A file that cannot be read at all stays.
 
         Raises BusyError if another program does not let go of the library.
         """
@@ -188,15 +195,19 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
+                old = self._index.old(connection)
             lines = [str(problem) for problem in problems.values()]
         except DamagedFileError as error:
-            lines, texts, problems = [str(error)], [], {}
+            lines, texts, problems, old = [str(error)], [], {}, []
             if not repair:
                 return lines
             self._index.discard()
         bad = list(problems)
         there = self._blocks.names()
-        for name in sorted(there):
+        of = {
+            is_old: {n for t in texts if (t.id in old) == is_old for n in t.contents.blocks} for is_old in (True, False)
+        }
+        for name in sorted(there - (of[True] - of[False])):
             try:
                 self._blocks.read(name, is_verified=True)
             except FileNotFoundError:  # its text was removed meanwhile
@@ -246,7 +257,7 @@ class Library:
 
         Raises ValueError if it was written by a version whose states this one cannot read, or is of another model than
         the one given; DamagedFileError if it is damaged, or of another kind; OSError if it cannot be read, or the
-        library cannot be written.
+        library cannot be written; H2OError if it is larger than the library may be.
         """
         self.flush()
         about, (known, tokens, content) = _snapshot_file.read(path, _SECTIONS)
@@ -258,7 +269,7 @@ class Library:
             ends = [*accumulate(sizes, initial=0)]
             blocks = [content[start:end] for start, end in pairwise(ends)]
             version, key = about["format"], about["key"]
-            digests = tuple(hashlib.sha256(block).hexdigest() for block in blocks)
+            digests = tuple(map(_texts.digest_of, blocks))
             if digests != contents.blocks or ends[-1] != len(content):
                 raise ValueError("its blocks are not what their names say")
         except (TypeError, KeyError, ValueError, RecursionError) as error:
@@ -274,7 +285,7 @@ class Library:
                 f"{contents.origin.fingerprint[:12]}), expected one of {os.path.basename(model.model_path)} "
                 f"({model.fingerprint[:12]}), which is loaded"
             )
-        self._write_blocks(contents, lambda: blocks)
+        self._keep(contents, lambda: blocks)
         for text in self.texts():
             if text.id == contents.id(self._owner):
                 return text
@@ -282,14 +293,16 @@ class Library:
 
     # --- for Llama
 
-    def find(self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int) -> Found | None:
+    def find(
+        self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int, without: Collection[str] = ()
+    ) -> Found | None:
         """The text with which a prompt, int32 [n], has most tokens in common, of this origin; None if none is worth it.
 
-        A text that is still being written is not found.
+        A text that is still being written is not found, nor one of the ids `without`.
         """
         with self._index.reading() as connection:
             texts, _ = self._index.texts(connection, self._owner, _texts.key_of(origin), ids)
-        fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx)
+        fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx and text.id not in without)
         found = (Found(text, text.contents.n_usable(ids)) for text in fitting)
         worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
         return max(worth, key=lambda each: (each.n_tokens, -len(each.text.contents.tokens)), default=None)
@@ -300,13 +313,15 @@ class Library:
         return found.n_tokens if found else 0
 
     def nearest(self, ids: NDArray[np.int32], origin: SnapshotOrigin) -> Stored | None:
-        """The text of this origin that has most of a prompt's first tokens, int32 [n]; None in an empty library."""
-        return max(self.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
+        """The text of this origin that has most of a prompt's tokens, int32 [n]; None if none begins like it."""
+        texts = self.stored(origin, ids)
+        return max(texts, key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
 
-    def stored(self, origin: SnapshotOrigin | None = None) -> list[Stored]:
-        """The owner's texts of this origin, or of any, last used first."""
+    def stored(self, origin: SnapshotOrigin | None = None, like: NDArray[np.int32] | None = None) -> list[Stored]:
+        """The owner's texts of this origin, or of any, last used first; `like`: that may begin as it does."""
+        key = None if origin is None else _texts.key_of(origin)
         with self._index.reading() as connection:
-            texts, _ = self._index.texts(connection, self._owner, None if origin is None else _texts.key_of(origin))
+            texts, _ = self._index.texts(connection, self._owner, key, like)
         return sorted(texts, key=lambda text: text.used, reverse=True)
 
     def load(self, found: Found) -> Snapshot:
@@ -341,11 +356,13 @@ class Library:
 
         Where a checksum is wrong the text is removed, with a warning. After any other failure, of memory say, it stays.
         """
+        tried = set[str]()  # a text that cannot be loaded stays in a library that cannot be written
         try:
-            for _ in range(_TRIES):
-                found = self.find(origin, ids, n_ctx)
+            while True:
+                found = self.find(origin, ids, n_ctx, tried)
                 if found is None or found.n_tokens < n_least:
                     return None
+                tried.add(found.text.id)
                 try:
                     snapshot = self.load(found)
                     use(snapshot)
@@ -361,7 +378,7 @@ class Library:
 
     def _forget(self, text: Stored) -> None:
         """A text that cannot be loaded, where that can be written."""
-        with suppress(OSError, H2OError), self._index.changing() as connection:
+        with suppress(OSError, H2OError), self._index.changing(1.0) as connection:
             self._index.remove(connection, [text.id])
 
     def add(
@@ -387,8 +404,8 @@ class Library:
         contents = _texts.Contents(*about, day or date.today().isoformat())
         self._waiting = self._writer.submit(self._write, contents, snapshot)
 
-    def flush(self) -> None:
-        """Wait until everything is written.
+    def flush(self) -> bool:
+        """Wait until everything is written. Returns whether it could be.
 
         Warns
         -----
@@ -399,6 +416,7 @@ class Library:
         problem = None if waiting is None else waiting.result()
         if problem is not None:
             warn(f"{problem}: this text is not kept")
+        return problem is None
 
     # --- writing
 
@@ -411,20 +429,24 @@ class Library:
                 yield logits + content if i == len(contents.layout.cuts) else content
 
         try:
-            limit = self.limit_bytes
-            if contents.layout.size > limit:
-                return f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}"
-            try:
-                self._write_blocks(contents, blocks)
-            except DamagedFileError:  # the index
-                self._index.discard()
-                self._write_blocks(contents, blocks)
-            if self._taken(None) > limit:
-                self._make_room(limit * 9 // 10)
-            self._sweep()
+            self._keep(contents, blocks)
         except (OSError, ValueError, H2OError, MemoryError) as error:
             return str(error) or "there is not enough memory"
         return None
+
+    def _keep(self, contents: _texts.Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
+        """Write a text, and remove others beyond the limit. Raises H2OError if it is larger by itself."""
+        limit = self.limit_bytes
+        if contents.layout.size > limit:
+            raise H2OError(f"[{_OWNER}] its {contents.layout.size:,} bytes are more than limit_bytes={limit:,}")
+        try:
+            self._write_blocks(contents, blocks)
+        except DamagedFileError:  # the index
+            self._index.discard()
+            self._write_blocks(contents, blocks)
+        if self._taken(None) > limit:
+            self._make_room(limit * 9 // 10)
+        self._sweep()
 
     def _write_blocks(self, contents: _texts.Contents, blocks: Callable[[], Iterable[bytes]]) -> None:
         """Blocks first, while others write theirs; then the index, whose lock is held for this moment alone."""
@@ -467,7 +489,7 @@ class Library:
             return 0
 
     def _make_room(self, limit: int) -> None:
-        """Remove the least recently used texts of all owners, down to a limit, and damaged ones."""
+        """Remove the least recently used texts of all owners, down to a limit, and damaged ones. The newest stays."""
         with self._index.changing() as connection:
             stored, problems = self._index.texts(connection)
             sizes = self._index.blocks(connection)
@@ -476,7 +498,7 @@ class Library:
             for text in stored:
                 needed = set(text.contents.blocks)
                 n += sum(sizes.get(name, 0) for name in needed - kept) + text.n_bytes
-                if n > limit:
+                if n > limit and kept:
                     dropped.append(text.id)
                 else:
                     kept |= needed
@@ -491,8 +513,8 @@ class Library:
         with self._index.changing() as connection:
             sizes, users = self._index.blocks(connection), self._index.n_users(connection)
             unused = sizes.keys() - users.keys()
-            if every or time.time() > self._looked + _WRITE_SECONDS:
-                self._looked = time.time()
+            if every or time.time() > self._blocks.looked + _WRITE_SECONDS:
+                self._blocks.looked = time.time()
                 unused |= self._blocks.left(0 if every else _WRITE_SECONDS) - users.keys()
             for name in unused:
                 self._blocks.remove(name)
@@ -536,6 +558,7 @@ def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> 
         n_own_bytes=text.n_bytes + sum(sizes.get(name, 0) for name in blocks if n_users.get(name) == 1),
         used=datetime.fromtimestamp(text.used),
         owner=text.owner,
+        is_old=text.is_old,
     )
 
 

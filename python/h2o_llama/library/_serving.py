@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ _ID = re.compile("[0-9a-f]{24}")
 
 
 class ServerTexts:
-    """The texts of one model and its settings, a library for each owner: nobody is given the text of another one.
+    """The texts of one model and its settings, a view of them for each owner: nobody is given the text of another one.
 
     The server's threads call it, several at a time.
     """
@@ -34,18 +33,12 @@ class ServerTexts:
 
     def __init__(self, folder: Path, origin: SnapshotOrigin, tells_day: bool) -> None:
         self.tells_day = tells_day  # the chat template
-        self._folder = folder
+        self._texts = Library(folder)
         self._origin = origin
-        self._libraries: dict[str, Library] = {}
-        self._opening = threading.Lock()
 
     def _library(self, key: str) -> Library:
         """That of an owner. Without a key it is what the user's other programs have."""
-        with self._opening:
-            if key not in self._libraries:
-                name = hashlib.sha256(key.encode()).hexdigest()[:32]
-                self._libraries[key] = Library(self._folder).of_owner(name if key else "")
-            return self._libraries[key]
+        return self._texts.of_owner(hashlib.sha256(key.encode()).hexdigest()[:32] if key else "")
 
     def take(
         self, key: str, ids: NDArray[np.int32], n_least: int, n_ctx: int
@@ -75,7 +68,7 @@ class ServerTexts:
             if found is None or found.n_tokens + LEAST_NEW <= len(ids):
                 text = Snapshot(self._origin, ids, None, state)  # type: ignore[arg-type]  # bytes would be a copy
                 library.add(text, rows, points, name_of(begin), found.text.contents.day if found else None)
-                library.flush()
+                return library.flush()
             return True
         except (H2OError, OSError, ValueError, MemoryError) as error:
             warn(f"{str(error) or 'there is not enough memory'}: a text is not kept")

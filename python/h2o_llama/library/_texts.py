@@ -119,8 +119,11 @@ def _number(value: Any) -> int:
     return value
 
 
-FORMAT = 2
+FORMAT = 3
 """Of the index and of the blocks."""
+
+VERSION = f"{FORMAT} {UPSTREAM_COMMIT}"
+"""Texts of another one cannot be gone on with."""
 
 _NO_DAY = "2000-01-01"
 """Of a text of an earlier version."""
@@ -133,7 +136,7 @@ def key_of(origin: SnapshotOrigin) -> str:
     if origin.h2o is not None:
         store = "memory" if origin.h2o.cold_store else ""  # where it is does not matter
         values |= {"h2o": origin.h2o.as_text() | {"cold_store": store}, "flash_attn": None}
-    known = json.dumps([FORMAT, UPSTREAM_COMMIT, values], sort_keys=True)
+    known = json.dumps([VERSION, values], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
@@ -165,7 +168,7 @@ class Contents:
             SnapshotOrigin.from_json(about["origin"]),
             str(about["name"]),
             np.frombuffer(tokens, dtype="<i4").astype(np.int32),
-            tuple((int(first), int(last)) for first, last in about["points"]),
+            tuple((_number(first), _number(last)) for first, last in about["points"]),
             about["has_logits"] is True,
             Layout.from_json(about["layout"]),
             tuple(blocks),
@@ -214,6 +217,13 @@ def make_private(folder: Path) -> None:
         folder.chmod(0o700)
 
 
+def digest_of(content: bytes) -> str:
+    """The name of a block: SHA-256 of the format and the content, in hexadecimal."""
+    digest = hashlib.sha256(bytes([FORMAT]))
+    digest.update(content)
+    return digest.hexdigest()
+
+
 def is_digest(text: str) -> bool:
     """Whether it can be the name of a block."""
     return len(text) == 64 and set(text) <= set("0123456789abcdef")
@@ -225,7 +235,8 @@ class Text:
 
     `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` is the
     size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
-    `owner` is empty, or in a server's library a digest of its API key.
+    `owner` is empty, or in a server's library a digest of its API key. A text that `is_old` was read by an earlier
+    version, with another llama.cpp or format, and is not found any more.
     """
 
     id: str
@@ -236,13 +247,18 @@ class Text:
     n_own_bytes: int
     used: datetime
     owner: str = ""
+    is_old: bool = False
 
 
 class BlockFiles:
-    """The blocks of a folder: each file is named by the SHA-256 of its content, so it need not be written again."""
+    """The blocks of a folder: each file is named by its content, so it need not be written again.
+
+    `looked` is when it was looked for what other processes have left.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.looked = 0.0
 
     def path(self, digest: str) -> Path:
         """Where it is, or would be."""
@@ -266,7 +282,7 @@ class BlockFiles:
 
     def add(self, content: bytes, width: int) -> tuple[str, bool]:
         """Its digest, and whether it is new. `width` is how many bytes make a number. Raises OSError."""
-        digest = hashlib.sha256(content).hexdigest()
+        digest = digest_of(content)
         path = self.path(digest)
         if path.exists():
             return digest, False
@@ -285,7 +301,7 @@ class BlockFiles:
         about, (content,) = _snapshot_file.read(path, ("content",))
         if not isinstance(about, dict) or about.get("kind") != "block" or about.get("sha256") != digest:
             raise _snapshot_file.damaged(path, "it is another block")
-        if is_verified and hashlib.sha256(content).hexdigest() != digest:
+        if is_verified and digest_of(content) != digest:
             raise _snapshot_file.damaged(path, "its content is not what its name says")
         return content
 

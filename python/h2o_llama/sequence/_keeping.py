@@ -52,8 +52,8 @@ class Shelf(Protocol):
     ) -> None:
         """Write a text."""
 
-    def flush(self) -> None:
-        """Wait until everything is written."""
+    def flush(self) -> bool:
+        """Wait until everything is written. Returns whether it could be."""
 
 
 def name_of(text: str) -> str:

@@ -17,6 +17,7 @@ from h2o_llama._prompt import Prompt, Tokens, make_prompt, n_reusable
 from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
 from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, name_of, needs_marks, split_at_marks
+from h2o_llama.sequence._scoring import close_chunks
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 T = TypeVar("T")
@@ -258,11 +259,11 @@ class State:
         """Append a prompt, checked before."""
         out = np.empty((len(prompt) if all_logits else 1, self.engine.core.n_vocab), dtype=np.float32)
         self.set_logits(None)
-        params, n = self.engine.params, len(prompt)
+        params, n, n_before = self.engine.params, len(prompt), context.n_tokens
         calls = split_calls(params, prompt, context.n_tokens)
-        if self.engine.library and not decode:
+        if self.has_scorer or (self.engine.library and not decode):
             calls = split_at_chunks(params, calls, context.n_tokens)  # one that is interrupted loses a chunk at most
-            if needs_marks(context):
+            if self.engine.library and needs_marks(context):
                 calls = split_at_marks(calls)
         for start, stop in calls:
 
@@ -274,9 +275,24 @@ class State:
             rows = out[start:stop] if len(out) == n else out[: int(stop == n)]
             tail = max(0, dense_tail - (n - stop))
             context.decode(part.ids, part.rows, rows, tail, decode, None if progress is None else report)
+            self.close_chunk(context, n_before)
             if params.h2o is None:
                 report(stop - start)
         self.set_logits(out)
+
+    @property
+    def has_scorer(self) -> bool:
+        """Whether memory sets are chosen in Python."""
+        h2o = self.engine.params.h2o
+        return h2o is not None and callable(h2o.scorer)
+
+    def close_chunk(self, context: _core.Context, n_before: int) -> None:
+        """If a chunk is complete, choose its memory sets. If that fails, the sequence has n_before tokens again."""
+        try:
+            close_chunks([context], self.engine.params.h2o)
+        except BaseException:
+            self.cut(context, n_before)
+            raise
 
     def _append(self, context: _core.Context, drawn: Drawn) -> None:
         """Append a generated token, and compute a draft of the next ones."""
@@ -286,9 +302,34 @@ class State:
         rows = np.empty((len(ids), self.engine.core.n_vocab), dtype=np.float32)
         self.set_logits(None)
         self.n_drafted, self.i_draft, self.draft_logits = len(ids) - 1, 0, rows
+        n_before = context.n_tokens
         context.decode(ids, _NO_ROWS, rows, 0, True, None, self.n_drafted)
+        self.close_chunk(context, n_before)
         self.drafted += self.n_drafted
         self.set_logits(rows[:1])
+
+    @staticmethod
+    def append_each(drawn: "list[tuple[State, Drawn | None]]") -> None:
+        """Append what several sequences have drawn, in one call. What one alone has drawn waits."""
+        if len(drawn) < 2:
+            for state, token in drawn:
+                state.waiting = token
+            return
+        states, tokens = [state for state, _ in drawn], [token.token for _, token in drawn if token]
+        rows = np.empty((len(tokens), states[0].engine.core.n_vocab), dtype=np.float32)
+        for state in states:
+            state.set_logits(None)
+        contexts = [state.context for state in states]
+        _core.Context.decode_each(contexts, np.array(tokens, dtype=np.int32), rows)
+        try:
+            close_chunks(contexts, states[0].engine.params.h2o)
+        except BaseException:
+            for state, context in zip(states, contexts, strict=True):
+                state.cut(context, context.n_tokens - 1)
+            raise
+        for state, row in zip(states, rows, strict=True):
+            state.n_drafted = 0
+            state.set_logits(row[np.newaxis])
 
     def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
         n = n_reusable(context, ids, self.last_logits is not None)
@@ -375,6 +416,10 @@ class State:
         n = check.integer(owner, "draft", draft, 0)
         if n > 0 and self.engine.core.is_recurrent:
             raise check.bad_argument(owner, "draft", "0, as a recurrent model cannot take tokens back", draft)
+        if n > 0 and self.has_scorer:
+            raise check.bad_argument(
+                owner, "draft", "0 with a scorer in Python, which each chunk calls at its end", draft
+            )
         return n
 
     def check_text(self, owner: str, n_texts: int) -> None:

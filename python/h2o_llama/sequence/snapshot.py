@@ -56,7 +56,11 @@ class SnapshotOrigin:
         return origin
 
     def to_json(self) -> dict[str, Any]:
-        """For a file: without the folder of a cold store."""
+        """For a file: without the folder of a cold store. Raises ValueError with a scorer in Python."""
+        if self.h2o is not None and callable(self.h2o.scorer):
+            raise ValueError(
+                "[Snapshot.save] a scorer in Python cannot be written to a file: keep the Snapshot instead"
+            )
         return asdict(self if self.h2o is None else replace(self, h2o=_with_any_cold_store(self.h2o)))
 
     @property

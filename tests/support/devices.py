@@ -1,0 +1,38 @@
+"""Devices that a build may have: Vulkan's, and llama.cpp's RPC servers."""
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from h2o_llama import _core
+from servers import Server, running
+
+VULKAN = "Vulkan0"
+
+
+def has_vulkan() -> bool:
+    try:
+        _core.ops_max_rows(np.zeros((1, 1), np.float32), "f32", VULKAN, 1)
+    except ValueError:
+        return False
+    return True
+
+
+def has_rpc() -> bool:
+    return (Path(_core.__file__).parent / "lib" / "ggml-rpc-server").exists()
+
+
+@contextmanager
+def serving_rpc(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address and the process of an RPC server."""
+    with running(log, _listens, "rpc-server", "--threads=1") as server:
+        yield f"127.0.0.1:{server.port}", server.process
+
+
+def _listens(server: Server) -> bool:
+    socket.create_connection(("127.0.0.1", server.port)).close()
+    return True
