@@ -65,6 +65,13 @@ class Sequence:
         """Forget the tokens, scores, memory sets and logits."""
         self._state.reset()
 
+    def cancel(self) -> None:
+        """End the answer that another thread is generating here: it raises Cancelled there, after the present step.
+
+        Nothing happens if there is none. What was read and generated stays.
+        """
+        self._state.is_cancelled = True
+
     def fork(self) -> "Sequence":
         """A copy of the sequence: its tokens, K and V, scores and memory sets.
 

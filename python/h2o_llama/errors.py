@@ -30,7 +30,7 @@ class DamagedFileError(H2OError, ValueError):
 
 
 class Cancelled(H2OError):
-    """A generation cannot continue: its sequence was reset, rewound, restored or reused since."""
+    """A generation cannot continue: it was cancelled, its time is over, or its sequence was changed since."""
 
 
 class H2OWarning(UserWarning):

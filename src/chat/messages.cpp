@@ -24,9 +24,11 @@ bool h2o_chat_plain_roles(std::vector<common_chat_msg> & messages) {
     for (auto message : messages) {
         for (const auto & call : std::exchange(message.tool_calls, {})) {
             const auto given = common_json::parse_no_throw(call.arguments);
+            if (given.is_discarded()) {
+                return false;
+            }
             common_chat_msg text;
-            text.content = common_json { { "name", call.name },
-                { "arguments", given.is_discarded() ? common_json(call.arguments) : given } }.dump_safe();
+            text.content = common_json { { "name", call.name }, { "arguments", given } }.dump_safe();
             append(message, text);
         }
         if (message.role == "tool") {

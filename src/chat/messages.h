@@ -7,7 +7,7 @@
 #include <vector>
 
 // Templates such as Gemma's know no results of tools, and refuse two messages of one role in a row. Then results are
-// the user's, calls are text, and neighbours of one role are one message. False if the messages are so already.
+// the user's, calls are text, and neighbours of one role are one message. False if there is nothing to change.
 bool h2o_chat_plain_roles(std::vector<common_chat_msg> & messages);
 
 // What an answer adds to the last message of the assistant, which it has continued.

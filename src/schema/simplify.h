@@ -16,5 +16,5 @@
 // for these types. Throws std::invalid_argument, naming the keyword and its place, if a grammar cannot say it.
 common_json h2o_simplified_schema(const common_json & schema);
 
-// A tool's schema, of which only that is left which a grammar can say. `left_out` names the keywords and their places.
+// A tool's schema without the keywords that a grammar cannot say. `left_out` names them and their places.
 common_json h2o_relaxed_schema(common_json schema, std::vector<std::string> * left_out = nullptr);

@@ -123,10 +123,13 @@ strings server_h2o_warnings(const json & request) {
 
 // --- answers
 
-json server_h2o_end(json answer, const server_task_result_cmpl_final & result) {
+json server_h2o_end(server_task_result_cmpl_final & result) {
+    result.content = result.content.substr(0, validate_utf8(result.content.text));
+    json answer = result.to_json();
+
     // what tells the end: the answer; of a stream, its last event, or before Anthropic's message_stop
     json * end = &answer;
-    if (answer.is_array() && answer.size() > 1) {
+    if (answer.is_array() && !answer.empty()) {
         end = &answer.at(answer.size() - (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC ? 2 : 1));
     }
     if (result.res_type == TASK_RESPONSE_TYPE_OAI_CHAT && result.stream && result.n_decoded == 0) {

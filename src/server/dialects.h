@@ -18,11 +18,11 @@ struct server_task_result_cmpl_final;
 // which is 400.
 std::string server_h2o_read_dialect(const std::string & path, const std::string & body);
 
-// What was left out of a request, for the end of its answer.
+// The sentences about parts of a request that are left out, for the end of its answer.
 std::vector<std::string> server_h2o_warnings(const common_json & request);
 
-// An answer, or the last events of its stream, with its warnings, and why it ended.
-common_json server_h2o_end(common_json answer, const server_task_result_cmpl_final & result);
+// An answer in the form of its door, or the last events of its stream, with its warnings, and why it ended.
+common_json server_h2o_end(server_task_result_cmpl_final & result);
 
 // Of several answers to a request: one of them gets the choices of the others, and all of their tokens are counted.
 void server_h2o_add_choice(common_json & choices, common_json & answer, const common_json & other);

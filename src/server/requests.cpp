@@ -4,6 +4,7 @@
 
 #include "hash/hash.h"
 #include "mtmd.h"
+#include "server-common.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -148,9 +149,10 @@ void server_h2o_check_stop(const common_json & stop) {
 
 common_chat_msg server_h2o_parse(common_chat_session & session, const common_chat_input & added, bool is_partial,
         const common_chat_msg & so_far, std::string & unparsed) {
-    unparsed += added.text;
+    const auto whole = is_partial ? added : added.substr(0, validate_utf8(added.text)); // it may end in a character
+    unparsed += whole.text;
     try {
-        const auto & message = is_partial ? session.feed(added) : session.finish(added);
+        const auto & message = is_partial ? session.feed(whole) : session.finish(whole);
         common_chat_msg_diff::compute_diffs(so_far, message); // throws if it takes back a part of so_far
         unparsed.clear();
         return message;

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from compare import assert_all_equal
-from h2o_llama import BusyError, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
+from h2o_llama import BusyError, Cancelled, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
 from h2o_llama.sequence._state import State
 from inputs import random_tokens
 from llamas import open_tiny, view
@@ -248,6 +248,20 @@ def test_what_ends_a_stream_is_for_its_reader(tiny_model: Path) -> None:
         assert llm("def", max_tokens=4)["usage"]["completion_tokens"] == 4
         with pytest.raises(Stop):
             list(chunks)
+
+
+def test_an_answer_ends_by_another_thread_or_its_time(tiny_model: Path) -> None:
+    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None) as llm, ThreadPoolExecutor(1) as pool:
+        llm.cancel()  # nothing
+        chunks: Any = llm("abc", max_tokens=None, stream=True)
+        next(chunks)
+        pool.submit(llm.cancel).result()
+        with pytest.raises(Cancelled, match=r"was ended by cancel\(\)"):
+            list(chunks)
+        assert 3 < llm.n_tokens < 10
+        with pytest.raises(Cancelled, match="takes longer than timeout=0 seconds"):
+            llm("def", timeout=0)
+        assert llm("def", max_tokens=4, timeout=60)["usage"]["completion_tokens"] == 4
 
 
 @pytest.mark.parametrize("busy", ["wait", "raise"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chats import user, write_model_of_calls
+from chats import dictate, user, write_model_of_calls
 from command_line import invoke, succeeded
 from compare import case
 from doors import (
@@ -27,6 +27,7 @@ from doors import (
     ask_command,
     ask_llama,
     ask_server,
+    tool_of,
 )
 from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, read_document
 from h2o_llama.documents import SUFFIXES
@@ -134,6 +135,22 @@ def test_tools_are_taken_by_python(llm: Llama) -> None:
     for choice in ("auto", "required"):
         for tools in (AGENTS[: len(AGENTS) // 2], AGENTS[len(AGENTS) // 2 :]):
             llm.create_chat_completion([user("Hi")], tools=tools, tool_choice=choice, max_tokens=2)
+
+
+def test_a_call_that_does_not_fit_its_schema_is_told(llm: Llama) -> None:
+    """Where a grammar could not keep the schema; and a call that max_tokens cuts off is none."""
+    tool = tool_of(0, {"type": "integer", "multipleOf": 5})
+    asked: Any = {"messages": [user("Hi")], "tools": [tool], "tool_choice": "required"}
+    said = '<tool_call>\n{"name": "t0", "arguments": {"x": 7}}\n</tool_call>'
+    for n in (len(said), len(said) - 20):
+        answer = llm.create_chat_completion(**asked, max_tokens=n, logits_processor=dictate(said, None))
+        left_out, *rest = answer["warnings"]
+        assert '"multipleOf" of #/properties/x' in left_out
+        message = answer["choices"][0]["message"]
+        if n == len(said):
+            assert rest == ["a call of t0: $.x: 7 is not a multiple of 5"]
+        else:
+            assert (message["content"], message.get("tool_calls"), rest) == (said[:n], None, [])
 
 
 def message(content: Any, **fields: Any) -> Fields:

@@ -43,7 +43,7 @@ def ask_server(server: Server, fields: Fields, stream: bool = False) -> Fields |
         assert status == 400, answer
         return Refused(answer["error"]["message"])
     found = told_by_chunks(events(answer)) if stream else told(answer)
-    if found["reason"] == "stop":
+    if found["reason"] in ("stop", "tool_calls"):
         del found["n_generated"]  # it counts the token that ended the text, too
     return found
 
@@ -143,6 +143,7 @@ ANSWERED: list[Fields] = [
     *({"prompt": "Hi", **fields} for fields in ({"max_tokens": 0}, {"stop": "i"}, {"top_k": 1, "seed": None})),
     {"max_tokens": 0},
     {"temperature": None, "top_k": 1},
+    {"grammar": 'root ::= "é"', "max_tokens": 1},
     {"seed": None, "presence_penalty": None, "logit_bias": None, "stream": None},
     *({"stop": stop} for stop in (None, [], "i", ["x", "i"])),
     *({"response_format": given} for given in (None, {"type": "text"})),

@@ -145,8 +145,8 @@ class TextBuffer:
         return self._release(text)
 
     def finish(self) -> str:
-        """The text that was kept back until the end; a broken character becomes U+FFFD."""
-        text = self._release(self._decoder.decode(b"", final=True)) + self._held
+        """The text that was kept back until the end, but a part of a character."""
+        text = self._release("") + self._held
         self._held = ""
         return text
 
@@ -241,6 +241,7 @@ class GenerationOptions(SamplingOptions, total=False):
     draft: int
     dense_tail: int | None
     reuse: bool
+    timeout: float | None
     stopping_criteria: Stopping
 
 
@@ -273,6 +274,7 @@ class Generation:
         dense_tail: int | None = None,
         draft: int = 0,
         reuse: bool = True,
+        timeout: float | None = None,
         stopping_criteria: Stopping = None,
         **sampling: Unpack[SamplingOptions],
     ) -> None:
@@ -296,6 +298,7 @@ class Generation:
         self._dense_tail = state.check_tail(owner, dense_tail, len(self.prompt))
         self._draft = state.check_draft(owner, draft)
         self._reuse = check.flag(owner, "reuse", reuse)
+        self._timeout = None if timeout is None else check.real(owner, "timeout", timeout, 0)
         self._stopping_criteria = check.callables(owner, "stopping_criteria", stopping_criteria)
         self._thoughts = None
         if question and self._form and self._form.thoughts[1]:
@@ -379,6 +382,7 @@ class Generation:
             self._stopping_criteria,
             self.prompt.tokens,
             self._thoughts,
+            self._timeout,
         )
 
     @property

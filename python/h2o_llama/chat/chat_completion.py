@@ -1,8 +1,12 @@
 """Answering a chat, in OpenAI's shapes."""
 
 import collections.abc
+import importlib
+import importlib.util
+import json
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, overload
 
@@ -33,6 +37,7 @@ class ChatCompletion(_generation.AnswerHead):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: _generation.Usage
+    warnings: NotRequired[list[str]]
 
 
 class ChatChunkChoice(TypedDict):
@@ -46,6 +51,7 @@ class ChatCompletionChunk(_generation.AnswerHead):
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
     usage: NotRequired[_generation.Usage]
+    warnings: NotRequired[list[str]]
 
 
 @dataclass
@@ -54,7 +60,9 @@ class ChatRun:
 
     generation: _generation.Generation
     parser: _core.ChatParser | None  # None: all of the text is content
+    tools: collections.abc.Sequence[Mapping[str, Any]] = ()
     texts: list[str] = field(default_factory=list)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
     is_understood: bool = True  # whether all of the text has the model's format
 
     def stream(self) -> Iterator[ChatCompletionChunk]:
@@ -70,7 +78,8 @@ class ChatRun:
         for delta in self._finish("", told):
             yield self._chunk(delta, waiting)
             waiting = []
-        yield {**self._chunk({}, waiting, self._finish_reason()), "usage": self.generation.usage()}
+        end = self._finish_reason()
+        yield self._warned({**self._chunk({}, waiting, end), "usage": self.generation.usage()})
 
     def complete(self, pieces: collections.abc.Sequence[_generation.Piece] | None = None) -> ChatCompletion:
         """All at once; of a generation that has ended, by its pieces."""
@@ -78,12 +87,13 @@ class ChatRun:
         self._finish("".join(piece.text for piece in pieces), [])
         logprobs = self._logprobs([t for piece in pieces for t in piece.logprobs])
         end = self._finish_reason()
-        return {
+        answer: ChatCompletion = {
             **self.generation.head,
             "object": "chat.completion",
             "choices": [{"index": 0, "message": self._message(), "logprobs": logprobs, "finish_reason": end}],
             "usage": self.generation.usage(),
         }
+        return self._warned(answer)
 
     def _add(self, text: str) -> list[dict[str, Any]]:
         """The text's additions to the message. Text that cannot be parsed yet may be later."""
@@ -116,7 +126,27 @@ class ChatRun:
         return "".join(self.texts)
 
     def _parsed(self) -> dict[str, Any]:
-        return parsed_message(self.parser) if self.parser is not None and self.is_understood else {}
+        """The message, unless max_tokens has cut off a call in it."""
+        message = parsed_message(self.parser) if self.parser is not None and self.is_understood else {}
+        try:
+            called = [call["function"] for call in message.get("tool_calls", [])]
+            self.calls = [(call["name"], json.loads(call["arguments"])) for call in called]
+        except ValueError:
+            return {}
+        return message
+
+    def _warned(self, end: Any) -> Any:
+        """With what the grammar does not keep of the tools' schemas; and, by jsonschema, what of it calls do not keep."""
+        form = self.generation._form
+        warnings = form.left_out if form else []
+        if warnings and importlib.util.find_spec("jsonschema"):
+            schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.tools}
+            jsonschema: Any = importlib.import_module("jsonschema")
+            for name, arguments in self.calls:
+                with suppress(jsonschema.SchemaError):
+                    found = jsonschema.validators.validator_for(schemas[name])(schemas[name]).iter_errors(arguments)
+                    warnings += [f"a call of {name}: {error.json_path}: {error.message:.200}" for error in found]
+        return {**end, "warnings": warnings} if warnings else end
 
     def _message(self) -> dict[str, Any]:
         message = self._parsed() or {"content": self._text()}
@@ -232,16 +262,17 @@ def create_chat_completion(
         How many tokens at the end of the prompt attend to everything, as in `eval`. By default the last user message
         and the template's text after it, but no more than 512 tokens.
     **options
-        max_tokens (thoughts apart), stop, progress, draft, reuse, stopping_criteria and sampling options, as in
-        `create_completion`. A grammar is not for chats with tools or a response_format, which make one themselves.
+        max_tokens (thoughts apart), stop, progress, draft, reuse, timeout, stopping_criteria and sampling options, as
+        in `create_completion`. A grammar is not for chats with tools or a response_format, which make one themselves.
 
     Returns
     -------
     dict, or iterator of dict
         {"id", "object": "chat.completion", "created", "model", "choices": [{"index", "message": {"role", "content",
-        "tool_calls"}, "logprobs", "finish_reason"}], "usage"}. finish_reason is "stop", "length" or "tool_calls";
-        the content is None if there are only tool calls, and a model's thoughts are "reasoning_content". Chunks have a
-        "delta" instead of the message; only the last has a finish_reason, and usage.
+        "tool_calls"}, "logprobs", "finish_reason"}], "usage"}. finish_reason is "stop", "length" or "tool_calls"; the
+        content is None if there are only tool calls, and a model's thoughts are "reasoning_content". Chunks have a
+        "delta" instead of the message; only the last has a finish_reason, and usage. "warnings" name the keywords of
+        tools' schemas that the grammar does not keep, and with jsonschema the calls that break them.
 
     Examples
     --------
@@ -270,6 +301,7 @@ def create_chat_completion(
     )
     n_top = _check_top_logprobs(owner, logprobs, top_logprobs)
     answer = answer_to(owner, state, question.on_known_day(state), n_top, **options)
+    answer.tools = known
     return answer.stream() if check.optional_flag(owner, "stream", stream) else answer.complete()
 
 

@@ -1,6 +1,7 @@
 """The tokens of one text, drawn one after another, with drafts of those to come."""
 
 import collections.abc
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from h2o_llama._internal import check
 from h2o_llama._prompt import Tokens
 from h2o_llama._thoughts import Thoughts
+from h2o_llama.errors import Cancelled
 from h2o_llama.sampling import Sampling
 from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._state import Drawn, State, check_progress
@@ -63,7 +65,8 @@ DENSE_TAIL = 128
 class Drawing:
     """Reads a prompt, checked at once, and draws the tokens after it. `drawn` is then to be computed, if it is not yet.
 
-    Penalties count the tokens of `history`, by default the prompt's.
+    Penalties count the tokens of `history`, by default the prompt's. After `timeout` seconds, or if it is cancelled,
+    it raises Cancelled.
     """
 
     def __init__(
@@ -78,8 +81,11 @@ class Drawing:
         stopping_criteria: Stopping = None,
         history: NDArray[np.int32] | None = None,
         thoughts: Thoughts | None = None,
+        timeout: float | None = None,
     ) -> None:
         self._owner, self.state = owner, state
+        self._timeout, self._begin = timeout, time.monotonic()
+        state.is_cancelled = False
         self._progress: Progress | None = check_progress(owner, progress)
         self._prompt, self._dense_tail = state.check_addition(owner, tokens, dense_tail)
         self._draft = DraftLength(state.check_draft(owner, draft))
@@ -96,14 +102,26 @@ class Drawing:
         """Append the prompt, if it is not there yet."""
         if len(self._prompt) > 0:
             with self.state.changed() as context:
-                self.state.read(context, self._prompt, self._progress, self._dense_tail)
+                self.state.read(context, self._prompt, self._report, self._dense_tail)
             self._prompt = self._prompt[:0]
         self._n_texts = self.state.n_texts
         self.state.n_drafted = 0
 
+    def _report(self, n_done: int, n: int) -> None:
+        self._check_time()
+        if self._progress is not None:
+            self._progress(n_done, n)
+
+    def _check_time(self) -> None:
+        if self.state.is_cancelled:
+            raise Cancelled(f"[{self._owner}] was ended by cancel()")
+        if self._timeout is not None and time.monotonic() - self._begin > self._timeout:
+            raise Cancelled(f"[{self._owner}] takes longer than timeout={self._timeout:g} seconds")
+
     def next(self) -> int | None:
         """The next token, None after the last one; for callers that have the lock."""
         state, self.drawn = self.state, None
+        self._check_time()
         state.check_text(self._owner, self._n_texts)
         context = state.context
         n_left = state.engine.n_ctx - context.n_tokens

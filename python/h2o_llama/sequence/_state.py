@@ -134,6 +134,7 @@ class State:
         self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
         self.n_texts = self.n_shelved = self.n_cached = 0
         self.text_name = ""
+        self.is_cancelled = False
         self.day: str | None = None  # that a chat template has written into the text
         self.known = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue
         self._place: _core.Context | None = engine.place_for(self)
