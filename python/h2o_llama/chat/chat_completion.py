@@ -87,13 +87,10 @@ class ChatRun:
         self._finish("".join(piece.text for piece in pieces), [])
         logprobs = self._logprobs([t for piece in pieces for t in piece.logprobs])
         end = self._finish_reason()
-        answer: ChatCompletion = {
-            **self.generation.head,
-            "object": "chat.completion",
-            "choices": [{"index": 0, "message": self._message(), "logprobs": logprobs, "finish_reason": end}],
-            "usage": self.generation.usage(),
-        }
-        return self._warned(answer)
+        choice = {"index": 0, "message": self._message(), "logprobs": logprobs, "finish_reason": end}
+        told = {"object": "chat.completion", "choices": [choice], "usage": self.generation.usage()}
+        answer: ChatCompletion = self._warned({**self.generation.head, **told})
+        return answer
 
     def _add(self, text: str) -> list[dict[str, Any]]:
         """The text's additions to the message. Text that cannot be parsed yet may be later."""
@@ -136,7 +133,7 @@ class ChatRun:
         return message
 
     def _warned(self, end: Any) -> Any:
-        """With what the grammar does not keep of the tools' schemas; and, by jsonschema, what of it calls do not keep."""
+        """With what the grammar does not keep of tools' schemas; and, by jsonschema, what of it calls do not keep."""
         form = self.generation._form
         warnings = form.left_out if form else []
         if warnings and importlib.util.find_spec("jsonschema"):
