@@ -92,7 +92,7 @@ _PLACES = {
     "lossless": "LosslessConfig LosslessStats",
     "model": "Model",
     "sampling": "Sampling",
-    "sequence.many": "ManyGenerations",
+    "sequence.generating": "ManyGenerations",
     "sequence.snapshot": "Snapshot",
 }
 """Where names are. They are imported when they are used: `llm` loads this package at each of its commands."""
