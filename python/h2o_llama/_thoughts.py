@@ -42,6 +42,8 @@ class Thoughts:
         end = ends[0] + _LEAD + _FINAL if self._is_harmony else "\n" + ends[0]
         self._end = model.tokenize(end.encode(), False, True)
         self._waiting: list[int] = []  # of the end
+        self.must_answer = False
+        """Whether the end was written for it, and nothing after it: then the text does not end yet."""
 
     def leave_room(self, n_room: int, max_tokens: int | None) -> None:
         """Make the budget smaller where the context's last `n_room` tokens would not hold the answer, too."""
@@ -53,6 +55,10 @@ class Thoughts:
         if self.is_open and not self._waiting and self.n >= self.budget and _is_whole(self._said):
             self._waiting = list(self._end)
         return self._waiting[0] if self._waiting else None
+
+    def is_end(self, token: int) -> bool:
+        """Whether a token ends the text."""
+        return self._model.is_eog(token)
 
     def instead_of(self, token: int) -> int:
         """A drawn token; but no text ends among thoughts."""
@@ -68,16 +74,20 @@ class Thoughts:
         is_forced = bool(self._waiting)
         if is_forced:
             del self._waiting[0]
-        self._said += self._model.detokenize([token], True)
         self.is_thought = self.is_open or is_forced
+        if self.is_open or self._may_open or self.must_answer:
+            self._said += self._model.detokenize([token], True)
         if self.is_open:
             self._said = self._said[-_LONGEST_TAG:]
             if any(end in self._said for end in self._ends):
                 self.is_open, self._said = False, b""
-                self._may_open = self._is_harmony and not is_forced
+                self._may_open, self.must_answer = self._is_harmony and not is_forced, is_forced
         elif self._may_open:
             self._decide()
             return
+        elif self.must_answer:
+            self._said = b"" if is_forced else self._said
+            self.must_answer = not self._said.strip()
         self.n += self.is_thought
         self.n_answer += not self.is_thought
 
@@ -98,13 +108,6 @@ class Thoughts:
             self._may_open = not said
             self.n_answer += self._n_undecided + 1
             self._n_undecided = 0
-
-
-def thoughts_of(
-    model: _core.Model, prompt: _core.ChatPrompt, budget: int, has_grammar: bool = False
-) -> Thoughts | None:
-    """None: the template marks no thoughts."""
-    return Thoughts(model, prompt, budget, has_grammar) if prompt.thoughts[1] else None
 
 
 def _is_whole(text: bytes) -> bool:

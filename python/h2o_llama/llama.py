@@ -17,7 +17,7 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
-from h2o_llama.chat._known import library_of
+from h2o_llama.chat._question import library_of
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError

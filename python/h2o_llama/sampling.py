@@ -230,11 +230,22 @@ class Sampler:
         constrained = thoughts is None or not thoughts.is_open or thoughts.has_grammar
         token = None if thoughts is None else thoughts.forced()
         if token is None:
-            token = self._core.sample(self._processed(context, logits), constrained)
+            token = self._draw(context, self._processed(context, logits), constrained)
             token = token if thoughts is None else thoughts.instead_of(token)
         self._core.accept(token, constrained)
         if thoughts is not None:
             thoughts.add(token)
+        return token
+
+    def _draw(self, context: _core.Context, logits: NDArray[np.float32], constrained: bool) -> int:
+        """A text whose thoughts were ended for it has an answer, unless that can have no token."""
+        token = self._core.sample(logits, constrained)
+        while self.thoughts is not None and self.thoughts.must_answer and self.thoughts.is_end(token):
+            logits = logits.copy()
+            logits[token] = -np.inf
+            if np.isneginf(logits).all():
+                break
+            token = self._core.sample(logits, constrained)
         return token
 
     def _processed(self, context: _core.Context, logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,7 +11,10 @@ import models
 from chats import CHATML, dictate, rendered, user
 from command_line import assert_one_line_error, h2o_set, invoke, succeeded
 from h2o_llama import H2OError, H2OWarning, Llama, Model, document_messages
-from h2o_llama._cli import chat
+from h2o_llama._cli import ask, chat
+from h2o_llama._cli.options import Options
+from h2o_llama.chat._question import Question
+from h2o_llama.chat.chat_completion import answer_to
 from h2o_llama.sequence._state import State
 from spies import record_calls
 
@@ -21,15 +24,14 @@ SYSTEM = "Answer questions about this text:\n\n"
 
 @pytest.fixture
 def chats(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """The messages of every chat completion. The model says "1", "2", ..."""
+    """The messages of every answer. The model says "1", "2", ..."""
     calls: list[list[Any]] = []
-    create = Llama.create_chat_completion
 
-    def spy(llm: Llama, messages: list[Any], **options: Any) -> Any:
-        calls.append(list(messages))
-        return create(llm, messages, **options, logits_processor=dictate(str(len(calls))))  # type: ignore[call-overload]
+    def spy(owner: str, state: State, question: Question, **options: Any) -> Any:
+        calls.append(list(question.messages))
+        return answer_to(owner, state, question, **options, logits_processor=dictate(str(len(calls))))
 
-    monkeypatch.setattr(Llama, "create_chat_completion", spy)
+    monkeypatch.setattr(ask, "answer_to", spy)
     return calls
 
 
@@ -79,15 +81,15 @@ def test_a_chat_stays_as_it_was_where_there_is_no_answer(
     chat_model: Path, chats: list[list[Any]], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Neither to a message, nor once more: as when Ctrl-C comes while the prompt is read."""
-    create = Llama.create_chat_completion
+    answer = ask.answer_to
 
-    def fail_twice(llm: Llama, messages: list[Any], **options: Any) -> Any:
+    def fail_twice(owner: str, state: State, question: Question, **options: Any) -> Any:
         if len(chats) in (1, 2):
-            chats.append(list(messages))
+            chats.append(list(question.messages))
             raise error
-        return create(llm, messages, **options)
+        return answer(owner, state, question, **options)
 
-    monkeypatch.setattr(Llama, "create_chat_completion", fail_twice)
+    monkeypatch.setattr(ask, "answer_to", fail_twice)
     succeeded(invoke("chat", str(chat_model), *FAST, stdin="one\n/regen\nlost\ntwo\n"))
     first = [user("one"), assistant("1")]
     assert chats == [[user("one")], [user("one")], [*first, user("lost")], [*first, user("two")]]
@@ -95,25 +97,22 @@ def test_a_chat_stays_as_it_was_where_there_is_no_answer(
 
 def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file or another program gets every byte."""
-    create = Llama.create_chat_completion
     evil = "a\x1b[2J\x07b"
     monkeypatch.setattr(
-        Llama,
-        "create_chat_completion",
-        lambda llm, messages, **options: create(llm, messages, **options, logits_processor=dictate(evil)),
+        ask, "answer_to", lambda *asked, **options: answer_to(*asked, **options, logits_processor=dictate(evil))
     )
     assert succeeded(invoke("chat", str(chat_model), *FAST, stdin="one\n")).stdout == evil + "\n"
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    chat._Chat(Llama(chat_model, n_ctx=256, n_threads=1), [], [], {}).say("one")
+    chat._Chat(Options(), Llama(chat_model, n_ctx=256, n_threads=1), [], []).say("one")
     assert terminal.getvalue() == "a␛[2J␇b\n"
 
 
 def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abc " * (models.N_CTX_TRAIN // 4))
     command = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1"]
-    assert_one_line_error(invoke("chat", *command, stdin="hi\n"), "a.txt has 8,243 tokens, but .* 8,192: cut it")
+    assert_one_line_error(invoke("chat", *command, stdin="hi\n"), "a.txt has 8,237 tokens, but .* 8,192: cut it")
     result = succeeded(invoke("chat", *command, "--evict", stdin="hi\n"))
     assert "[only the last " in result.stderr
     assert result.stdout == "1\n"
@@ -123,20 +122,22 @@ def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list
 
 
 def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The dense tail is the question and the rest of the prompt."""
+    """As `ask` does: the document is read first, and the question's turn attends to all of it."""
     evals = record_calls(monkeypatch, State, "read")
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
     asked = rendered(CHATML, document_messages("abc ", question), add_generation_prompt=True)
-    for more in ([], ["--raw"], ["--save", str(tmp_path / "saved")]):
+    assert "add --raw" in invoke("run", *options, "--save", str(tmp_path / "saved")).stderr
+    for more in ([], ["--raw"], ["--raw", "--save", str(tmp_path / "saved")]):
         succeeded(invoke("run", *options, *more))
     with Model(chat_model) as llm:
         as_chat = llm.tokenize(asked, parse_special=True)
-        tail = llm.tokenize(asked[asked.index("?") :], parse_special=True)
+        begin = llm.tokenize(asked[: asked.rindex("<|im_start|>user")], parse_special=True)
     raw = list(("abc " + question).encode())
     assert [(list(call["prompt"]), call["dense_tail"]) for call in evals] == [
-        (as_chat, len(tail)),
+        (begin, 0),
+        (as_chat[len(begin) :], len(as_chat) - len(begin)),
         (raw, 200),
         (raw, 200),
     ]

@@ -13,6 +13,7 @@ import models
 from chats import (
     ADD,
     CHATML,
+    IM_END,
     INSTRUCT,
     ROOT,
     TAGGED,
@@ -32,8 +33,9 @@ from chats import (
 from command_line import invoke, succeeded
 from compare import case
 from doors import told, told_by_chunks
-from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core
+from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, shared_prefix
 from h2o_llama._prompt import as_generated
+from h2o_llama.chat._question import Question
 from h2o_llama.models._messages import response_schema
 from h2o_llama.models._template import ChatTemplate
 from h2o_llama.sampling import Sampling
@@ -399,13 +401,59 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
 
 
 def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:
-    """A template may write of earlier messages what depends on later ones: here their number, after each."""
+    """Where special tokens tell turns apart; else where the text of the message begins."""
     numbered = "{% for m in messages %}{{ m.content }}{{ messages | length }}{% endfor %}"
     messages = [user("a"), {"role": "assistant", "content": NAMES}, user(NAMES)]
-    for template, last in ((numbered, f"3{NAMES}3{NAMES}3"), (CHATML, f".user\n{NAMES}.\n.assistant\n")):
-        turns = ChatTemplate(llm.model._handle, template)
-        ids = turns.apply("chat", messages).ids
-        assert turns.last_turn("chat", ids, messages) == len(last.encode())
+    for template, last in ((numbered, f"{NAMES}3"), (CHATML, f".user\n{NAMES}.\n.assistant\n")):
+        with Llama(llm, n_ctx=256, chat_template=template) as other:
+            question = Question("chat", other.model, messages)
+            assert len(question.prompt) - question.n_shared == len(last.encode())
+
+
+FORMS = (CHATML, INSTRUCT.replace("(message['role'] == 'user') != (loop.index0 % 2 == 0)", "false"), None)
+
+
+@pytest.mark.parametrize("template", [*FORMS, "{{ messages | map(attribute='content') | join('\n\n') }}\n"])
+def test_more_questions_about_a_document_are_what_they_are_alone(
+    tiny_model: Path, template: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document is rendered once, where special tokens tell turns apart; also if it quotes the template."""
+    apply, rendered = ChatTemplate.apply, list[str]()
+
+    def spy(form: ChatTemplate, owner: str, messages: Any, **options: Any) -> Any:
+        rendered.append(str(messages))
+        return apply(form, owner, messages, **options)
+
+    questions = ["Who?", "\n When?", "A", "B", NAMES, "…"]
+    with open_chat(tiny_model, template) as llm:
+        for document in ("Ada wrote it. " * 9, NAMES, "…", "a\n"):
+            alone = [Question.about("ask", llm.model, document, question).prompt for question in questions]
+            first = Question.about("ask", llm.model, document, questions[0])
+            with monkeypatch.context() as patch:
+                patch.setattr(ChatTemplate, "apply", spy)
+                assert [list(first.again(question).prompt) for question in questions] == [list(ids) for ids in alone]
+            shared = min(shared_prefix(alone[0], ids) for ids in alone)
+            assert 0 <= shared - first.n_shared < 20, (document, shared, first.n_shared)
+            of_the_document = [messages for messages in rendered if "Ada wrote" in messages]
+            assert len(of_the_document) == {CHATML: 1, None: 0}.get(template, len(of_the_document))
+
+
+@pytest.mark.parametrize("text", ["Hm\0\0Four.", "Hm, hm. " * 9 + "\0Four.", "Hm\0\n\0Four."])
+def test_a_model_that_ends_among_its_thoughts_answers(tiny_model: Path, text: str) -> None:
+    """Their end is written for it, once; then the text does not end before a word is said."""
+    said = iter(text.encode())
+
+    def wants(ids: Any, logits: Any) -> Any:
+        """Best this, else the letter x."""
+        best = np.where(np.arange(len(logits)) == ord("x"), 1.0, 0.0)
+        best[next(said, 0) or IM_END] = 9.0
+        return best.astype(np.float32)
+
+    with open_chat(tiny_model, upstream_template("DeepSeek-R1")) as llm:
+        asked: Any = {"think": 9, "max_tokens": 20, "temperature": 0, "logits_processor": wants}
+        message = llm.create_chat_completion([user("2 + 2?")], **asked)["choices"][0]["message"]
+    assert message["content"].strip()
+    assert message["reasoning_content"].strip().startswith("Hm")
 
 
 # --- special tokens in messages

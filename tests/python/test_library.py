@@ -245,7 +245,7 @@ def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pyt
     two = tmp_path / "two.txt"
     one.write_text("All about ducks. " * 300)
     two.write_text("All about geese. " * 300)
-    now, n = time.time(), 5307
+    now, n = time.time(), 5301
 
     def on_day(i: int, *arguments: str | Path) -> str:
         monkeypatch.setattr(time, "time", lambda: now + i * 86400)
@@ -253,17 +253,17 @@ def test_a_document_of_yesterday_is_found_today(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(time, "time", lambda: now)
     assert f"read {n:,} tokens in" in succeeded(invoke("read", one, "--model", model)).stderr
-    assert f"{n:,} from the library" in on_day(1, "ask", model, one, "Who?")
-    assert f"({n:,} from the library)" in on_day(2, "run", model, "--file", one, "-p", "Who?")
+    assert f"one.txt: read 0 new tokens ({n:,} known)" in on_day(1, "ask", model, one, "Who?")
+    assert f"({n:,} known)" in on_day(2, "run", model, "--file", one, "-p", "Who?")
     told = on_day(3, "chat", model, "--file", one)
-    assert told.count(f"{n:,} from the library") == 2
+    assert told.count(f"one.txt: read 0 new tokens ({n:,} known)") == 2
     assert f"\n  1  one.txt, {n:,} tokens\n/switch needs a number of /list.\n" in told
-    assert re.search(r"\[read 5,\d{3} tokens \(5,\d{3} before\) in ", told)
+    assert re.search(r"\[read \d\d new tokens \(5,\d{3} known\) in ", told)
     with Answerer(model, BatchSettings(max_tokens=2), library=True) as batch:
         (answer,) = batch.answer_file("one.txt", one, [Question("q", "Where?")])
         assert batch._llm.n_cached == n
-        assert "from the library" not in on_day(4, "ask", model, two, "Who?")
-        assert f"{n:,} from the library" in on_day(5, "ask", model, two, "Who?")
+        assert f"two.txt: read {n:,} tokens in" in on_day(4, "ask", model, two, "Who?")
+        assert f"two.txt: read 0 new tokens ({n:,} known)" in on_day(5, "ask", model, two, "Who?")
     with Llama(model, n_ctx=8192) as llm:  # without a library, over midnight
         for i in (6, 7):
             monkeypatch.setattr(time, "time", lambda i=i: now + i * 86400)

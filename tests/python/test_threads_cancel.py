@@ -22,6 +22,7 @@ import pytest
 
 from compare import assert_all_equal
 from h2o_llama import BusyError, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
+from h2o_llama.sequence._state import State
 from inputs import random_tokens
 from llamas import open_tiny, view
 from spies import Stop, stop_at
@@ -186,6 +187,26 @@ def test_a_stream_is_one_call_until_its_end(is_locked: bool, tiny_model: Path) -
                 assert llm.n_tokens == 12
             llm.eval([1])
         assert text_of([*read, *chunks]) == expected["abc"]
+
+
+def test_nobody_comes_between_what_is_known_and_the_rest_of_a_prompt(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream's answer would be about the other thread's text, without an error."""
+    keep, refused = State.keep, list[BaseException | None]()
+
+    def interrupted(state: State, ids: Any) -> int:
+        n = keep(state, ids)
+        with ThreadPoolExecutor(1) as pool:
+            refused.append(pool.submit(llm.eval, random_tokens(20)).exception())
+        return n
+
+    with open_tiny(tiny_model, None) as llm:
+        expected = llm("one", max_tokens=4, temperature=0)["choices"][0]["text"]
+        monkeypatch.setattr(State, "keep", interrupted)
+        chunks = llm("one", max_tokens=4, temperature=0, stream=True)
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected
+    assert [type(error) for error in refused] == [BusyError]
 
 
 def test_a_stream_that_is_left_is_not_computed(tiny_model: Path) -> None:

@@ -57,7 +57,7 @@ _READ = tuple(name for name in _TALK if name not in ("model", "mmproj", "max_tok
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
     "chat": as_command(chat.chat, *_TALK, "file", "image"),
-    "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), temp=0.0),
+    "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), "file", temp=0.0),
     "read": as_command(ask.read, *_READ),
     "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),
     "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),

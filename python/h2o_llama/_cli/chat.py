@@ -3,22 +3,21 @@
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
 
-from h2o_llama import H2OError, Llama
-from h2o_llama._cli.ask import answer_options, open_read, say_answer
+from h2o_llama import H2OError, Llama, Model
+from h2o_llama._cli.ask import answer_options, open_for, open_read, say_answer
 from h2o_llama._cli.command import describe
-from h2o_llama._cli.inputs import open_model, read_text, said
-from h2o_llama._cli.inspect import OTHER, place_of_document, print_report, read_report
+from h2o_llama._cli.inputs import open_model, read_text, said, title_of
+from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import Options, option
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.batch._answerer import Prompts
+from h2o_llama.chat._question import OTHER, Question
 from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
 from h2o_llama.inspect._report import memory_report
 from h2o_llama.library._index import Stored
@@ -40,16 +39,16 @@ def chat(o: Options, system: Annotated[str, option("The system message.")] = "")
     Every line is a message; /help lists what else can be typed. The document is read once. Answers are written to
     standard output, a line of measurements after each to standard error.
     """
+    o.thinking  # noqa: B018 (checks it)
     told = [] if o.file is None else [document_messages(read_text(o.file))[0]["content"]]
     told += [system] if system else []
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    name: str | None = "the system message" if o.file is None else o.file.name
+    name: str | None = "the system message" if o.file is None else title_of(o.file)
     lines, images = _lines(), o.image or []
     with open_model(o) as weights:
-        prompts = Prompts(weights, o.thinking)
         while name is not None:
-            with open_read(o, weights, name, partial(prompts.shared, begin) if begin else lambda day: []) as llm:
-                talk = _Chat(llm, begin, images, answer_options(o))
+            with _open(o, weights, begin, name) as llm:
+                talk = _Chat(o, llm, begin, images)
                 name = None
                 for line in map(str.strip, lines):
                     if line in ("/exit", "/quit", "/bye"):
@@ -59,6 +58,18 @@ def chat(o: Options, system: Annotated[str, option("The system message.")] = "")
                     if talk.chosen is not None:
                         name, begin = talk.chosen
                         break
+
+
+@contextmanager
+def _open(o: Options, weights: Model, begin: list[dict[str, Any]], name: str) -> Iterator[Llama]:
+    """A sequence that has read what the chat is about."""
+    if begin:
+        question = Question("chat", weights, [*begin, {"role": "user", "content": OTHER}], think=o.thinking)
+        with open_read(o, question, name, begin[0]["content"]) as (llm, _):
+            yield llm
+    else:
+        with open_for(o, weights, name, 0) as llm:
+            yield llm
 
 
 def _lines() -> Iterator[str]:
@@ -80,11 +91,10 @@ def _lines() -> Iterator[str]:
 class _Chat:
     """The messages so far, and what a line does to them."""
 
-    def __init__(self, llm: Llama, begin: list[dict[str, Any]], images: list[Path], options: dict[str, Any]) -> None:
-        self._llm = llm
+    def __init__(self, o: Options, llm: Llama, begin: list[dict[str, Any]], images: list[Path]) -> None:
+        self._o, self._llm = o, llm
         self._begin = begin
         self._images = list(images)  # of the next message
-        self._options = options
         self._messages = list(begin)
         self.chosen: tuple[str, list[dict[str, Any]]] | None = None  # what the next chat is about
 
@@ -119,7 +129,13 @@ class _Chat:
         """Answer these messages. Without a word of an answer the chat stays as it was."""
         text: list[str] = []
         try:
-            say_answer(self._llm, messages, self._options, text)
+            question = self._asked(messages).on_known_day(self._llm._state)
+            n = len(question.prompt)
+            if n >= self._llm.n_ctx:
+                room = f"the chat holds {self._llm.n_ctx:,}: begin it with a larger --n-ctx"
+                echo(f"h2o-llama: with this message it has {n:,} tokens, and {room}", err=True)
+                return
+            say_answer(self._llm, question, answer_options(self._o), text)
         except (H2OError, ValueError, OSError) as error:
             echo(f"h2o-llama: {describe(error)}", err=True)
             return
@@ -128,6 +144,9 @@ class _Chat:
             if not any(text):
                 return
         self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
+
+    def _asked(self, messages: list[dict[str, Any]]) -> Question:
+        return Question("chat", self._llm.model, messages, think=self._o.thinking)
 
     def _texts(self) -> list[Stored]:
         library = self._llm.library
@@ -164,12 +183,9 @@ class _Chat:
             if llm.h2o.evict:
                 report = memory_report(llm, llm.tokens, "the chat")
             else:
-                other = [*asked[:-1], {"role": "user", "content": OTHER}]
-                read = partial(llm.model._chat_prompt, "chat", day=llm._state.day)
-                tokens, others, empty = (
-                    read(said, None, True, False, None)[1] for said in (asked, other, document_messages(OTHER, OTHER))
-                )
-                report = read_report(llm, tokens, "the chat", place_of_document(tokens, others, empty), others)
+                question = self._asked(asked)
+                question.day = llm._state.day
+                report = read_report(llm, question.prompt, "the chat", question.document, question.again(OTHER).prompt)
             print_report(Console(), report, report.select())
         except ValueError as error:  # images, or too short a text
             echo(f"h2o-llama: {describe(error)}", err=True)

@@ -59,7 +59,8 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
 def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
     """Read a text, and say on standard error how fast that was."""
     start = time.perf_counter()
-    with progress_bars() as update:
+    with progress_bars("tokens") as update:
+        update(name, 0, len(tokens))
         llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
     short = ", too short to keep" if llm.library is not None and len(tokens) < LEAST_TOKENS else ""
     echo(f"[{name}: {took('read', len(tokens), time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
@@ -82,6 +83,11 @@ def said(text: str, images: Sequence[Path] | None) -> dict[str, Any]:
     urls = [data_url("[--image]", image) for image in images or ()]
     parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     return {"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}
+
+
+def title_of(file: Path) -> str:
+    """What the library calls its text."""
+    return "standard input" if str(file) == "-" else file.name
 
 
 def read_prompt(o: Options) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,21 +11,18 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from h2o_llama import H2OConfig, Llama, shared_prefix
-from h2o_llama._cli.ask import open_read
-from h2o_llama._cli.inputs import open_model, read_prompt, read_text
+from h2o_llama import H2OConfig, Llama
+from h2o_llama._cli.ask import open_for, open_read, read_first
+from h2o_llama._cli.inputs import open_model, read_prompt, read_text, title_of
 from h2o_llama._cli.options import Options, default_config, option
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.terminal import counted, echo, plain
 from h2o_llama._prompt import Tokens
-from h2o_llama.batch._answerer import Prompts
+from h2o_llama.chat._question import OTHER, Question, check_length
 from h2o_llama.inspect import _report
 
 _LAST = 32
 """Last tokens of a text without a question, whose attention is shown."""
-
-OTHER = "…"
-"""A question, and a document, without content."""
 
 
 def inspect(
@@ -52,29 +48,25 @@ def inspect(
         o = replace(o, h2o_set=[f"chunk_size={default_config(o).chunk_size}"])
     has_question = o.file is not None and bool(o.prompt)
     text = read_text(o.file) if o.file is not None and has_question else read_prompt(o)
-    title = o.file.name if o.file and str(o.file) != "-" else "the text"
+    title = title_of(o.file) if o.file else "the text"
     with open_model(o) as weights:
-        prompts, tokens = Prompts(weights), weights.tokenize(text)
-        n = max(0, len(tokens) - _LAST)
-        begin = partial(prompts.shared, text) if has_question else lambda day: np.array(tokens[:n], dtype=np.int32)
-        with open_read(o, weights, title, begin) as llm:
-            if has_question:
-                asked, other, empty = (
-                    prompts.ask(*said, llm._state.day).ids for said in ((text, o.prompt), (text, OTHER), (OTHER, OTHER))
-                )
-                report = read_report(llm, asked, title, place_of_document(asked, other, empty), other)
-            else:
+        if has_question:
+            question = Question.about("inspect", weights, text, o.prompt)
+            with open_read(o, question, title, text) as (llm, question):
+                other = question.again(OTHER).prompt
+                report = read_report(llm, question.prompt, title, question.document, other)
+        else:
+            tokens = weights.tokenize(text)
+            n = max(0, len(tokens) - _LAST)
+            check_length(weights, o.attention, title, text, n, 1, o.n_ctx)
+            with open_for(o, weights, title, n) as llm:
+                read_first(llm, tokens[:n], title)
                 report = read_report(llm, tokens, title, range(n))
-            description = llm.desc
+        description = weights.desc
     print_report(Console(), report, report.select(layer, head))
     if html is not None:
         _report.write_html(html, report, [("Model", description)], (), layer, head)
         echo(f"Written: {html}")
-
-
-def place_of_document(asked: Tokens, other: Tokens, empty: Tokens) -> range:
-    """From the first token that an empty document's prompt lacks to the question, where `other` differs."""
-    return range(shared_prefix(asked, empty), shared_prefix(asked[:-1], other))
 
 
 def read_report(

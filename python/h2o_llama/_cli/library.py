@@ -3,11 +3,9 @@
 import re
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.filesize import decimal
 
@@ -18,7 +16,7 @@ from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import MODEL, Options, option
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama._prompt import shared_prefix, where_they_part
-from h2o_llama.batch._answerer import Prompts
+from h2o_llama.chat._question import Question
 from h2o_llama.library import Library
 from h2o_llama.library._texts import key_of
 
@@ -122,9 +120,10 @@ def why(
             echo(f"no text is called {file.name}: --model compares its content")
         return
     with open_model(replace(o, model=model)) as weights:
-        begin = partial(Prompts(weights, o.thinking).shared, read_text(file))
-        with open_begun(o, weights, file.name, begin) as (llm, tokens):
-            ids, origin, core = np.asarray(tokens, dtype=np.int32), llm._state.engine.origin, weights._handle
+        content = read_text(file)
+        question = Question.about("why", weights, content, think=o.thinking)
+        with open_begun(o, question, file.name, content) as (llm, question):
+            ids, origin, core = question.shared.ids, llm._state.engine.origin, weights._handle
     n = shelf.n_known(origin, ids)
     near = max(shelf.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
     others = sorted({text.contents.origin.model for text in named})

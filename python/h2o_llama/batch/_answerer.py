@@ -8,121 +8,33 @@ import zlib
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Self, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus
-from h2o_llama._prompt import shared_prefix
-from h2o_llama._sequence import Sequence
-from h2o_llama._thoughts import check_think, thoughts_of
 from h2o_llama.batch._answers import KEYS, Answer, BatchSettings, Document, Question, read_file
-from h2o_llama.chat._generation import AnswerText
-from h2o_llama.chat._known import known_day
-from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.documents import document_messages
+from h2o_llama.chat._generation import Generation, GenerationOptions, quotable
+from h2o_llama.chat._question import Question as ChatQuestion
+from h2o_llama.chat._question import check_length
+from h2o_llama.chat.chat_completion import answer_to
+from h2o_llama.config import named_config, uses_gpu
 from h2o_llama.errors import H2OError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 from h2o_llama.models._files import Lora
-from h2o_llama.models._template import LONGEST_TAIL, PLAIN_STOPS, parse_deltas, parsed_message, plain_prompt
 from h2o_llama.models.rope import RopeOptions
 from h2o_llama.sequence._engine import Progress, resolved_matmul_kernels
 
 _OWNER = "batch"
-
-
-@dataclass
-class Asked:
-    """A document and a question, as a model is asked: token ids, int32 [n]; and how far its answer is.
-
-    The parser tells the answer from what the model thought; without one all is answer. `names` are the document's and
-    the question's.
-    """
-
-    ids: NDArray[np.int32]
-    said: AnswerText
-    parser: _core.ChatParser | None = None
-    names: dict[str, str] = field(default_factory=dict)
-    n_cached: int = 0
-    text: str = ""
-
-    def answer(self, is_partial: bool) -> tuple[str, str]:
-        """Answer and thoughts in what the model said."""
-        text = self.text + self.said.finish()
-        if self.parser is None:
-            return text.strip(), ""
-        with suppress(ValueError):  # a text without the model's format is an answer all the same
-            parse_deltas(self.parser, text, is_partial)
-        message = parsed_message(self.parser) or {"content": text}
-        answer, thoughts = message.get("content") or "", message.get("reasoning_content") or ""
-        return answer.strip(), thoughts
-
-
-class Prompts:
-    """How a model is asked about a document: by its chat template, or in plain text where it has none."""
-
-    def __init__(self, model: Model, think: bool | int | None = None) -> None:
-        self._budget, self._kwargs = check_think(_OWNER, think, None)
-        self._weights, self._model = model, model._handle
-
-    def shared(self, begin: str | list[Any], day: str | None = None) -> NDArray[np.int32]:
-        """The tokens with which every question about a text, or after these messages, begins."""
-        a, b = (self.ask(begin, question, day).ids for question in "AB")
-        return a[: shared_prefix(a, b)]
-
-    def ask(self, begin: str | list[Any], question: str, day: str | None = None) -> Asked:
-        """A question about a text, or after these messages."""
-        if isinstance(begin, str):
-            if not self._weights.chat_template:
-                ids = self._model.tokenize(plain_prompt(begin, question).encode(), True, False)
-                return Asked(np.array(ids, dtype=np.int32), AnswerText(self._model, PLAIN_STOPS))
-            begin = document_messages(begin)
-        messages = [*begin, {"role": "user", "content": question}]
-        prompt = self._weights._template.apply(_OWNER, messages, kwargs=self._kwargs, day=day)
-        thoughts = thoughts_of(self._model, prompt.core, self._budget)
-        said = AnswerText(self._model, prompt.core.stops, prompt.core, thoughts)
-        return Asked(np.array(prompt.ids, dtype=np.int32), said, prompt.core.parser(""))
-
-
-def check_length(model: Model, h2o: Any, name: str, n_tokens: int, n_answer: int, n_ctx: int = 0) -> None:
-    """Raise ValueError, with what helps, if n_ctx or the model are too small for a text, a question and an answer."""
-    n_trained, n, evicts = model.n_ctx_train, n_tokens + n_answer, isinstance(h2o, H2OConfig) and h2o.evict
-    has = f"{name} has {n_tokens:,} tokens{f', its answer up to {n_answer:,}' if n_answer > 1 else ''}, but"
-    if not (evicts and h2o.has_bounded_memory) and n > n_trained:
-        cut = "" if name.lower().endswith(".pdf") else f" (`head -c {3 * n_trained} FILE > part.txt`)"
-        helps = [f"cut it{cut}", "take a model that reads longer texts"]
-        scaled = f"{model.metadata.get('general.architecture')}.rope.scaling.type" in model.metadata or model._rope
-        if n <= 4 * n_trained and not scaled and not model._handle.n_learned_positions:
-            scale = 0.5 if n <= 2 * n_trained else 0.25
-            helps += [f"or scale positions: rope_scaling_type=yarn rope_freq_scale={scale} yarn_orig_ctx={n_trained}"]
-        last = "evict reads all of it, but an answer about dropped tokens is a guess"
-        last = "cold_store and dense_layers do not help, as they keep the positions of all tokens" if evicts else last
-        raise ValueError(f"{has} this model reads {n_trained:,}: {', '.join(helps)}; {last}")
-    if n_ctx and n > n_ctx:
-        raise ValueError(f"{has} n_ctx={n_ctx} holds fewer: use a larger n_ctx, or a shorter text")
-
-
-def quotable(llm: Llama) -> str:
-    """A note about a text that was evicted in part."""
-    h2o, kv = llm.h2o, llm.kv
-    if h2o is None or not h2o.evict or h2o.cold_store is not None or kv.chunk_index < 2:
-        return ""
-    n, n_memory = kv.n_tokens - (kv.chunk_index - 1) * kv.chunk_size, kv.memory_size - h2o.local_window
-    return (
-        f" [only the last {n + h2o.local_window:,} tokens, and {n_memory:,} of the memory set, can be quoted: "
-        "an answer about the rest is a guess]"
-    )
-
 
 _ROOM = 4096
 """A context holds a multiple of this many tokens: it is made anew for a longer document."""
@@ -165,7 +77,6 @@ class Answerer:
         self._library = open_library(_OWNER, library)
         matmul_kernels = resolved_matmul_kernels(h2o, "auto")
         self._weights = Model(model, n_gpu_layers=n_gpu_layers, matmul_kernels=matmul_kernels, lora=lora, **rope)
-        self._prompts = Prompts(self._weights, settings.think)
         is_bounded = h2o is not None and h2o.has_bounded_memory
         n_most = check.integer(_OWNER, "n_ctx", n_ctx, 0)
         self._n_most = n_most or (check.INT32_MAX if is_bounded else self._weights.n_ctx_train)
@@ -213,38 +124,37 @@ class Answerer:
         yield from self.answer(document, questions, progress)
 
     def _answer(self, document: Document, questions: list[Question], progress: Progress | None) -> Iterator[Answer]:
-        shared = self._prompts.shared(document.text)
-        day = known_day(self._llm._state, shared, lambda day: self._prompts.shared(document.text, day))
-        if day is not None:
-            shared = self._prompts.shared(document.text, day)
+        about = partial(ChatQuestion.about, _OWNER, self._weights, document.text, think=self.settings.think)
+        names: dict[ChatQuestion, dict[str, str]] = {}
+        first = about(questions[0].text).on_known_day(self._llm._state)
         limits = self.settings.max_tokens, self._n_most
-        check_length(self._weights, self.settings.h2o, document.name, len(shared) + 1, *limits)
-        asked = []
-        for question in questions:
-            task = self._prompts.ask(document.text, question.text, day)
-            task.names = {"document": document.name, "sha256": document.sha256}
-            task.names |= {"question_id": question.id, "question": question.text}
+        fits = partial(check_length, self._weights, self.settings.h2o, document.name, document.text)
+        fits(first.n_shared + 1, *limits)
+        for i, question in enumerate(questions):
+            task = first.again(question.text) if i else first
+            told = {"document": document.name, "sha256": document.sha256}
+            told |= {"question_id": question.id, "question": question.text}
             try:
-                check_length(self._weights, self.settings.h2o, document.name, len(task.ids), *limits)
-                asked.append(task)
+                fits(len(task.prompt), *limits)
+                names[task] = told
             except ValueError as error:
-                yield self._tell(**task.names, error=str(error))
-        if not asked:
+                yield self._tell(**told, error=str(error))
+        if not names:
             return
-        n_thoughts = max(task.said.thoughts.budget if task.said.thoughts else 0 for task in asked)
-        self._make_room(max(len(task.ids) for task in asked) + self.settings.max_tokens + n_thoughts)
+        n_thoughts = first.budget if first.form and first.form.thoughts[1] else 0
+        self._make_room(max(len(task.prompt) for task in names) + self.settings.max_tokens + n_thoughts)
         start = time.perf_counter()
         self._llm.reset()
         self._llm.text_name = document.name
-        if len(shared) > 0:
-            self._llm.eval(shared, progress=progress)
+        if first.n_shared > 0:
+            self._llm.eval(first.shared, progress=progress)
         known = {
             "document_seconds": time.perf_counter() - start,
             "library_tokens": self._llm.n_cached,
-            "note": quotable(self._llm).strip(" []") or None,
+            "note": quotable(self._llm._state).strip(" []") or None,
         }
-        remaining = iter(asked)
-        while group := list(islice(remaining, self._parallel)):
+        remaining = iter(names.items())
+        while group := dict(islice(remaining, self._parallel)):
             for answer in self._generate(group):
                 yield answer | known
 
@@ -264,52 +174,33 @@ class Answerer:
 
     # --- the questions
 
-    def _generate(self, group: list[Asked]) -> Iterator[Answer]:
+    def _generate(self, group: dict[ChatQuestion, dict[str, str]]) -> Iterator[Answer]:
         """Answers to a few questions, which are generated together."""
-        start, first = time.perf_counter(), group[0].names
-        names = f"{self.settings.seed} {first['sha256']} {first['question_id']}"
-        seed = zlib.crc32(names.encode()) % _core.RANDOM_SEED  # of these questions about this document
+        start, settings = time.perf_counter(), self.settings
+        first = next(iter(group.values()))
+        names = f"{settings.seed} {first['sha256']} {first['question_id']}"
+        seed = zlib.crc32(names.encode())  # of these questions about this document
         with ExitStack() as forks:
-            tasks: dict[Sequence, Asked] = {}
-            prompts = {}
-            for task in group:
-                fork = forks.enter_context(self._llm.fork())
-                task.n_cached = fork.reuse(task.ids)
-                prompts[fork] = task.ids[task.n_cached :]
-                tasks[fork] = task
-            generation = self._llm.generate_many(
-                prompts, dense_tail=LONGEST_TAIL, temperature=self.settings.temperature, seed=seed
-            )
-            for fork, task in tasks.items():
-                if (thoughts := task.said.thoughts) is not None:
-                    thoughts.leave_room(self._llm.n_ctx - len(task.ids), self.settings.max_tokens)
-                    generation.follow(fork, thoughts)
-            for tokens in generation:
-                for sequence in [sequence for sequence in tasks if sequence not in tokens]:
-                    yield self._finish(tasks.pop(sequence), start)
-                for sequence, token in tokens.items():
-                    task = tasks[sequence]
-                    task.text += task.said.add(token)
-                    if task.said.stopped or task.said.is_full(self.settings.max_tokens):
-                        generation.stop(sequence)
-                        yield self._finish(tasks.pop(sequence), start)
-            for task in tasks.values():
-                yield self._finish(task, start)
-
-    def _finish(self, task: Asked, start: float) -> Answer:
-        is_full = task.said.is_full(self.settings.max_tokens) and not task.said.stopped
-        is_cut_off = is_full or len(task.ids) + task.said.n_tokens >= self._llm.n_ctx
-        answer, reasoning = task.answer(is_cut_off)
-        return self._tell(
-            **task.names,
-            answer=answer,
-            reasoning=reasoning,
-            finish_reason="length" if is_cut_off else "stop",
-            cached_tokens=task.n_cached,
-            read_tokens=len(task.ids) - task.n_cached,
-            generated_tokens=task.said.n_tokens,
-            seconds=time.perf_counter() - start,
-        )
+            runs = {}
+            for i, (question, told) in enumerate(group.items()):
+                state = forks.enter_context(self._llm.fork())._state
+                options: GenerationOptions = {"max_tokens": settings.max_tokens, "temperature": settings.temperature}
+                options["seed"] = (seed + i) % _core.RANDOM_SEED
+                run = answer_to(_OWNER, state, question, **options)
+                runs[run.generation] = run, told
+            for generation, pieces in Generation.together(list(runs)):
+                run, told = runs[generation]
+                said, usage = run.complete(pieces)["choices"][0], generation.usage()
+                yield self._tell(
+                    **told,
+                    answer=(said["message"].get("content") or "").strip(),
+                    reasoning=(said["message"].get("reasoning_content") or "").strip(),
+                    finish_reason=generation.finish_reason,
+                    cached_tokens=generation.n_cached,
+                    read_tokens=len(generation.prompt) - generation.n_cached,
+                    generated_tokens=usage["completion_tokens"],
+                    seconds=time.perf_counter() - start,
+                )
 
     def _tell(self, **known: Any) -> Answer:
         origin = {"fingerprint": self.fingerprint, "settings": self.settings.to_json()}

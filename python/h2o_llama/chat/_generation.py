@@ -5,6 +5,7 @@ import collections.abc
 import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
@@ -14,13 +15,17 @@ from typing_extensions import NotRequired, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._prompt import CacheStop, Prompt, as_generated
-from h2o_llama._thoughts import Thoughts, thoughts_of
-from h2o_llama.chat._known import cache_stop_of
+from h2o_llama._prompt import CacheStop, Prompt, as_generated, where_they_part
+from h2o_llama._thoughts import Thoughts
+from h2o_llama.chat._question import Question, library_of
+from h2o_llama.errors import H2OError
 from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence._drawing import DENSE_TAIL, Drawing, Stopping
 from h2o_llama.sequence._engine import ProgressOption
+from h2o_llama.sequence._keeping import LEAST_TOKENS
 from h2o_llama.sequence._state import State, check_progress, stream
-from h2o_llama.sequence.generating import DENSE_TAIL, Stopping, generate_by
+from h2o_llama.sequence.generating import tokens_of
+from h2o_llama.sequence.many import ManyGenerations
 
 
 class CompletionLogprobs(TypedDict):
@@ -75,10 +80,11 @@ class LogprobsRecorder:
 
     def logprobs_of(self, token: int, offset: int) -> TokenLogprobs:
         """Of the token that was drawn."""
-        logits = self._logits.astype(np.float64)
+        logits, n = self._logits.astype(np.float64), self._n_top
         logits -= logits.max()
         logprobs = logits - np.log(np.exp(logits).sum())
-        best = np.argsort(-logprobs, kind="stable")[: self._n_top].tolist()
+        likely = np.flatnonzero(logprobs >= np.partition(logprobs, -n)[-n]) if n else np.empty(0, dtype=np.int64)
+        best = likely[np.argsort(-logprobs[likely], kind="stable")][:n].tolist()
         return TokenLogprobs(token, float(logprobs[token]), [(id_, float(logprobs[id_])) for id_ in best], offset)
 
 
@@ -247,22 +253,19 @@ class Piece:
 
 
 class Generation:
-    """Makes the sequence the prompt, generates after it, and then knows how it ended.
+    """An answer: makes the sequence its prompt, generates after it, and then knows how it ended.
 
-    The keyword arguments of `owner` are checked. The answer to a `chat` has a budget of thoughts. The prompt has at
-    least one token. `n_top_logprobs` is the number of most probable tokens reported with each one; None: no
-    log-probabilities. `is_read`: the sequence is the prompt already.
+    `asked` is a question, or a text to continue, of at least one token. The keyword arguments of `owner` are checked.
+    `n_top_logprobs` is the number of most probable tokens reported with each one; None: no log-probabilities.
+    Call `pieces` or `all_pieces`, once; `together` generates several in one step for each token.
     """
 
     def __init__(
         self,
         owner: str,
         state: State,
-        prompt: Prompt,
-        chat: _core.ChatPrompt | None = None,
-        budget: int = 0,
+        asked: Question | Prompt,
         n_top_logprobs: int | None = None,
-        is_read: bool = False,
         *,
         max_tokens: int | None = MAX_TOKENS,
         stop: str | collections.abc.Sequence[str] | None = None,
@@ -274,102 +277,136 @@ class Generation:
         **sampling: Unpack[SamplingOptions],
     ) -> None:
         options = Sampling.of(owner, sampling)
-        grammar = chat.grammar() if chat else None
+        question, prompt = (asked, asked.prompt) if isinstance(asked, Question) else (None, asked)
+        self._form = question.form if question else None
+        grammar = self._form.grammar() if self._form else None
         if grammar is not None:
             options = replace(options, grammar=grammar)
-        has_grammar = grammar is not None and not grammar.lazy
         core = state.engine.core
-        self.id = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4()}"
+        self.id = f"{'chatcmpl' if self._form else 'cmpl'}-{uuid.uuid4()}"
         self.created = int(time.time())
-        self.state, self.prompt, self.n_top_logprobs, self.is_read = state, prompt, n_top_logprobs, is_read
+        self._state, self.n_top_logprobs = state, n_top_logprobs
+        self.prompt = state.check_prompt(owner, prompt, 0)
         self._max_tokens = None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0)
-        stops = check_stop(owner, stop) + (chat.stops if chat else [])
+        stops = check_stop(owner, stop) + (question.stops if question else [])
         self._sampling = options.compiled(core)
         self._progress = check_progress(owner, progress)
-        self._dense_tail = state.check_tail(owner, DENSE_TAIL if dense_tail is None else dense_tail, len(prompt))
+        if dense_tail is None:
+            dense_tail = question.dense_tail if question else DENSE_TAIL
+        self._dense_tail = state.check_tail(owner, dense_tail, len(self.prompt))
         self._draft = state.check_draft(owner, draft)
         self._reuse = check.flag(owner, "reuse", reuse)
         self._stopping_criteria = check.callables(owner, "stopping_criteria", stopping_criteria)
-        self._is_chat = chat is not None
-        self._thoughts = thoughts_of(core, chat, budget, has_grammar) if chat else None
-        self.answer = AnswerText(core, stops, chat, self._thoughts)
-        self.n_cached = self.n_drafted = self.n_accepted = 0
+        self._thoughts = None
+        if question and self._form and self._form.thoughts[1]:
+            has_grammar = grammar is not None and not grammar.lazy
+            self._thoughts = Thoughts(core, self._form, question.budget, has_grammar)
+        self.answer = AnswerText(core, stops, self._form, self._thoughts)
+        self.n_cached = self.n_drafted = self.n_accepted = self._n_chars = 0
         self.cache_stop: CacheStop | None = None
         self.finish_reason: Literal["stop", "length"] | None = None
+        self._recorder: LogprobsRecorder | None = None
+        self._logprobs = list[TokenLogprobs]()
 
     @property
     def head(self) -> AnswerHead:
         """What an answer, and each chunk of it, begins with."""
-        return {"id": self.id, "created": self.created, "model": self.state.engine.model._name}
+        return {"id": self.id, "created": self.created, "model": self._state.engine.model._name}
 
     def pieces(self) -> Iterator[Piece]:
-        """The text, each piece when it is certain. Generates it: call this or `all_pieces`, once."""
-        return stream(self.state, self._pieces()) if self.state.claim.waits else self._pieces()
+        """The text, each piece when it is certain."""
+        return stream(self._state, self._pieces()) if self._state.claim.waits else self._pieces()
 
     def all_pieces(self) -> list[Piece]:
         """The text, in one call."""
-        with self.state.claim.held():
+        with self._state.claim.held():
             return list(self._pieces())
 
     def _pieces(self) -> Generator[Piece, None, None]:
-        thoughts = self._thoughts
-        if thoughts is not None:
-            thoughts.leave_room(self.state.engine.n_ctx - len(self.prompt), self._max_tokens)
-        if self.is_read:
-            pass
-        elif not self._reuse:
-            self.state.reset()
-        elif self._is_chat:
-            with self.state.used() as context:
-                ids = as_generated(self.state.engine.core, context.tokens, self.prompt.ids)
-            self.prompt = replace(self.prompt, ids=ids)
-        self.n_cached = len(self.prompt) if self.is_read else self.state.keep(self.prompt.ids)
-        self.cache_stop = None if self.is_read else cache_stop_of(self.state, self.prompt.ids)
-        self._counts_before = self.state.drafted, self.state.accepted
-        n_chars, logprobs = 0, list[TokenLogprobs]()
-        recorder, tokens = self._tokens()
-        for token in tokens:
-            begin = n_chars + self.answer.n_held
-            text = self.answer.add(token)
-            n_chars += len(text)
-            if recorder is not None:
-                logprobs.append(recorder.logprobs_of(token, begin))
-            if self.answer.stopped:
-                self._end("stop")
-                yield Piece(text, [t for t in logprobs if t.offset < n_chars])
-                return
-            if text:
-                yield Piece(text, logprobs)
-                logprobs = []
-            if thoughts is not None and self.answer.is_full(self._max_tokens):
+        with self._state.claim.held():  # what is found to be known stays so until the rest is read
+            drawing = self._begin()
+            drawing.read()
+        for token in tokens_of(self, ManyGenerations({self: drawing}, 0 if self._max_tokens == 0 else None)):
+            if (piece := self._add(token)) is not None:
+                yield piece
+            if self._is_over:
                 break
-        is_at_end = len(self.prompt) + self.answer.n_tokens >= self.state.engine.n_ctx
-        self._end("length" if is_at_end or self.answer.is_full(self._max_tokens) else "stop")
-        yield Piece(self.answer.finish(), logprobs)
+        if (piece := self._end()) is not None:
+            yield piece
 
-    def _end(self, reason: Literal["stop", "length"]) -> None:
-        self.finish_reason = reason
-        drafted, accepted = self._counts_before
-        self.n_drafted, self.n_accepted = self.state.drafted - drafted, self.state.accepted - accepted
+    @staticmethod
+    def together(generations: "Sequence[Generation]") -> "Iterator[tuple[Generation, list[Piece]]]":
+        """Answers with room for a token or more, each once it is complete, and its text."""
+        steps = ManyGenerations({generation: generation._begin() for generation in generations}, None)
+        left = {generation: list[Piece | None]() for generation in generations}
+        for tokens in steps:
+            for generation, token in tokens.items():
+                left[generation].append(generation._add(token))
+            for generation in list(left):
+                if generation not in tokens or generation._is_over:
+                    steps.stop(generation)
+                    pieces = [*left.pop(generation), generation._end()]
+                    yield generation, [piece for piece in pieces if piece]
+        for generation, some in left.items():
+            yield generation, [piece for piece in [*some, generation._end()] if piece]
 
-    def _tokens(self) -> tuple[LogprobsRecorder | None, Iterator[int]]:
-        recorder, sampling = None, self._sampling
+    def _begin(self) -> Drawing:
+        """Make the sequence as much of the prompt as is known."""
+        state = self._state
+        if self._thoughts is not None:
+            self._thoughts.leave_room(state.engine.n_ctx - len(self.prompt), self._max_tokens)
+        if not self._reuse:
+            state.reset()
+        elif self._form is not None:
+            with state.used() as context:
+                ids = as_generated(state.engine.core, context.tokens, self.prompt.ids)
+            self.prompt = replace(self.prompt, ids=ids)
+        self.n_cached = state.keep(self.prompt.ids)
+        self.cache_stop = cache_stop_of(state, self.prompt.ids)
+        self._counts_before = state.drafted, state.accepted
+        sampling = self._sampling
         if self.n_top_logprobs is not None:
-            recorder = LogprobsRecorder(self.n_top_logprobs)
-            sampling = replace(sampling, logits_processor=[recorder, *sampling.processors])
-        new = self.prompt[self.n_cached :]
-        return recorder, generate_by(
-            self.state,
+            self._recorder = LogprobsRecorder(self.n_top_logprobs)
+            sampling = replace(sampling, logits_processor=[self._recorder, *sampling.processors])
+        return Drawing(
+            f"{state.owner}.generate",
+            state,
             sampling,
-            new,
+            self.prompt[self.n_cached :],
             self._progress,
             self._dense_tail,
             self._draft,
             self._stopping_criteria,
-            self._max_tokens if self._thoughts is None or self._max_tokens == 0 else None,
             self.prompt.tokens,
             self._thoughts,
         )
+
+    @property
+    def _is_over(self) -> bool:
+        return self.answer.stopped or self.answer.is_full(self._max_tokens)
+
+    def _add(self, token: int) -> Piece | None:
+        """A token that was drawn, and the text that is certain by it."""
+        begin = self._n_chars + self.answer.n_held
+        text = self.answer.add(token)
+        self._n_chars += len(text)
+        if self._recorder is not None:
+            self._logprobs.append(self._recorder.logprobs_of(token, begin))
+        if self.answer.stopped:
+            return Piece(text, [t for t in self._logprobs if t.offset < self._n_chars])
+        if not text:
+            return None
+        piece, self._logprobs = Piece(text, self._logprobs), []
+        return piece
+
+    def _end(self) -> Piece | None:
+        """After the last token: why it is the last, and the text that was kept back."""
+        is_at_end = len(self.prompt) + self.answer.n_tokens >= self._state.engine.n_ctx
+        is_cut_off = not self.answer.stopped and (is_at_end or self.answer.is_full(self._max_tokens))
+        self.finish_reason = "length" if is_cut_off else "stop"
+        drafted, accepted = self._counts_before
+        self.n_drafted, self.n_accepted = self._state.drafted - drafted, self._state.accepted - accepted
+        return None if self.answer.stopped else Piece(self.answer.finish(), self._logprobs)
 
     def usage(self) -> Usage:
         """How many tokens it took."""
@@ -391,6 +428,31 @@ class Generation:
             if self.cache_stop is not None:
                 known["cache_stop"] = self.cache_stop
         return usage
+
+
+def quotable(state: State) -> str:
+    """A note about a text that was evicted in part."""
+    h2o = state.engine.params.h2o
+    with state.used() as context:
+        kv = _core.KV.of_context(context)
+    if kv is None or h2o is None or not h2o.evict or h2o.cold_store is not None or kv.info.chunk_index < 2:
+        return ""
+    n = kv.info.n_tokens - (kv.info.chunk_index - 1) * kv.info.chunk_size
+    n_memory = kv.info.memory_size - h2o.local_window
+    return (
+        f" [only the last {n + h2o.local_window:,} tokens, and {n_memory:,} of the memory set, can be quoted: "
+        "an answer about the rest is a guess]"
+    )
+
+
+def cache_stop_of(state: State, ids: NDArray[np.int32]) -> CacheStop | None:
+    """After `keep`: where the known text, or else the nearest one of the library, differs from a prompt."""
+    known, library = state.known, library_of(state)
+    if len(known) == 0 and library is not None and len(ids) >= LEAST_TOKENS:
+        with suppress(OSError, ValueError, H2OError, MemoryError):
+            near = library.nearest(ids, state.engine.origin)
+            known = known if near is None else near.contents.tokens
+    return where_they_part(state.engine.core, known, ids)
 
 
 def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> list[str]:

@@ -2,18 +2,18 @@
 
 import collections.abc
 import os
+import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, overload
+from pathlib import Path
+from typing import Literal, overload
 
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
-from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import GenerationOptions
-from h2o_llama.chat.chat_completion import create_chat_completion
-from h2o_llama.chat.completion import create_completion
-from h2o_llama.documents import document_messages, read_document
-from h2o_llama.models._template import PLAIN_STOPS, plain_prompt
+from h2o_llama.chat._question import Question
+from h2o_llama.chat.chat_completion import ChatRun, answer_to
+from h2o_llama.documents import SUFFIXES, read_document
 from h2o_llama.sequence._state import HasState
 
 
@@ -83,12 +83,15 @@ def ask(
     ...     llm.ask(Path("contract.pdf"), "Who signed it?")
     'Ada Lovelace signed it.'
     """
-    owner = f"{sequence._state.owner}.ask"
+    state = sequence._state
+    owner = f"{state.owner}.ask"
     asked = [questions] if isinstance(questions, str) else questions
     if not isinstance(document, str | os.PathLike):
         raise check.bad_argument(owner, "document", "a text, or a path that is not a str", document)
     if isinstance(document, str) and len(document) < 256 and "\0" not in document and os.path.isfile(document):
         raise ValueError(f"[{owner}] {document!r} is a file: pass Path({document!r}); a str is the document's own text")
+    if isinstance(document, str) and len(document) < 256 and _is_name(document):
+        raise ValueError(f"[{owner}] there is no file {document!r}; a str is the document's own text")
     if isinstance(questions, os.PathLike):
         raise ValueError(f"[{owner}] the document comes first, then the questions, got {questions!r} as questions")
     if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
@@ -96,26 +99,24 @@ def ask(
     if check.flag(owner, "stream", stream) and not isinstance(questions, str):
         raise check.bad_argument(owner, "questions", "one question with stream=True", questions)
     text = document if isinstance(document, str) else read_document(document)
-    answers = (_answer(sequence, text, question, stream, {"temperature": 0, **options}) for question in asked)
+    think = options.pop("think", None)
+    said: GenerationOptions = {"temperature": 0.0, **options}  # type: ignore[typeddict-unknown-key]
+    first = Question.about(owner, state.engine.model, text, asked[0], think=think).on_known_day(state)
+
+    def answers() -> Iterator[ChatRun]:
+        for i, question in enumerate(asked):
+            yield answer_to(owner, state, first.again(question) if i else first, **said)
+
     if stream:
-        return next(answers)
-    texts = ["".join(pieces) for pieces in answers]
+        chunks = next(answers()).stream()
+        return _stripped(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    texts = [(run.complete()["choices"][0]["message"].get("content") or "").strip() for run in answers()]
     return texts[0] if isinstance(questions, str) else texts
 
 
-def _answer(sequence: HasState, document: str, question: str, stream: bool, options: dict[str, Any]) -> Iterator[str]:
-    """Its pieces; without `stream` they are one."""
-    model = sequence._state.engine.model
-    said: Any
-    if model.chat_template is not None:
-        said = create_chat_completion(sequence, document_messages(document, question), stream=stream, **options)
-        name, chunks = ("delta", said) if stream else ("message", [said])
-        return _stripped(chunk["choices"][0][name].get("content") or "" for chunk in chunks)
-    check_think(f"{sequence._state.owner}.ask", options.pop("think", None), None)  # it has no form for thoughts
-    options["stop"] = options.get("stop") or PLAIN_STOPS
-    prompt = model.tokenize(plain_prompt(document, question))  # names of special tokens are text
-    said = create_completion(sequence, prompt, stream=stream, **options)
-    return _stripped(each["choices"][0]["text"] for each in (said if stream else [said]))
+def _is_name(text: str) -> bool:
+    """Whether it is a document's name, not its text."""
+    return not re.search(r"\s", text) and Path(text).suffix.lower() in SUFFIXES
 
 
 def _stripped(pieces: Iterable[str]) -> Iterator[str]:

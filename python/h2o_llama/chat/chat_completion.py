@@ -4,7 +4,6 @@ import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import NotRequired, Unpack
@@ -12,14 +11,12 @@ from typing_extensions import NotRequired, Unpack
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
-from h2o_llama._prompt import Tokens
-from h2o_llama._thoughts import check_think
 from h2o_llama.chat import _generation
-from h2o_llama.chat._known import known_day
+from h2o_llama.chat._question import Question
 from h2o_llama.models import _messages
-from h2o_llama.models._template import LONGEST_TAIL, parse_deltas, parsed_message
+from h2o_llama.models._template import parse_deltas, parsed_message
 from h2o_llama.sampling import check_names
-from h2o_llama.sequence._state import HasState
+from h2o_llama.sequence._state import HasState, State
 
 Messages = collections.abc.Sequence[_messages.Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
@@ -56,7 +53,7 @@ class ChatRun:
     """One answer, at once or as a stream of chunks. The parser tells content, reasoning and tool calls apart."""
 
     generation: _generation.Generation
-    parser: _core.ChatParser
+    parser: _core.ChatParser | None  # None: all of the text is content
     texts: list[str] = field(default_factory=list)
     is_understood: bool = True  # whether all of the text has the model's format
 
@@ -75,9 +72,9 @@ class ChatRun:
             waiting = []
         yield {**self._chunk({}, waiting, self._finish_reason()), "usage": self.generation.usage()}
 
-    def complete(self) -> ChatCompletion:
-        """All at once."""
-        pieces = self.generation.all_pieces()
+    def complete(self, pieces: collections.abc.Sequence[_generation.Piece] | None = None) -> ChatCompletion:
+        """All at once; of a generation that has ended, by its pieces."""
+        pieces = self.generation.all_pieces() if pieces is None else pieces
         self._finish("".join(piece.text for piece in pieces), [])
         logprobs = self._logprobs([t for piece in pieces for t in piece.logprobs])
         end = self._finish_reason()
@@ -93,6 +90,8 @@ class ChatRun:
         if not text:
             return []
         self.texts.append(text)
+        if self.parser is None:
+            return [{"content": text}]
         try:
             return parse_deltas(self.parser, text, True)
         except ValueError:
@@ -101,6 +100,8 @@ class ChatRun:
     def _finish(self, text: str, told: list[str]) -> list[dict[str, Any]]:
         """The additions by the end: also the rest of a text that is not in the model's own format."""
         self.texts.append(text)
+        if self.parser is None:
+            return []
         try:
             return parse_deltas(self.parser, text, self.generation.finish_reason == "length")
         except ValueError:
@@ -115,7 +116,7 @@ class ChatRun:
         return "".join(self.texts)
 
     def _parsed(self) -> dict[str, Any]:
-        return parsed_message(self.parser) if self.is_understood else {}
+        return parsed_message(self.parser) if self.parser is not None and self.is_understood else {}
 
     def _message(self) -> dict[str, Any]:
         message = self._parsed() or {"content": self._text()}
@@ -131,7 +132,7 @@ class ChatRun:
     def _logprobs(self, tokens: list[_generation.TokenLogprobs]) -> _generation.ChatLogprobs | None:
         if self.generation.n_top_logprobs is None:
             return None
-        return _generation.chat_logprobs(self.generation.state.engine.model._handle, tokens)
+        return _generation.chat_logprobs(self.generation._state.engine.model._handle, tokens)
 
     def _chunk(
         self, delta: dict[str, Any], tokens: list[_generation.TokenLogprobs] | None = None, end: ChatFinishReason = None
@@ -252,48 +253,36 @@ def create_chat_completion(
     state = sequence._state
     owner, model = f"{state.owner}.create_chat_completion", state.engine.model
     check_names(owner, options, _generation.GenerationOptions)
-    images = _messages.ChatImages(
-        owner, model._projector, _messages.check_messages(owner, messages, images=True), model._image_folder
-    )
     known, choice = _messages.choose_tools(owner, _messages.check_tools(owner, tools), tool_choice)
     schema = _messages.response_schema(owner, response_format)
     if options.get("grammar") is not None and (known or schema):
         raise ValueError(f"[{owner}] grammar must not be given together with tools or response_format")
-    template = model._template
-    budget, chat_template_kwargs = check_think(owner, think, chat_template_kwargs)
-    is_parallel = check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls)
-    asked = partial(template.apply, owner, images.messages, known, choice, is_parallel, schema)
-    template_options: dict[str, Any] = {"kwargs": chat_template_kwargs, "marker": images.marker}
-    prompt = asked(**template_options)
-    day = known_day(state, prompt.ids, lambda day: asked(**template_options, day=day).ids)
-    if day is not None:
-        template_options["day"] = day
-        prompt = asked(**template_options)
-    text = state.check_prompt(owner, images.insert_all(prompt.ids), 0)
-    if len(text) == 0:
-        raise ValueError(f"[{owner}] the chat template makes an empty prompt of these messages")
-    if options.get("dense_tail") is None:
-        turn = template.last_turn(owner, prompt.ids, images.messages, tools=known, **template_options)
-        before = images.insert(prompt.ids[: len(prompt.ids) - turn])
-        options["dense_tail"] = min(len(text) - len(before), LONGEST_TAIL)
+    question = Question(
+        owner,
+        model,
+        _messages.check_messages(owner, messages, images=True),
+        think=think,
+        kwargs=chat_template_kwargs,
+        tools=known,
+        tool_choice=choice,
+        parallel_tool_calls=check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
+        json_schema=schema,
+    )
     n_top = _check_top_logprobs(owner, logprobs, top_logprobs)
-    generation = _generation.Generation(owner, state, text, prompt.core, budget, n_top, **options)
-    run = ChatRun(generation, prompt.core.parser(f"call_{uuid.uuid4().hex}_"))
-    return run.stream() if check.optional_flag(owner, "stream", stream) else run.complete()
+    answer = answer_to(owner, state, question.on_known_day(state), n_top, **options)
+    return answer.stream() if check.optional_flag(owner, "stream", stream) else answer.complete()
 
 
-def continue_chat(
-    sequence: HasState,
-    core: _core.ChatPrompt,
-    prompt: Tokens,
-    budget: int,
+def answer_to(
+    owner: str,
+    state: State,
+    question: Question,
+    n_top_logprobs: int | None = None,
     **options: Unpack[_generation.GenerationOptions],
 ) -> ChatRun:
-    """The answer to a prompt that the sequence has just read."""
-    state = sequence._state
-    text = state.check_prompt(state.owner, prompt, 0)
-    generation = _generation.Generation(state.owner, state, text, core, budget, is_read=True, **options)
-    return ChatRun(generation, core.parser(""))
+    """The answer to a question."""
+    generation = _generation.Generation(owner, state, question, n_top_logprobs, **options)
+    return ChatRun(generation, question.form.parser(f"call_{uuid.uuid4().hex}_") if question.form else None)
 
 
 def _check_top_logprobs(owner: str, logprobs: bool | None, top_logprobs: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""From messages to a prompt, by the model's chat template, or about a document in plain text."""
+"""From messages to a prompt, by the model's chat template."""
 
 import json
 import time
@@ -11,20 +11,6 @@ from typing import Any
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
-from h2o_llama._prompt import shared_prefix
-
-PLAIN_STOPS = ["\nQuestion:"]
-"""Where the answer to a plain prompt ends."""
-
-
-def plain_prompt(document: str, question: str) -> str:
-    """`document_messages` for a model without a chat template."""
-    return f"{document}\n\nQuestion: {question}\nAnswer:"
-
-
-LONGEST_TAIL = 512
-"""Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
-
 
 IMAGE = -1
 """Stands among token ids where the text has an image's marker."""
@@ -100,20 +86,6 @@ class ChatTemplate:
             self._has_warned = True
             warn(f"[{owner}] this model has no thoughts: think is ignored")
         return ChatPrompt(core, marker)
-
-    def last_turn(self, owner: str, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], **options: Any) -> int:
-        """How many tokens at the end of the prompt `ids` are the last user message and the template's text after it.
-
-        The tokens before them are the template's rendering of the earlier messages.
-        """
-        users = [i for i, message in enumerate(messages) if message["role"] == "user"]
-        if not users or users[-1] == 0:
-            return len(ids)
-        try:
-            before = self.apply(owner, messages[: users[-1]], add_generation_prompt=False, **options)
-        except ValueError:  # a template may refuse a chat that ends there
-            return len(ids)
-        return len(ids) - shared_prefix(ids, before.ids)
 
 
 def noon(day: str) -> float:

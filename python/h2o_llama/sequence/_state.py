@@ -308,6 +308,29 @@ class State:
         self.drafted += self.n_drafted
         self.set_logits(rows[:1])
 
+    @staticmethod
+    def append_each(drawn: "list[tuple[State, Drawn | None]]") -> None:
+        """Append what several sequences have drawn, in one call. What one alone has drawn waits."""
+        if len(drawn) < 2:
+            for state, token in drawn:
+                state.waiting = token
+            return
+        states, tokens = [state for state, _ in drawn], [token.token for _, token in drawn if token]
+        rows = np.empty((len(tokens), states[0].engine.core.n_vocab), dtype=np.float32)
+        for state in states:
+            state.set_logits(None)
+        contexts = [state.context for state in states]
+        _core.Context.decode_each(contexts, np.array(tokens, dtype=np.int32), rows)
+        try:
+            close_chunks(contexts, states[0].engine.params.h2o)
+        except BaseException:
+            for state, context in zip(states, contexts, strict=True):
+                state.cut(context, context.n_tokens - 1)
+            raise
+        for state, row in zip(states, rows, strict=True):
+            state.n_drafted = 0
+            state.set_logits(row[np.newaxis])
+
     def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
         n = n_reusable(context, ids, self.last_logits is not None)
         library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx

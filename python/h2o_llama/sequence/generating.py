@@ -1,67 +1,17 @@
 """Generating after a text, token by token."""
 
-import collections.abc
 import threading
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Generator
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Unpack
 
-from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._prompt import Tokens
-from h2o_llama._thoughts import Thoughts
-from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence._drawing import DENSE_TAIL, Drawing, Stopping
 from h2o_llama.sequence._engine import ProgressOption
-from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
-
-# Time, in units of what a token takes without drafts: a draft of k tokens takes 1 + k / 2, about what CPUs need.
-_PER_DRAFT = 1.0
-_PER_DRAFTED_TOKEN = 0.5
-
-_FIRST_BUDGET = 5.0
-_LARGEST_BUDGET = 16.0
-_EARNED_PER_TOKEN = 0.02
-
-_SHORTEST = 4
-"""Drafts of fewer tokens cost more than they save."""
-
-
-class DraftLength:
-    """How many tokens to draft next, by the success of earlier drafts: at most `longest`; 0 turns drafts off.
-
-    Drafts are paid from a budget of time: a little is earned by every generated token, and what a draft saves is earned
-    too. So drafts that are right get longer, drafts that are wrong get shorter and then rare, and all that can ever be
-    lost is the first budget and 2 % of the time.
-    """
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self._budget = _FIRST_BUDGET
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """The fewest and the most tokens of the next draft. If not even the fewest can be paid, the most is 0."""
-        shortest = min(_SHORTEST, self._longest)
-        affordable = int((self._budget - _PER_DRAFT) / _PER_DRAFTED_TOKEN)
-        return shortest, min(self._longest, affordable) if affordable >= shortest else 0
-
-    def report(self, n_drafted: int, n_accepted: int) -> None:
-        """Count a call: the tokens drafted after the first, and how many were accepted."""
-        self._budget += n_accepted + _EARNED_PER_TOKEN * (1 + n_accepted)
-        if n_drafted > 0:
-            self._budget -= _PER_DRAFT + _PER_DRAFTED_TOKEN * n_drafted
-        self._budget = min(self._budget, _LARGEST_BUDGET)
-
-
-StoppingCriterion = Callable[[NDArray[np.int32], NDArray[np.float32]], bool]
-Stopping = StoppingCriterion | collections.abc.Sequence[StoppingCriterion] | None
-
-DENSE_TAIL = 128
-"""Tokens at the end of a prompt that attend to everything, where text is generated: room for a question."""
+from h2o_llama.sequence._state import HasState
+from h2o_llama.sequence.many import ManyGenerations, check_max_tokens
 
 
 @understands
@@ -69,6 +19,7 @@ def generate(
     sequence: HasState,
     tokens: Tokens,
     *,
+    max_tokens: int | None = None,
     progress: ProgressOption = None,
     dense_tail: int = DENSE_TAIL,
     draft: int = 0,
@@ -85,6 +36,8 @@ def generate(
     ----------
     tokens : sequence of int, or integer ndarray [n]
         Token ids; empty to continue after the last eval.
+    max_tokens : int or None, default None
+        The most tokens to generate; None: until the text ends.
     progress, dense_tail
         As in `eval`, for the tokens given: by default the last 128 of them attend to everything.
     draft : int, default 0
@@ -110,80 +63,24 @@ def generate(
 
     Examples
     --------
-    >>> from itertools import islice
     >>> prompt = llm.tokenize("k17=4829;\n" + "# a comment\n" * 20 + "k17?")
-    >>> tokens = list(islice(llm.generate(prompt, temperature=0), 5))
-    >>> llm.detokenize(tokens)
+    >>> llm.detokenize(list(llm.generate(prompt, temperature=0, max_tokens=5)))
     b'4829;'
     """
-    state = sequence._state
-    options = Sampling.of(f"{state.owner}.generate", sampling)
-    return generate_by(state, options, tokens, progress, dense_tail, draft, stopping_criteria)
+    owner, state = f"{sequence._state.owner}.generate", sequence._state
+    n_most = check_max_tokens(owner, max_tokens)
+    options = Sampling.of(owner, sampling)
+    drawing = Drawing(owner, state, options, tokens, progress, dense_tail, draft, stopping_criteria)
+    return tokens_of(sequence, ManyGenerations({sequence: drawing}, n_most))
 
 
-def generate_by(
-    state: State,
-    sampling: Sampling,
-    tokens: Tokens,
-    progress: ProgressOption,
-    dense_tail: int,
-    draft: int,
-    stopping_criteria: Stopping,
-    max_tokens: int | None = None,
-    history: NDArray[np.int32] | None = None,
-    thoughts: Thoughts | None = None,
-) -> Generator[int, None, None]:
-    """`generate` of `max_tokens` at most, with the sampling in one piece. Penalties count the tokens of `history`."""
-    owner = f"{state.owner}.generate"
-    progress = check_progress(owner, progress)
-    prompt, tail = state.check_addition(owner, tokens, dense_tail)
-    n_draft = state.check_draft(owner, draft)
-    if sampling.seed is None:
-        sampling = replace(sampling, seed=state.engine.seed)
-    stops = check.callables(owner, "stopping_criteria", stopping_criteria)
-    sampler = sampling.make_sampler(state.engine.core)
-    sampler.thoughts = thoughts
-    sampler.accept(prompt.tokens if history is None else history)
-
-    def tokens_after_it() -> Generator[int, None, None]:
-        if len(prompt) > 0:
-            with state.changed() as context:
-                state.read(context, prompt, progress, tail)
-        reader = threading.current_thread()
-        try:
-            for token in islice(_draw(state, sampler, n_draft, stops), max_tokens):
-                yield token
-                reader = threading.current_thread()
-        finally:
-            if threading.current_thread() is reader:  # another thread may collect an abandoned stream
-                state.give_away()
-
-    return tokens_after_it()
-
-
-def _draw(state: State, sampler: Sampler, draft: int, stops: list[StoppingCriterion]) -> Iterator[int]:
-    """The tokens, until the text ends."""
-    n_texts = state.n_texts
-    length = DraftLength(draft)
-    state.n_drafted = n_accepted = 0
-    while True:
-        with state.changed() as context:
-            state.check_text(f"{state.owner}.generate", n_texts)
-            n_left = state.engine.n_ctx - context.n_tokens
-            if n_left <= 0:
-                return
-            state.warn_of_length(context.n_tokens + 1)
-            logits = state.logits_to_draw_from(context)
-            if any(stop(context.tokens, logits.copy()) for stop in stops):
-                return
-            token = sampler.sample(context, logits)
-            if state.engine.core.is_eog(token):
-                return
-            if state.accept_draft(context, token):
-                n_accepted += 1
-            else:
-                length.report(state.n_drafted, n_accepted)
-                n_accepted = 0
-                shortest, longest = length.limits
-                state.waiting = Drawn(token, shortest, min(longest, n_left - 1))
-        yield token
+def tokens_of(sequence: HasState, steps: ManyGenerations[HasState]) -> Generator[int, None, None]:
+    """The tokens of one sequence. Its text goes to the library at the end."""
+    reader = threading.current_thread()
+    try:
+        for step in steps:
+            yield step[sequence]
+            reader = threading.current_thread()
+    finally:
+        if threading.current_thread() is reader:  # another thread may collect an abandoned stream
+            sequence._state.give_away()

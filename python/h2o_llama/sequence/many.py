@@ -4,98 +4,68 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-import numpy as np
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import core_errors
-from h2o_llama._prompt import Prompt, Tokens
-from h2o_llama._thoughts import Thoughts
-from h2o_llama.sampling import Sampler, Sampling, SamplingOptions
-from h2o_llama.sequence._engine import Engine
-from h2o_llama.sequence._scoring import close_chunks
+from h2o_llama._prompt import Tokens
+from h2o_llama.sampling import Sampling, SamplingOptions
+from h2o_llama.sequence._drawing import DENSE_TAIL, Drawing
 from h2o_llama.sequence._state import HasState, State
-from h2o_llama.sequence.generating import DENSE_TAIL
 
 S = TypeVar("S", bound=HasState)
-Start = tuple[S, Prompt, int, Sampler]
-"""A sequence, the checked prompt to append first, its dense tail, and the sampler that has seen the prompt."""
 
 
 class ManyGenerations(Iterator[dict[S, int]], Generic[S]):
     """What `Llama.generate_many` returns: in each step the next token of every sequence that has not ended."""
 
-    def __init__(self, engine: Engine, starts: list[Start[S]], max_tokens: int | None) -> None:
-        self._engine = engine
-        self._starts = starts  # prompts that are not in their sequences yet
-        self._samplers: dict[S, Sampler] = {}  # of generating sequences
-        self._n_texts: dict[S, int] = {}
+    def __init__(self, drawings: dict[S, Drawing], max_tokens: int | None) -> None:
+        self._unread = list(drawings.values())
+        self._drawings = drawings
         self._drawn: dict[S, int] = {}  # tokens that a step which failed has drawn: their samplers have them
         self._n_left = max_tokens
 
-    def follow(self, sequence: S, thoughts: Thoughts) -> None:
-        """Tell thoughts from the answer, before the first step."""
-        next(sampler for start, _, _, sampler in self._starts if start is sequence).thoughts = thoughts
-
     def stop(self, sequence: S) -> None:
         """End a sequence: it gets no more tokens. The others continue."""
-        self._starts = [start for start in self._starts if start[0] is not sequence]
-        self._samplers.pop(sequence, None)
+        drawing = self._drawings.pop(sequence, None)
+        self._unread = [unread for unread in self._unread if unread is not drawing]
         self._drawn.pop(sequence, None)
 
+    def read(self) -> None:
+        """Append the prompts, before the first step."""
+        while self._unread:
+            self._unread[0].read()
+            self._unread.pop(0)
+
     def __next__(self) -> dict[S, int]:
-        while self._starts:
-            sequence, prompt, dense_tail, sampler = self._starts[0]
-            state = sequence._state
-            with state.changed() as context:
-                state.read(context, prompt, None, dense_tail)
-            self._n_texts[sequence] = state.n_texts
-            self._samplers[sequence] = sampler
-            self._starts.pop(0)
-        if self._n_left == 0:
+        self.read()
+        if self._n_left == 0 or not self._drawings:
             raise StopIteration
-        with self._engine.claim.held() as deadline:
-            for sequence in self._samplers:
-                sequence._state.end_stream(deadline)
-            with self._engine.claim, core_errors():
-                self._draw()
-                if not self._drawn:
-                    raise StopIteration
-                self._append(self._drawn)
+        states = [drawing.state for drawing in self._drawings.values()]
+        claim = states[0].claim
+        with claim.held() as deadline:
+            for state in states:
+                state.end_stream(deadline)
+            with claim, core_errors():
+                for sequence, drawing in list(self._drawings.items()):
+                    if sequence not in self._drawn:
+                        token = drawing.next()
+                        if token is None:
+                            del self._drawings[sequence]
+                        else:
+                            self._drawn[sequence] = token
+                State.append_each([(drawing.state, drawing.drawn) for drawing in self._drawings.values()])
+        if not self._drawn:
+            raise StopIteration
         tokens, self._drawn = self._drawn, {}
         if self._n_left is not None:
             self._n_left -= 1
         return tokens
 
-    def _draw(self) -> None:
-        """The next token of each sequence that has not ended."""
-        for sequence, sampler in list(self._samplers.items()):
-            sequence._state.check_text("Llama.generate_many", self._n_texts[sequence])
-            if sequence in self._drawn:
-                continue
-            context = sequence._state.context
-            if context.n_tokens < self._engine.n_ctx:
-                token = sampler.sample(context, sequence._state.logits_to_draw_from(context))
-                if not self._engine.core.is_eog(token):
-                    self._drawn[sequence] = token
-                    continue
-            del self._samplers[sequence]
 
-    def _append(self, tokens: dict[S, int]) -> None:
-        rows = np.empty((len(tokens), self._engine.core.n_vocab), dtype=np.float32)
-        for sequence in tokens:
-            sequence._state.set_logits(None)
-        contexts = [sequence._state.context for sequence in tokens]
-        _core.Context.decode_each(contexts, np.array(list(tokens.values()), dtype=np.int32), rows)
-        try:
-            close_chunks(contexts, self._engine.params.h2o)
-        except BaseException:
-            for sequence, context in zip(tokens, contexts, strict=True):
-                sequence._state.cut(context, context.n_tokens - 1)
-            raise
-        for sequence, row in zip(tokens, rows, strict=True):
-            sequence._state.set_logits(row[np.newaxis])
+def check_max_tokens(owner: str, max_tokens: int | None) -> int | None:
+    return None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0)
 
 
 def generate_many(
@@ -142,20 +112,16 @@ def generate_many(
     [b'4829;', b'1357;']
     """
     owner = "Llama.generate_many"
-    if max_tokens is not None:
-        max_tokens = check.integer(owner, "max_tokens", max_tokens, 0)
+    n_most = check_max_tokens(owner, max_tokens)
     if not isinstance(prompts, Mapping) or not prompts:
         raise check.bad_argument(owner, "prompts", "a mapping from sequences to token ids, not empty", prompts)
     options, engine = Sampling.of(owner, sampling), llama._state.engine
     first_seed = engine.seed if options.seed is None else options.seed
-    starts: list[Start[S]] = []
+    drawings: dict[S, Drawing] = {}
     for i, (sequence, tokens) in enumerate(prompts.items()):
         state = getattr(sequence, "_state", None)
         if not isinstance(state, State) or state.engine is not engine:
             raise check.bad_argument(owner, "prompts", "of sequences of this Llama", sequence)
-        prompt, tail = state.check_addition(owner, tokens, dense_tail)
         seed = None if first_seed is None else (int(first_seed) + i) % _core.RANDOM_SEED
-        sampler = replace(options, seed=seed).make_sampler(engine.core)
-        sampler.accept(prompt.tokens)
-        starts.append((sequence, prompt, tail, sampler))
-    return ManyGenerations(engine, starts, max_tokens)
+        drawings[sequence] = Drawing(owner, state, replace(options, seed=seed), tokens, dense_tail=dense_tail)
+    return ManyGenerations(drawings, n_most)

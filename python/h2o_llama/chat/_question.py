@@ -1,0 +1,244 @@
+"""A question: what a model is given, and how its answer is read."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from h2o_llama import _core
+from h2o_llama._prompt import Prompt, Tokens, shared_prefix
+from h2o_llama._thoughts import check_think
+from h2o_llama.config import H2OConfig
+from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
+from h2o_llama.library._library import Library, day_of
+from h2o_llama.model import Model
+from h2o_llama.models._messages import ChatImages
+from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.sequence._state import State
+
+OTHER = "…"
+"""A question, and a document, without content."""
+
+LONGEST_TAIL = 512
+"""Tokens of the last turn that attend to everything, at most: half a chunk of the default size."""
+
+Ids = NDArray[np.int32]
+
+
+class _Turn(NamedTuple):
+    """The last turn in a short prompt, where OTHER stands for all that was said before.
+
+    The text of the question begins at `text`, its turn at `start`. `is_apart`: what is before it changes none of its
+    tokens.
+    """
+
+    ids: Ids
+    text: int
+    start: int
+    is_apart: bool
+
+
+class Question:
+    """What a model is asked, about a document or after messages. It is rendered once, whatever is asked of it.
+
+    Images count as in `prompt`. A model without a chat template is asked about a document in plain text.
+
+    Parameters
+    ----------
+    owner : str
+        What errors call it. They are raised when it is rendered: as by `create_chat_completion`.
+    messages : sequence of dict
+        Checked; the last user's message is the question.
+    think, kwargs
+        `think` and `chat_template_kwargs` of `create_chat_completion`.
+    day : str, optional
+        The date that the template writes, as "2026-11-28"; by default today.
+    **options
+        Of `ChatTemplate.apply`: tools, tool_choice, parallel_tool_calls, json_schema.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        model: Model,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        think: bool | int | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        day: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.owner, self.model, self.day = owner, model, day
+        self.budget, kwargs = check_think(owner, think, kwargs)
+        self._images = ChatImages(owner, model._projector, messages, model._image_folder)
+        self.messages = self._images.messages
+        self._options = {"kwargs": kwargs, "marker": self._images.marker, **options}
+        self._is_plain = False
+
+    @classmethod
+    def about(cls, owner: str, model: Model, document: str, question: str = OTHER, **options: Any) -> Self:
+        """A question about a document. `options` are those of a `Question`."""
+        asked = cls(owner, model, document_messages(document, question), **options)
+        asked._is_plain = model.chat_template is None
+        return asked
+
+    def again(self, question: str) -> Self:
+        """Another question, in the place of this one. What is before it is not rendered again, where that is safe."""
+        other = self._changed()
+        other.messages = [*self.messages[:-1], {"role": "user", "content": question}]
+        turn = self._turn
+        if turn.is_apart:
+            ids, form = other._render([*map(_shortened, self.messages[:-1]), other.messages[-1]])
+            if np.array_equal(ids[: turn.start], turn.ids[: turn.start]):
+                begin = self._rendered[0][: self._n_before(turn.start)]
+                other._rendered = np.concatenate([begin, ids[turn.start :]]), form
+                other._turn = turn._replace(ids=ids)
+        return other
+
+    def on_known_day(self, state: State) -> Self:
+        """The same on the day on which it continues most of a text that is known."""
+        days: dict[str, Self] = {}
+
+        def ids_on(day: str) -> Ids:
+            other = days[day] = self._changed()
+            other.day = day
+            return other._rendered[0]
+
+        day = known_day(state, self._rendered[0], ids_on)
+        return self if day is None else days[day]
+
+    # --- what it says
+
+    @cached_property
+    def prompt(self) -> Prompt:
+        """Its tokens, and rows of images."""
+        prompt = self._images.insert_all(self._rendered[0].tolist())
+        if len(prompt) == 0:
+            raise ValueError(f"[{self.owner}] the chat template makes an empty prompt of these messages")
+        return prompt
+
+    @property
+    def form(self) -> _core.ChatPrompt | None:
+        """How the answer is written; None without a chat template."""
+        return self._rendered[1]
+
+    @cached_property
+    def n_shared(self) -> int:
+        """How many tokens of the prompt are before its last turn: questions after the same messages share them."""
+        return len(self._images.insert(self._rendered[0][: self._n_before(self._turn.start)].tolist()))
+
+    @property
+    def shared(self) -> Prompt:
+        """These tokens."""
+        return self.prompt[: self.n_shared]
+
+    @property
+    def document(self) -> range:
+        """The places of the first thing that was said before, up to the question's own text."""
+        ids, turn = self._rendered[0], self._turn
+        return range(shared_prefix(ids, turn.ids), self._n_before(turn.text))
+
+    @property
+    def dense_tail(self) -> int:
+        """How many tokens at its end attend to everything."""
+        tail = min(len(self.prompt) - self.n_shared, LONGEST_TAIL)
+        return tail if self.form else max(tail, DENSE_TAIL)
+
+    @property
+    def stops(self) -> list[str]:
+        """Strings before which the answer ends."""
+        return self.form.stops if self.form else ["\nQuestion:"]
+
+    # --- how it is rendered
+
+    def _changed(self) -> Self:
+        other = copy.copy(self)
+        for name in ("_rendered", "_turn", "prompt", "n_shared"):
+            other.__dict__.pop(name, None)
+        return other
+
+    def _render(self, messages: list[dict[str, Any]]) -> tuple[Ids, _core.ChatPrompt | None]:
+        if self._is_plain:
+            about, asked = (message["content"] for message in messages)
+            text = f"{about.removeprefix(ABOUT_A_DOCUMENT)}\n\nQuestion: {asked}\nAnswer:"
+            return np.array(self.model.tokenize(text), dtype=np.int32), None
+        prompt = self.model._template.apply(self.owner, messages, day=self.day, **self._options)
+        return np.array(prompt.ids, dtype=np.int32), prompt.core
+
+    @cached_property
+    def _rendered(self) -> tuple[Ids, _core.ChatPrompt | None]:
+        """Token ids, with one for each image; and how the answer is written."""
+        return self._render(self.messages)
+
+    @cached_property
+    def _turn(self) -> _Turn:
+        ids, _ = self._rendered
+        place = max((i for i, message in enumerate(self.messages) if message["role"] == "user"), default=0)
+        before, after = list(map(_shortened, self.messages[:place])), self.messages[place:]
+        if not before:
+            return _Turn(ids, 0, 0, False)
+        other = {**after[0], "content": "B" if str(after[0].get("content")).lstrip().startswith("A") else "A"}
+        try:
+            short, others = (self._render([*before, *turn])[0] for turn in (after, [other, *after[1:]]))
+        except ValueError:  # a template may refuse them
+            return _Turn(ids, 0, 0, False)
+        text = shared_prefix(short, others)
+        # a tokenizer reads what is between two special tokens as a whole
+        start = next((i for i in range(text - 1, 0, -1) if self._is_special(short[i])), 0)
+        is_apart = start > 0 and np.array_equal(ids[len(ids) - len(short) + start :], short[start:])
+        return _Turn(short, text, start if is_apart else text, is_apart)
+
+    def _is_special(self, token: np.int32) -> bool:
+        return bool(token >= 0) and not self.model._handle.detokenize([int(token)], False)
+
+    def _n_before(self, place: int) -> int:
+        """Of the prompt's token ids, where `place` is in the short prompt."""
+        return max(0, len(self._rendered[0]) - len(self._turn.ids) + place)
+
+
+def _shortened(message: Mapping[str, Any]) -> dict[str, Any]:
+    """With OTHER in the place of what it says."""
+    content = message.get("content")
+    begin = ABOUT_A_DOCUMENT if str(content).startswith(ABOUT_A_DOCUMENT) else ""
+    return {**message, "content": begin + OTHER} if content else {**message}
+
+
+def check_length(model: Model, h2o: Any, name: str, text: str, n_tokens: int, n_answer: int, n_ctx: int = 0) -> None:
+    """Raise ValueError, with what helps, if n_ctx or the model are too small for a text, a question and an answer."""
+    n_trained, n, evicts = model.n_ctx_train, n_tokens + n_answer, isinstance(h2o, H2OConfig) and h2o.evict
+    has = f"{name} has {n_tokens:,} tokens{f', its answer up to {n_answer:,}' if n_answer > 1 else ''}, but"
+    if n > n_trained and not (evicts and h2o.has_bounded_memory):
+        n_bytes = len(text.encode(errors="replace")) * 9 // 10 * max(0, n_trained - n_answer) // n_tokens
+        helps = [f"cut it (`head -c {n_bytes} FILE > part.txt`)", "take a model that reads longer texts"]
+        helps[0] = "cut it" if name.lower().endswith(".pdf") else helps[0]
+        scaled = f"{model.metadata.get('general.architecture')}.rope.scaling.type" in model.metadata or model._rope
+        if n <= 4 * n_trained and not scaled and not model._handle.n_learned_positions:
+            scale = 0.5 if n <= 2 * n_trained else 0.25
+            helps += [f"or scale positions: rope_scaling_type=yarn rope_freq_scale={scale} yarn_orig_ctx={n_trained}"]
+        last = "evict reads all of it, but an answer about dropped tokens is a guess"
+        last = "cold_store and dense_layers do not help, as they keep the positions of all tokens" if evicts else last
+        raise ValueError(f"{has} this model reads {n_trained:,}: {', '.join(helps)}; {last}")
+    if n_ctx and n > n_ctx:
+        raise ValueError(f"{has} n_ctx={n_ctx} holds fewer: use a larger n_ctx, or a shorter text")
+
+
+def library_of(state: State) -> Library | None:
+    """Where its texts are kept."""
+    return state.engine.library if isinstance(state.engine.library, Library) else None
+
+
+def known_day(state: State, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
+    """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
+    engine, model = state.engine, state.engine.model
+    if model.chat_template is None or not model._template.tells_day:
+        return None
+    with state.used() as context:
+        now = context.tokens
+    best = day_of(library_of(state), engine.origin, ids, ids_on, now, state.day)
+    state.day = best or date.today().isoformat()
+    return best
