@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from h2o_llama._cli import app
 
 # Else it makes all commands anew for each one that is run, which takes longer than most of them.
-typer.testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-defined]
+typer.testing._get_command = cache(typer.main.get_command)
 
 
 def invoke(
