@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, Number, understands
+from h2o_llama._internal.llama_cpp import ADVICE, Number, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
@@ -19,11 +20,11 @@ from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
 from h2o_llama.chat._question import library_of
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.embedding import EmbeddingResponse, PoolingType
+from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.model import Model
+from h2o_llama.model import Model, TemplateOptions
 from h2o_llama.models._files import Loading, Lora, Override
 from h2o_llama.models._find import find_on_hub
 from h2o_llama.models._hub import HubFile
@@ -33,6 +34,8 @@ from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import many
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
+
+Texts = collections.abc.Sequence[str]
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -330,12 +333,16 @@ class Llama(Sequence):
 
     generate_many = many.generate_many
 
+    # --- llama-cpp-python's names
+
+    save_state = Sequence.snapshot
+    load_state = Sequence.restore
+    input_ids = eval_tokens = Sequence.tokens
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Names of llama-cpp-python."""
-            if name in ATTRIBUTES:
-                return getattr(self, ATTRIBUTES[name])
+            """Names of llama-cpp-python that have no place here."""
             advice = f": {ADVICE[name]}" if name in ADVICE else ""
             raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
 
@@ -372,23 +379,32 @@ class Llama(Sequence):
         """Text of token ids, as bytes: `Model.detokenize`."""
         return self.model.detokenize(tokens, special=special)
 
-    def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
+    def embed(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **{**self._threads, **options})
+        return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
+
+    async def aembed(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]:
+        """`embed`, awaited: `Model.aembed`. The sequence does not change."""
+        return await self.model.aembed(input, pooling_type=pooling_type, **self._with_threads(options))
 
     @understands
     def create_embedding(
-        self, input: str | collections.abc.Sequence[str], *, pooling_type: PoolingType | None = None, **options: Any
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
     ) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, pooling_type=pooling_type, **{**self._threads, **options})
+        return self.model.create_embedding(input, pooling_type=pooling_type, **self._with_threads(options))
 
-    @property
-    def _threads(self) -> dict[str, Any]:
+    def _with_threads(self, options: EmbedOptions) -> EmbedOptions:
         params = self._state.engine.params
-        return {"n_threads": params.n_threads_batch or params.n_threads}
+        return {"n_threads": params.n_threads_batch or params.n_threads, **options}
 
-    def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
+    def apply_chat_template(
+        self, messages: collections.abc.Sequence[Message], **options: Unpack[TemplateOptions]
+    ) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
 

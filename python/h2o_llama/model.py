@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, cast
 
 from typing_extensions import Self, Unpack
 
@@ -25,6 +25,14 @@ class HasModel(Protocol):
 
     @property
     def model(self) -> "Model": ...
+
+
+class TemplateOptions(TypedDict, total=False):
+    """Options of `Model.apply_chat_template`; see there."""
+
+    tools: Sequence[Tool] | None
+    add_generation_prompt: bool
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class Model:
@@ -297,6 +305,7 @@ class Model:
     # --- texts as vectors
 
     embed = embedding.embed
+    aembed = embedding.aembed
     create_embedding = embedding.create_embedding
 
     # --- chats

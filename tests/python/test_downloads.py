@@ -353,6 +353,10 @@ def test_a_repository_is_downloaded_once(hub: Any, tiny_model: Path) -> None:
     os.utime(path.with_name("m-Q4_K_M.gguf"), (0, 0))
     for name in (f"{REPOSITORY}:Q4_K_M", REPOSITORY, f"hf.co/{REPOSITORY}"):
         assert "m-Q4_K_M.gguf" in succeeded(command("info", name, HF_HUB_OFFLINE="1")).stdout
+    load = f"Llama.from_pretrained({REPOSITORY!r}, '*q4_K_m.gguf', n_ctx=32, h2o=None).model_path"
+    program = [sys.executable, "-c", f"from h2o_llama import Llama; print({load})"]
+    found = subprocess.run(program, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert found.stdout.strip() == str(path.with_name("m-Q4_K_M.gguf")), found.stderr
     assert hub.asked == []
     assert "1970-" not in succeeded(command("models")).stdout.partition("Q4_K_M")[2].partition("\n")[0]
     absent = command("info", f"{REPOSITORY}:Q8_0", HF_HUB_OFFLINE="1")
