@@ -14,6 +14,15 @@ from h2o_llama.sequence._state import HasState
 from h2o_llama.sequence.many import ManyGenerations, check_max_tokens
 
 
+class GenerateOptions(SamplingOptions, total=False):
+    """Options of `generate`, but `progress`; see there."""
+
+    max_tokens: int | None
+    dense_tail: int
+    draft: int
+    stopping_criteria: Stopping
+
+
 @understands
 def generate(
     sequence: HasState,
