@@ -57,7 +57,9 @@ def test_several_texts_are_completed_at_once(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_seq_max: int
 ) -> None:
     """In steps for all, after what they begin with was read once; as one after another."""
-    texts = ["A document that all share. " * 10 + text for text in ("One?", "Another?", "A third?", "A fourth, longer?")]
+    texts = [
+        "A document that all share. " * 10 + text for text in ("One?", "Another?", "A third?", "A fourth, longer?")
+    ]
     options: Any = {"max_tokens": 12, "temperature": 0, "logprobs": 1, "dense_tail": 0}
     config = H2OConfig(chunk_size=64, lookup_budget=0)
     arguments: Any = {"n_ctx": 512, "n_threads": 1, "h2o": config}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h2o_llama import H2OConfig, demo_model_path
+from h2o_llama import H2OConfig, Library, Llama, demo_model_path
 from h2o_llama._demo.document import standard_library_text
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -42,8 +42,12 @@ def run(name: str, *arguments: str | Path, stdin: str = "") -> str:
     return result.stdout
 
 
-def test_ask_a_document(document: Path) -> None:
-    assert run("ask_a_document", document, "k17?", demo_model_path()) == "4829;\n"
+def test_ask_a_document(document: Path, chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path))
+    with Llama(chat_model) as llm:
+        answers = llm.ask(document, ["k17?", "k23?"], max_tokens=64)
+    assert run("ask_a_document", document, chat_model, "k17?", "k23?") == "".join(f"{answer}\n" for answer in answers)
+    assert [text.name for text in Library().texts()]
 
 
 def test_many_questions(document: Path) -> None:
