@@ -212,12 +212,12 @@ def test_beginning_does_not_keep_the_loop_waiting(tiny_model: Path) -> None:
     released = []
 
     def hold() -> None:
-        with llm.lock():
+        with llm.lock():  # type: ignore[attr-defined]
             entered.set()
             released.append(release.wait(60))
 
     async def run() -> int:
-        found = llm.agenerate([1, 2, 3], seed=1)
+        found = llm.agenerate([1, 2, 3], seed=1)  # type: ignore[attr-defined]
         first = asyncio.ensure_future(anext(found))
         await asyncio.sleep(0.05)
         release.set()
