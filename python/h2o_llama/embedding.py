@@ -1,6 +1,5 @@
 """Texts as vectors, in OpenAI's shapes."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -105,35 +104,11 @@ def embed(
     >>> print(vector.shape, f"{np.linalg.norm(vector):.3f}")
     (192,) 1.000
     """
-    vectors, _ = _embed(
-        f"{model._owner}.embed", model, [input] if isinstance(input, str) else input, pooling_type, **options
-    )
+    texts = [input] if isinstance(input, str) else input
+    vectors, _ = _embed(f"{model._owner}.embed", model, texts, pooling_type, **options)
     if isinstance(input, str):
         return vectors[0]
-    if len({vector.shape for vector in vectors}) == 1 and vectors[0].ndim == 1:
-        return np.array(vectors)
-    found = np.empty(len(vectors), dtype=object)
-    for i, rows in enumerate(vectors):
-        found[i] = rows
-    return found
-
-
-async def aembed(
-    model: _Model,
-    input: str | Sequence[str],
-    *,
-    pooling_type: PoolingType | None = None,
-    **options: Unpack[EmbedOptions],
-) -> NDArray[Any]:
-    """`embed`, awaited: the event loop is not blocked.
-
-    Examples
-    --------
-    >>> import asyncio
-    >>> asyncio.run(model.aembed(["a text", "another"], pooling_type="mean")).shape
-    (2, 192)
-    """
-    return await asyncio.to_thread(embed, model, input, pooling_type=pooling_type, **options)
+    return np.array(vectors) if vectors and vectors[0].ndim == 1 else np.fromiter(vectors, dtype=object)
 
 
 def _embed(

@@ -1,5 +1,6 @@
 """A model and its first sequence."""
 
+import asyncio
 import collections.abc
 import logging
 import os
@@ -385,11 +386,9 @@ class Llama(Sequence):
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
 
-    async def aembed(
-        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
-    ) -> NDArray[Any]:
-        """`embed`, awaited: `Model.aembed`. The sequence does not change."""
-        return await self.model.aembed(input, pooling_type=pooling_type, **self._with_threads(options))
+    async def aembed(self, input: str | Texts, **options: Any) -> NDArray[Any]:
+        """`embed`, awaited: the event loop is not blocked."""
+        return await asyncio.to_thread(self.embed, input, **options)
 
     @understands
     def create_embedding(

@@ -22,22 +22,11 @@ Messages = collections.abc.Sequence[_messages.Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
-class ToolCallFunction(TypedDict):
-    name: str
-    arguments: str
-
-
-class ToolCall(TypedDict):
-    id: str
-    type: Literal["function"]
-    function: ToolCallFunction
-
-
 class ChatMessage(TypedDict):
     role: Literal["assistant"]
     content: str | None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall]]
+    tool_calls: NotRequired[list[dict[str, Any]]]
 
 
 ResponseFormat = Mapping[str, Any] | type[Any]

@@ -2,9 +2,9 @@
 
 import collections.abc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from itertools import chain
-from typing import Literal, TypedDict, overload
+from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import Unpack
 
@@ -181,7 +181,12 @@ class _Run:
 def _together(owner: str, state: State, prompts: list[str], options: CompletionOptions) -> Completion:
     """Several texts, in all sequences that are free."""
     done: list[Completion] = []
-    with state.claim.held(), _places(state, len(prompts)) as places:
+    places = [state]
+    with state.claim.held(), ExitStack() as stack:
+        with suppress(BusyError):
+            while len(places) < len(prompts):
+                places.append(State(state.engine, state.owner))
+                stack.callback(places[-1].close)
         for i in range(0, len(prompts), len(places)):
             group = prompts[i : i + len(places)]
             runs = [_Run(owner, place, text, **options) for place, text in zip(places, group, strict=False)]
@@ -194,29 +199,12 @@ def _together(owner: str, state: State, prompts: list[str], options: CompletionO
             done += [run.complete(pieces[run.generation]) for run in runs]
             for place in places[: len(runs)]:
                 place.give_away()
-    usage: _generation.Usage = {
-        "prompt_tokens": sum(each["usage"]["prompt_tokens"] for each in done),
-        "completion_tokens": sum(each["usage"]["completion_tokens"] for each in done),
-        "total_tokens": sum(each["usage"]["total_tokens"] for each in done),
-    }
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    usage: Any = {name: sum(dict[str, Any](each["usage"])[name] for each in done) for name in counts}
     known = [each["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0) for each in done]
     usage["prompt_tokens_details"] = {"cached_tokens": sum(known)}
     choices: list[Choice] = [{**each["choices"][0], "index": i} for i, each in enumerate(done)]
     return {**done[0], "choices": choices, "usage": usage}
-
-
-@contextmanager
-def _places(state: State, n: int) -> Iterator[list[State]]:
-    """The sequence's, and others that are free: n at most."""
-    places = [state]
-    try:
-        with suppress(BusyError):
-            while len(places) < n:
-                places.append(State(state.engine, state.owner))
-        yield places
-    finally:
-        for place in places[1:]:
-            place.close()
 
 
 def _share(places: list[State], prompts: list[Prompt]) -> None:
