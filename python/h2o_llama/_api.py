@@ -28,7 +28,7 @@ from h2o_llama.llama import Llama
 from h2o_llama.lossless import LosslessConfig, LosslessStats
 from h2o_llama.model import Model
 from h2o_llama.sampling import Sampling
-from h2o_llama.sequence.many import ManyGenerations
+from h2o_llama.sequence.generating import ManyGenerations
 from h2o_llama.sequence.snapshot import Snapshot
 
 __all__ = [
