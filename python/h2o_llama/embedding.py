@@ -104,8 +104,7 @@ def embed(
     >>> print(vector.shape, f"{np.linalg.norm(vector):.3f}")
     (192,) 1.000
     """
-    texts = [input] if isinstance(input, str) else input
-    vectors, _ = _embed(f"{model._owner}.embed", model, texts, pooling_type, **options)
+    vectors, _ = _embed(f"{model._owner}.embed", model, input, pooling_type, **options)
     if isinstance(input, str):
         return vectors[0]
     return np.array(vectors) if vectors and vectors[0].ndim == 1 else np.fromiter(vectors, dtype=object)
@@ -114,14 +113,14 @@ def embed(
 def _embed(
     owner: str,
     model: _Model,
-    texts: Any,
+    input: Any,
     pooling_type: PoolingType | None,
     normalize: bool = False,
     truncate: bool = True,
     n_threads: int | None = None,
 ) -> tuple[list[NDArray[np.float32]], int]:
     """The vectors, and the number of tokens."""
-    core = model._handle
+    core, texts = model._handle, [input] if isinstance(input, str) else input
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
     pooling = _pooling(owner, core, pooling_type)
@@ -188,8 +187,7 @@ def create_embedding(
     >>> [(item["index"], len(item["embedding"])) for item in answer["data"]], answer["usage"]
     ([(0, 192), (1, 192)], {'prompt_tokens': 13, 'total_tokens': 13})
     """
-    texts = [input] if isinstance(input, str) else input
-    found, n_tokens = _embed(f"{model._owner}.create_embedding", model, texts, pooling_type, **options)
+    found, n_tokens = _embed(f"{model._owner}.create_embedding", model, input, pooling_type, **options)
     return {
         "object": "list",
         "data": [{"object": "embedding", "embedding": vector.tolist(), "index": i} for i, vector in enumerate(found)],

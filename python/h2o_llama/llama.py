@@ -20,6 +20,7 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
 from h2o_llama.chat._question import library_of
+from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
@@ -35,8 +36,6 @@ from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
-
-Texts = collections.abc.Sequence[str]
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")

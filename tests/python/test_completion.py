@@ -82,9 +82,6 @@ def test_several_texts_are_completed_at_once(
             assert again == [choice["text"] for choice in expected[:2]]
         with pytest.raises(ValueError, match="a list of str without stream"):
             llm(texts, stream=True)
-        with pytest.raises(ValueError, match="prompt must not be empty"):
-            llm([*texts, ""])
-    assert Llama.generate_text(alone, []) == []
 
 
 def test_completion(llm: Llama) -> None:
