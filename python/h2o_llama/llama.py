@@ -1,5 +1,6 @@
 """A model and its first sequence."""
 
+import asyncio
 import collections.abc
 import logging
 import os
@@ -19,6 +20,7 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
 from h2o_llama.chat._question import library_of
+from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
@@ -34,8 +36,6 @@ from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
-
-Texts = collections.abc.Sequence[str]
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -138,6 +138,11 @@ class Llama(Sequence):
     library : Library, str, os.PathLike, bool or None, default None
         Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
+    cache_reuse : int, default 0
+        Pieces of at least so many tokens that a prompt shares with a known text are not read again, wherever they are:
+        only what changed is. Nearly the same as reading all of it, but what later text had concluded from a fact that
+        changed stays (docs/read-once.md); such a text is not added to the library. 0 is off; 256 is a good number. Not
+        with `evict` and heavy_budget, nor for models with sliding windows or recurrent layers.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
 
@@ -208,6 +213,7 @@ class Llama(Sequence):
         tensor_split: collections.abc.Sequence[float] | None = None,
         lora: Lora = None,
         library: Library | bool | str | os.PathLike[str] | None = None,
+        cache_reuse: int = 0,
         **rope: Unpack[RopeOptions],
     ) -> None:
         options = check_rope(_OWNER, rope)
@@ -224,7 +230,7 @@ class Llama(Sequence):
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         params = ContextParams(
             *(n_ctx, n_batch, n_ubatch, n_threads, n_threads_batch, n_gpu_layers, type_k, type_v, flash_attn, config),
-            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels),
+            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels, cache_reuse),
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
@@ -385,11 +391,9 @@ class Llama(Sequence):
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
 
-    async def aembed(
-        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
-    ) -> NDArray[Any]:
-        """`embed`, awaited: `Model.aembed`. The sequence does not change."""
-        return await self.model.aembed(input, pooling_type=pooling_type, **self._with_threads(options))
+    async def aembed(self, input: str | Texts, **options: Any) -> NDArray[Any]:
+        """`embed`, awaited: the event loop is not blocked."""
+        return await asyncio.to_thread(self.embed, input, **options)
 
     @understands
     def create_embedding(
