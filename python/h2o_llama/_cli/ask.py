@@ -47,7 +47,7 @@ def ask(
 def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> None:
     """Answer questions about a document, each by itself."""
     if not questions:
-        raise typer.BadParameter(f"there is no question about {file}")
+        raise typer.BadParameter(f"name a question about {file}, too")
     for question in questions:
         if not question.strip():
             raise ValueError("a question is empty")

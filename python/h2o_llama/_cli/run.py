@@ -100,7 +100,7 @@ def _continue(
             dense_tail = o.dense_tail
             if dense_tail is None:
                 dense_tail = DENSE_TAIL if o.file is None else max(DENSE_TAIL, n_asked)
-            with progress_bars("tokens") as update:
+            with progress_bars(" tokens") as update:
                 llm.eval(tokens, progress=lambda done, total: update("prompt", done, total), dense_tail=dense_tail)
         prefilled = time.perf_counter()
         if save is not None:
