@@ -5,13 +5,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama._cli.ask import answer_options, open_for, open_read, say_answer
+from h2o_llama._cli.ask import answer_options, open_about, open_for, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
@@ -31,10 +32,6 @@ _HELP = """\
 /switch N continue number N of /list
 /help     this
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
-
-
-_SHOWN = 60
-"""Characters of a message in a list."""
 
 
 Messages = list[dict[str, Any]]
@@ -90,7 +87,7 @@ def _open(o: Options, weights: Model, name: str, messages: Messages) -> Iterator
         n = len(Question("chat", weights, messages, think=o.thinking).prompt)
     if begin:
         question = Question("chat", weights, [*begin, {"role": "user", "content": OTHER}], think=o.thinking)
-        with open_read(o, question, name, begin[0]["content"], n) as (llm, _):
+        with open_about(o, question, name, begin[0]["content"], n) as (llm, _):
             yield llm
     else:
         with open_for(o, weights, "", n) as llm:
@@ -178,18 +175,18 @@ class _Chat:
         self._listed = [] if library is None else library.stored(self._llm._state.engine.origin)
         for i, text in enumerate(self._listed, 1):
             asked = [message["content"] for message in self._said(text) if message["role"] == "user"]
-            told = f": {_shown(asked[-1])}" if asked else ""
-            echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}{told}", err=True)
+            told = f"{text.contents.name}, {counted(len(text.contents.tokens), 'token')}"
+            echo(f"{i:>3}  {told}{': ' * bool(asked)}{_shown(*asked[-1:])}", err=True)
 
     def _said(self, text: Stored) -> Messages:
         return messages_of(self._llm.model, text.contents.tokens, text.contents.day)
 
     def last(self) -> tuple[str, Messages]:
-        """The last chat that is kept. Raises ValueError if there is none."""
+        """The last chat that is kept, and its name. Raises ValueError if there is none."""
         library = self._llm.library
-        for text in [] if library is None else library.stored(self._llm._state.engine.origin):
-            if any(message["role"] == "assistant" for message in self._said(text)):
-                return self._continued(text)
+        for text in library.stored(self._llm._state.engine.origin) if library else ():
+            if len(messages := self._said(text)) > 1:
+                return self._continued(text, messages)
         raise ValueError("no chat with this model is kept")
 
     def _switch(self, n: int) -> None:
@@ -198,16 +195,13 @@ class _Chat:
             self._list()
         if not 0 < n <= len(self._listed):
             echo(f"Text {n} does not exist: /list lists them.", err=True)
-        elif self._said(self._listed[n - 1]):
-            self.chosen = self._continued(self._listed[n - 1])
+        elif messages := self._said(self._listed[n - 1]):
+            self.chosen = self._continued(self._listed[n - 1], messages)
         else:
-            echo(
-                f"{self._listed[n - 1].contents.name} is neither a chat nor a document: begin its chat again.", err=True
-            )
+            echo(f"Text {n} is neither a chat nor a document: begin its chat again.", err=True)
 
-    def _continued(self, text: Stored) -> tuple[str, Messages]:
-        messages = self._said(text)
-        for message in [message for message in messages if message["role"] != "system"][-2:]:
+    def _continued(self, text: Stored, messages: Messages) -> tuple[str, Messages]:
+        for message in messages[len(_begin(messages)) :][-2:]:
             echo(f"{message['role']}: {_shown(message['content'])}", err=True)
         return text.contents.name, messages
 
@@ -235,7 +229,6 @@ class _Chat:
             echo(f"h2o-llama: {describe(error)}", err=True)
 
 
-def _shown(text: str) -> str:
+def _shown(text: str = "") -> str:
     """In one line."""
-    line = " ".join(text.split())
-    return line[:_SHOWN] + "…" * (len(line) > _SHOWN)
+    return shorten(text, 60, placeholder="…")
