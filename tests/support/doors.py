@@ -1,4 +1,4 @@
-"""The doors to a completion: `Llama`, `h2o-llama serve` and `h2o-llama run`. One table of cases goes through all."""
+"""The doors to a completion: `Llama` and `h2o-llama serve`. One table of cases goes through both."""
 
 import json
 import math
