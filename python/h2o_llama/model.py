@@ -305,7 +305,6 @@ class Model:
     # --- texts as vectors
 
     embed = embedding.embed
-    aembed = embedding.aembed
     create_embedding = embedding.create_embedding
 
     # --- chats
