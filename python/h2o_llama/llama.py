@@ -19,7 +19,6 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
-from h2o_llama.chat._question import library_of
 from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
@@ -355,7 +354,8 @@ class Llama(Sequence):
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
-        return library_of(self._state)
+        library: Library | None = self._state.engine.library
+        return library
 
     @property
     def n_ctx(self) -> Number:

@@ -117,20 +117,17 @@ class ChatRun:
             return parse_deltas(self.parser, text, self.generation.finish_reason == "length")
         except ValueError:
             self.is_understood = False
-        whole, end = self._text(), 0
+        whole, end = "".join(self.texts), 0
         for said in told:
             found = whole.find(said, end)
             end = found + len(said) if found >= 0 else end
         return [{"content": whole[end:]}]
 
-    def _text(self) -> str:
-        return "".join(self.texts)
-
     def _parsed(self) -> dict[str, Any]:
         return parsed_message(self.parser) if self.parser is not None and self.is_understood else {}
 
     def _message(self) -> ChatMessage:
-        message = self._parsed() or {"content": self._text()}
+        message = self._parsed() or {"content": "".join(self.texts)}
         if message.get("tool_calls") and not message.get("content"):
             message["content"] = None
         return cast(ChatMessage, {"role": "assistant", **message})
