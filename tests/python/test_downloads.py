@@ -209,7 +209,9 @@ class Hub(BaseHTTPRequestHandler):
             name = path.rpartition("/")[2]
             if name not in server.packages:
                 return self._answer(404, b"")
-            return self._file(server.packages[name], {"ETag": f'"{sha256(server.packages[name])}"'})
+            return self._file(
+                server.packages[name], {"ETag": f'"{sha256(server.packages[name])}"'} if server.tags else {}
+            )
         token = self.headers.get("Authorization")
         if token == "Bearer wrong":
             said = "Invalid credentials in Authorization header"
@@ -262,7 +264,14 @@ class Hub(BaseHTTPRequestHandler):
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.files = dict.fromkeys((*FILES, FILES[-1].replace("00001", "00002", 1)), tiny_model.read_bytes())
-    server.asked, server.cuts, server.packages, server.damage, server.has_ranges = [], [], {}, bytes, True
+    server.asked, server.cuts, server.packages, server.damage, server.has_ranges, server.tags = (
+        [],
+        [],
+        {},
+        bytes,
+        True,
+        True,
+    )
     server.url = f"http://127.0.0.1:{server.server_port}"
     for name, value in {
         "HF_ENDPOINT": server.url,
@@ -437,13 +446,20 @@ def test_files_of_an_index(hub: Any, tiny_model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_left", "content", "has_ranges"), [(2000, 1, True), (2000, 1, False), (2000, 2, True), (5000, 1, True)]
+    ("n_left", "content", "has_ranges", "tags"),
+    [
+        (2000, 1, True, True),
+        (2000, 1, False, True),
+        (2000, 2, True, True),
+        (5000, 1, True, True),
+        (2000, 2, True, False),
+    ],
 )
 def test_what_an_interruption_has_left(
-    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_left: int, content: int, has_ranges: bool
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_left: int, content: int, has_ranges: bool, tags: bool
 ) -> None:
     """The download continues where the server has ranges, and the file is still the same."""
-    hub.packages["m.gguf"] = bytes([1]) * 5000
+    hub.packages["m.gguf"], hub.tags = bytes([1]) * 5000, tags
 
     def stops(url: str, file: Any, **options: Any) -> None:
         file.write(bytes([1]) * n_left)
