@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from h2o_llama.lossless import LosslessConfig, LosslessStats
     from h2o_llama.model import Model
     from h2o_llama.sampling import Sampling
-    from h2o_llama.sequence.many import ManyGenerations
+    from h2o_llama.sequence.generating import ManyGenerations
     from h2o_llama.sequence.snapshot import Snapshot
 
 __version__ = version("h2o-llama")
@@ -92,7 +92,7 @@ _PLACES = {
     "lossless": "LosslessConfig LosslessStats",
     "model": "Model",
     "sampling": "Sampling",
-    "sequence.many": "ManyGenerations",
+    "sequence.generating": "ManyGenerations",
     "sequence.snapshot": "Snapshot",
 }
 """Where names are. They are imported when they are used: `llm` loads this package at each of its commands."""

@@ -32,7 +32,7 @@ from h2o_llama.models._messages import Message
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
-from h2o_llama.sequence import many
+from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
 
 Texts = collections.abc.Sequence[str]
@@ -331,7 +331,7 @@ class Llama(Sequence):
         with self._state.used():
             return Sequence(self._state.engine)
 
-    generate_many = many.generate_many
+    generate_many = generating.generate_many
 
     # --- llama-cpp-python's names
 

@@ -1,6 +1,7 @@
 """`h2o-llama chat`, and `run` with models that have a chat template."""
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,33 @@ def test_a_document_is_in_the_system_message(chat_model: Path, chats: list[list[
     assert [len(messages) for messages in chats] == [2, 4, 2]
 
 
+def test_a_chat_about_two_documents_is_continued(
+    chat_model: Path, chats: list[list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By --resume, and by its number in the list that was shown."""
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "library"))
+    ducks, geese = tmp_path / "ducks.txt", tmp_path / "geese.txt"
+    ducks.write_text("All about ducks. " * 30)
+    geese.write_text("All about geese. " * 30)
+    said = user("Which of them are larger, and why would anybody want to know that?")
+    told = invoke("chat", chat_model, "--file", ducks, "-f", geese, *FAST, stdin=f"{said['content']}\n").stderr
+    assert "ducks.txt, geese.txt: read 1," in told
+    assert f"`h2o-llama chat {chat_model} --resume` continues this chat." in told
+    (first,) = chats
+    assert first[0]["content"] == f"{SYSTEM}{ducks.read_text()}\n\n{SYSTEM}{geese.read_text()}"
+    succeeded(invoke("read", geese, "--model", chat_model, *FAST))
+    told = succeeded(invoke("chat", chat_model, "--resume", *FAST, stdin="/reset\nSure?\n")).stderr
+    assert "assistant: 1\n" in told
+    assert chats[1:] == [[first[0], user("Sure?")]]
+    more = "Is that all that can be said about ducks, geese and whoever else has feathers? " * 4
+    more = more.strip()
+    told = succeeded(invoke("chat", chat_model, *FAST, stdin=f"/list\n{more}\n/switch 3\n{more}\n")).stderr
+    assert re.search("\n  3  ducks.txt, geese.txt, 1,.* tokens: Which of them are larger", told), told
+    assert chats[2:] == [[user(more)], [*first, assistant("1"), user(more)]]
+    assert "name a file" in invoke("chat", chat_model, "--file", "-", *FAST, stdin="x").stderr
+    assert "is no chat" not in told
+
+
 def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abc " * 100)
     for evict in ([], ["--evict"]):
@@ -105,7 +133,7 @@ def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeyp
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    chat._Chat(Options(), Llama(chat_model, n_ctx=256, n_threads=1), [], []).say("one")
+    chat._Chat(Options(), Llama(chat_model, n_ctx=256, n_threads=1), chat._Talk("", [], []), []).say("one")
     assert terminal.getvalue() == "a␛[2J␇b\n"
 
 

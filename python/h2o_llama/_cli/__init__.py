@@ -56,7 +56,7 @@ _TALK = (*_LLAMA, "mmproj", *_ANSWER, "threads_batch", "rpc", "mlock", "no_mmap"
 _READ = tuple(name for name in _TALK if name not in ("model", "mmproj", "max_tokens", "temp", "seed", "library"))
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
-    "chat": as_command(chat.chat, *_TALK, "file", "image"),
+    "chat": as_command(chat.chat, *_TALK, "image"),
     "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), "file", temp=0.0),
     "read": as_command(ask.read, *_READ),
     "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),

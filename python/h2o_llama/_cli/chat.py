@@ -4,10 +4,11 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import groupby
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model
@@ -15,10 +16,10 @@ from h2o_llama._cli.ask import answer_options, open_for, open_read, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
-from h2o_llama._cli.options import Options, option
+from h2o_llama._cli.options import FILE, Options, option
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.chat._question import OTHER, Question
-from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
+from h2o_llama.chat._question import OTHER, Question, messages_of
+from h2o_llama.documents import document_messages
 from h2o_llama.inspect._report import memory_report
 from h2o_llama.library._index import Stored
 
@@ -27,48 +28,73 @@ _HELP = """\
 /regen    answer once more
 /inspect  what the last question read of the chat so far
 /reset    begin a new chat, about the same document
-/list     the library's texts for this model
-/switch N begin a new chat about the document in text N of /list
+/list     documents and chats of this model that are kept
+/switch N continue number N of /list
 /help     this
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-def chat(o: Options, system: Annotated[str, option("The system message.")] = "") -> None:
-    """Chat with a model, about a document if you name one.
+_SHOWN = 60
+"""Characters of a message in a list."""
 
-    Every line is a message; /help lists what else can be typed. The document is read once. Answers are written to
+
+@dataclass
+class _Talk:
+    """What is said, and how it begins; `name` is the document's."""
+
+    name: str
+    begin: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+
+
+def chat(
+    o: Options,
+    file: Annotated[list[Path] | None, option(f"{FILE} Repeatable.", "--file", "-f")] = None,
+    system: Annotated[str, option("The system message.")] = "",
+    resume: Annotated[bool, option("Continue the last chat with this model.", "--resume")] = False,
+) -> None:
+    """Chat with a model, about documents if you name some.
+
+    Every line is a message; /help lists what else can be typed. Documents are read once. Answers are written to
     standard output, a line of measurements after each to standard error.
     """
     o.thinking  # noqa: B018 (checks it)
-    told = [] if o.file is None else [document_messages(read_text(o.file))[0]["content"]]
-    told += [system] if system else []
+    if Path("-") in (file or []):
+        raise typer.BadParameter("your messages come from standard input: name a file")
+    told = [document_messages(read_text(path))[0]["content"] for path in file or []] + ([system] if system else [])
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    name: str | None = "the system message" if o.file is None else title_of(o.file)
+    name = ", ".join(map(title_of, file or [])) or "the system message"
+    talk: _Talk | None = _Talk(name, begin, list(begin))
     lines, images = _lines(), o.image or []
     with open_model(o) as weights:
-        while name is not None:
-            with _open(o, weights, begin, name) as llm:
-                talk = _Chat(o, llm, begin, images)
-                name = None
+        if resume:
+            with open_for(o, weights, "", 0) as llm:
+                talk = _Chat(o, llm, _Talk("", [], []), []).last()
+        while talk is not None:
+            with _open(o, weights, talk) as llm:
+                now, talk = _Chat(o, llm, talk, images), None
                 for line in map(str.strip, lines):
                     if line in ("/exit", "/quit", "/bye"):
                         break
                     if line:
-                        talk.say(line)
-                    if talk.chosen is not None:
-                        name, begin = talk.chosen
+                        now.say(line)
+                    if now.chosen is not None:
+                        talk = now.chosen
                         break
+                if talk is None and now.has_answers and llm.library is not None:
+                    echo(f"`h2o-llama chat {o.model} --resume` continues this chat.", err=True)
 
 
 @contextmanager
-def _open(o: Options, weights: Model, begin: list[dict[str, Any]], name: str) -> Iterator[Llama]:
+def _open(o: Options, weights: Model, talk: _Talk) -> Iterator[Llama]:
     """A sequence that has read what the chat is about."""
-    if begin:
-        question = Question("chat", weights, [*begin, {"role": "user", "content": OTHER}], think=o.thinking)
-        with open_read(o, question, name, begin[0]["content"]) as (llm, _):
+    if talk.begin:
+        question = Question("chat", weights, [*talk.begin, {"role": "user", "content": OTHER}], think=o.thinking)
+        n = len(Question("chat", weights, talk.messages, think=o.thinking).prompt)
+        with open_read(o, question, talk.name, talk.begin[0]["content"], n) as (llm, _):
             yield llm
     else:
-        with open_for(o, weights, name, 0) as llm:
+        with open_for(o, weights, "", 0) as llm:
             yield llm
 
 
@@ -91,12 +117,12 @@ def _lines() -> Iterator[str]:
 class _Chat:
     """The messages so far, and what a line does to them."""
 
-    def __init__(self, o: Options, llm: Llama, begin: list[dict[str, Any]], images: list[Path]) -> None:
-        self._o, self._llm = o, llm
-        self._begin = begin
+    def __init__(self, o: Options, llm: Llama, talk: _Talk, images: list[Path]) -> None:
+        self._o, self._llm, self._begin, self._messages = o, llm, talk.begin, list(talk.messages)
         self._images = list(images)  # of the next message
-        self._messages = list(begin)
-        self.chosen: tuple[str, list[dict[str, Any]]] | None = None  # what the next chat is about
+        self._listed: list[Stored] = []
+        self.has_answers = False
+        self.chosen: _Talk | None = None  # what goes on instead
 
     def say(self, line: str) -> None:
         if line == "/help":
@@ -106,8 +132,7 @@ class _Chat:
         elif line in ("/regen", "/inspect"):
             self._regen() if line == "/regen" else self._inspect()
         elif line == "/list":
-            for i, text in enumerate(self._texts(), 1):
-                echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
+            self._list()
         elif re.fullmatch(r"/switch +\d+", line):
             self._switch(int(line.split()[1]))
         elif line.split()[0] == "/switch":
@@ -144,28 +169,47 @@ class _Chat:
             if not any(text):
                 return
         self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
+        self.has_answers = True
 
     def _asked(self, messages: list[dict[str, Any]]) -> Question:
         return Question("chat", self._llm.model, messages, think=self._o.thinking)
 
-    def _texts(self) -> list[Stored]:
+    def _list(self) -> None:
         library = self._llm.library
-        return [] if library is None else library.stored(self._llm._state.engine.origin)
+        self._listed = [] if library is None else library.stored(self._llm._state.engine.origin)
+        for i, text in enumerate(self._listed, 1):
+            asked = [message["content"] for message in self._said(text) if message["role"] == "user"]
+            told = f": {_shown(asked[-1])}" if asked else ""
+            echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}{told}", err=True)
+
+    def _said(self, text: Stored) -> list[dict[str, Any]]:
+        return messages_of(self._llm.model, text.contents.tokens, text.contents.day)
+
+    def last(self) -> _Talk:
+        """The last chat that is kept. Raises ValueError if there is none."""
+        library = self._llm.library
+        for text in [] if library is None else library.stored(self._llm._state.engine.origin):
+            if any(message["role"] == "assistant" for message in self._said(text)):
+                return self._continued(text)
+        raise ValueError("no chat with this model is kept")
 
     def _switch(self, n: int) -> None:
-        """Choose the document of a text: from the words before one up to the next special token."""
-        texts = self._texts()
-        if not 0 < n <= len(texts):
+        """Choose a text of the list that was shown."""
+        if not self._listed:
+            self._list()
+        if not 0 < n <= len(self._listed):
             echo(f"Text {n} does not exist: /list lists them.", err=True)
-            return
-        text = texts[n - 1].contents
-        pieces = (self._llm.detokenize([token]) if token >= 0 else b"" for token in text.tokens.tolist())
-        parts = [b"".join(part).decode(errors="replace") for _, part in groupby(pieces, bool)]
-        documents = [part.partition(ABOUT_A_DOCUMENT)[2] for part in parts if ABOUT_A_DOCUMENT in part]
-        if documents:
-            self.chosen = text.name, document_messages(documents[0])
+        elif self._said(self._listed[n - 1]):
+            self.chosen = self._continued(self._listed[n - 1])
         else:
-            echo(f"{text.name} is not about a document: begin its chat again.", err=True)
+            echo(f"{self._listed[n - 1].contents.name} is no chat, nor a document: begin its chat again.", err=True)
+
+    def _continued(self, text: Stored) -> _Talk:
+        messages = self._said(text)
+        for message in [message for message in messages if message["role"] != "system"][-2:]:
+            echo(f"{message['role']}: {_shown(message['content'])}", err=True)
+        begin = [message for message in messages if message["role"] == "system"]
+        return _Talk(text.contents.name, begin, messages)
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":
@@ -189,3 +233,9 @@ class _Chat:
             print_report(Console(), report, report.select())
         except ValueError as error:  # images, or too short a text
             echo(f"h2o-llama: {describe(error)}", err=True)
+
+
+def _shown(text: str) -> str:
+    """In one line."""
+    line = " ".join(text.split())
+    return line[:_SHOWN] + "…" * (len(line) > _SHOWN)

@@ -19,7 +19,7 @@ from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.chat._generation import quotable
 from h2o_llama.chat._question import Question, check_length
 from h2o_llama.documents import document_messages
-from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 _ROOM = 2048
 """Tokens that a text of the library may have after the prefix that it shares with this one."""

@@ -1,7 +1,9 @@
 """A question: what a model is given, and how its answer is read."""
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,8 +20,9 @@ from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
 from h2o_llama.library._library import Library, day_of
 from h2o_llama.model import Model
 from h2o_llama.models._messages import ChatImages
-from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.models._template import parsed_message
 from h2o_llama.sequence._state import State
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 OTHER = "…"
 """A question, and a document, without content."""
@@ -225,6 +228,35 @@ def check_length(model: Model, h2o: Any, name: str, text: str, n_tokens: int, n_
         raise ValueError(f"{has} this model reads {n_trained:,}: {', '.join(helps)}; {last}")
     if n_ctx and n > n_ctx:
         raise ValueError(f"{has} n_ctx={n_ctx} holds fewer: use a larger n_ctx, or a shorter text")
+
+
+def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
+    """The messages of a chat that was read, by what the chat template writes between them on a day; or none."""
+    if model.chat_template is None:
+        return []
+    system, asked, said, more = (f"\uf8f0{i}" for i in range(4))
+    chat = [("system", system), ("user", asked), ("assistant", said), ("user", more)]
+    try:
+        form = model._template.apply("chat", [{"role": role, "content": text} for role, text in chat], day=day)
+        begin, to_user, to_model, to_next, _ = re.split("\uf8f0\\d", form.text)
+    except ValueError:  # a template may refuse such a chat, or leave out a part
+        return []
+    first, *turns = model.detokenize(tokens, special=True).decode(errors="replace").split(to_model)
+    about = first.partition(begin)[2] if begin in first else first
+    about, _, question = about.rpartition(to_user) if to_user in about else ("", "", about)
+    if not turns:  # a document: what ends its message is there
+        n = next((n for n in range(len(to_user), 0, -1) if question.endswith(to_user[:n])), 0)
+        return [{"role": "system", "content": question[: len(question) - n]}] if ABOUT_A_DOCUMENT in question else []
+    messages = [{"role": "system", "content": about}] if about else []
+    for turn in turns:
+        answer, _, following = turn.partition(to_next)
+        with suppress(ValueError):  # a text without the model's format is an answer all the same
+            parser = form.core.parser("")
+            parser.update(answer, False)
+            answer = parsed_message(parser).get("content") or answer
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        question = following
+    return messages
 
 
 def library_of(state: State) -> Library | None:

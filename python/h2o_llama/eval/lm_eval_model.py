@@ -18,7 +18,7 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.eval._losses import log_softmax, piece_tokens, pieces
 from h2o_llama.llama import Llama
 from h2o_llama.sampling import SamplingOptions
-from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 try:
     from lm_eval.api.instance import Instance

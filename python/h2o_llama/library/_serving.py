@@ -44,7 +44,7 @@ class ServerTexts:
         self, key: str, ids: NDArray[np.int32], n_least: int, n_ctx: int
     ) -> tuple[NDArray[np.int32], bytes] | None:
         """Tokens and state of the text that shares most tokens with a prompt, if a slot can hold it."""
-        snapshot = self._library(key).take(self._origin, ids, n_ctx, n_least)
+        snapshot, _ = self._library(key).take(self._origin, ids, n_ctx, n_least)
         return None if snapshot is None else (snapshot.tokens, snapshot.state)
 
     def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:

@@ -39,8 +39,8 @@ class Shelf(Protocol):
         n_ctx: int,
         n_least: int,
         use: Callable[[Snapshot], object] = ...,
-    ) -> Snapshot | None:
-        """Load the text that shares most tokens with a prompt."""
+    ) -> tuple[Snapshot | None, NDArray[np.int32]]:
+        """Load the text that shares most tokens with a prompt; or the tokens of the one that is most like it."""
 
     def add(
         self,

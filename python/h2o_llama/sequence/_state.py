@@ -135,7 +135,7 @@ class State:
         self.n_texts = self.n_shelved = self.n_cached = 0
         self.text_name = ""
         self.day: str | None = None  # that a chat template has written into the text
-        self.known = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue
+        self.known = self.asked = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue, and it
         self._place: _core.Context | None = engine.place_for(self)
 
     # --- one call at a time
@@ -238,7 +238,8 @@ class State:
 
     def read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
         """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
-        if self.engine.library is not None and context.n_tokens == 0:
+        is_new = self.engine.library is not None and context.n_tokens == 0
+        if is_new and not np.array_equal(self.asked, prompt.ids):
             prompt = prompt[self._take_or_keep(context, prompt.ids) :]
         if len(prompt) > 0:
             try:
@@ -334,8 +335,9 @@ class State:
     def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
         n = n_reusable(context, ids, self.last_logits is not None)
         library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx
-        if library is not None and len(ids) >= LEAST_NEW:
-            snapshot = library.take(
+        self.asked, self.known = ids, context.tokens
+        if library is not None and len(ids) >= n + LEAST_NEW:
+            snapshot, nearest = library.take(
                 origin,
                 ids,
                 n_ctx,
@@ -346,7 +348,7 @@ class State:
                 self.restored(snapshot)
                 self.n_shelved = snapshot.n_tokens
                 n = n_reusable(context, ids, self.last_logits is not None)
-        self.known = context.tokens
+            self.known = nearest if snapshot or len(self.known) == 0 else self.known
         self.cut(context, n)
         self.n_texts += 1
         self.n_cached = n
