@@ -138,6 +138,11 @@ class Llama(Sequence):
     library : Library, str, os.PathLike, bool or None, default None
         Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
+    cache_reuse : int, default 0
+        Pieces of at least so many tokens that a prompt shares with a known text are not read again, wherever they are:
+        only what changed is. Nearly the same as reading all of it, but what later text had concluded from a fact that
+        changed stays (docs/read-once.md); such a text is not added to the library. 0 is off; 256 is a good number. Not
+        with `evict` and heavy_budget, nor for models with sliding windows or recurrent layers.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
 
@@ -208,6 +213,7 @@ class Llama(Sequence):
         tensor_split: collections.abc.Sequence[float] | None = None,
         lora: Lora = None,
         library: Library | bool | str | os.PathLike[str] | None = None,
+        cache_reuse: int = 0,
         **rope: Unpack[RopeOptions],
     ) -> None:
         options = check_rope(_OWNER, rope)
@@ -224,7 +230,7 @@ class Llama(Sequence):
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         params = ContextParams(
             *(n_ctx, n_batch, n_ubatch, n_threads, n_threads_batch, n_gpu_layers, type_k, type_v, flash_attn, config),
-            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels),
+            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels, cache_reuse),
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)

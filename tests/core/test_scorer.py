@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compare import assert_all_equal
 from h2o_llama import H2OConfig, Llama
-from h2o_llama.eval import Perplexity, Setting, evaluate
+from h2o_llama.eval import Setting, evaluate
 from inputs import random_tokens
 
 S = 16
@@ -171,6 +171,6 @@ def test_it_is_measured_as_others_are(tiny_model: Path, tmp_path: Path) -> None:
     sizes = {**SIZES, "lookup_budget": 0}
     settings = [Setting(name, H2OConfig(**sizes, scorer=s)) for name, s in (("core", "sum"), ("python", by_sums))]
     arguments: dict[str, Any] = {"text": bytes(random_tokens(300, n_vocab=128)), "n_tokens": [4 * S], "chunk_size": S}
-    core, python = evaluate(tiny_model, settings, tasks=[Perplexity()], json_file=tmp_path / "rows", **arguments)
+    core, python = evaluate(tiny_model, settings, json_file=tmp_path / "rows", **arguments)
     assert python["ppl"] == core["ppl"]
     assert python["h2o"]["scorer"] == "by_sums"

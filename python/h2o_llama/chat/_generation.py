@@ -207,9 +207,10 @@ class CompletionTokensDetails(TypedDict, total=False):
 
 
 class PromptTokensDetails(TypedDict):
-    """Of the prompt: how many tokens were known, and which known text parted from it there."""
+    """Of the prompt: how many tokens were known, how many of them elsewhere, and which known text parted from it."""
 
     cached_tokens: int
+    moved_tokens: NotRequired[int]
     cache_stop: NotRequired[CacheStop]
 
 
@@ -297,7 +298,7 @@ class Generation:
             has_grammar = grammar is not None and not grammar.lazy
             self._thoughts = Thoughts(core, self._form, question.budget, has_grammar)
         self.answer = AnswerText(core, stops, self._form, self._thoughts)
-        self.n_cached = self.n_drafted = self.n_accepted = self._n_chars = 0
+        self.n_cached = self._n_moved = self.n_drafted = self.n_accepted = self._n_chars = 0
         self.cache_stop: CacheStop | None = None
         self.finish_reason: Literal["stop", "length"] | None = None
         self._recorder: LogprobsRecorder | None = None
@@ -356,7 +357,8 @@ class Generation:
             with state.used() as context:
                 ids = as_generated(state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
-        self.n_cached = state.keep(self.prompt.ids)
+        self.n_cached = state.keep(self.prompt.ids, self._dense_tail)
+        self._n_moved = state.n_moved
         self.cache_stop = where_they_part(state.engine.core, state.known, self.prompt.ids)
         self._counts_before = state.drafted, state.accepted
         sampling = self._sampling
@@ -419,7 +421,9 @@ class Generation:
         if details:
             usage["completion_tokens_details"] = details
         if self._reuse or self.n_cached:
-            known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+            known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached + self._n_moved}
+            if self._n_moved:
+                known["moved_tokens"] = self._n_moved
             if self.cache_stop is not None:
                 known["cache_stop"] = self.cache_stop
         return usage

@@ -192,7 +192,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             return
         self._llm.reset()
         first = len(tokens) - n
-        calls = pieces(first, len(tokens), len(tokens), piece_tokens(self._llm.n_vocab))
+        calls = [(first + a, first + b) for a, b in pieces(n, n, piece_tokens(self._llm.n_vocab))]
         for start, stop in [(0, first)] * (first > 0) + calls:
             tail = max(0, dense_tail - (len(tokens) - stop))
             self._llm.eval(tokens[start:stop], logits="all" if start >= first else "last", dense_tail=tail)

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +26,7 @@ from h2o_llama.library._index import Index, Stored
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._keeping import LEAST_NEW
+from h2o_llama.sequence._moving import find_pieces, n_moved
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 if TYPE_CHECKING:
@@ -339,9 +340,11 @@ class Library:
         n_ctx: int,
         n_least: int,
         use: Callable[[Snapshot], object] = lambda snapshot: None,
+        cache_reuse: int = 0,
     ) -> tuple[Snapshot | None, NDArray[np.int32]]:
         """Load what `find` finds, if a prompt has at least n_least tokens of it, and call `use` with it.
 
+        With cache_reuse > 0 rather what has so many tokens more, in pieces of at least so many, wherever these are.
         Without it, the tokens of the text that begins most like the prompt. Where a checksum is wrong the text is
         removed, with a warning. After any other failure, of memory say, it stays.
         """
@@ -351,6 +354,9 @@ class Library:
             while True:
                 texts = [text for text in self.stored(origin, ids) if text.id not in tried]
                 found = _best(texts, ids, n_ctx)
+                if cache_reuse > 0:
+                    n_exact = max(n_least, found.n_tokens if found else 0)
+                    found = _with_pieces(self.stored(origin), ids, n_ctx, cache_reuse, n_exact, tried) or found
                 if found is None or found.n_tokens < n_least:
                     tokens = (text.contents.tokens for text in texts)
                     return None, max(tokens, key=lambda text: shared_prefix(text, ids), default=nearest)
@@ -544,6 +550,16 @@ def _best(texts: Iterable[Stored], ids: NDArray[np.int32], n_ctx: int) -> Found 
     found = (Found(text, text.contents.n_usable(ids)) for text in texts if len(text.contents.tokens) <= n_ctx)
     worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
     return max(worth, key=lambda each: (each.n_tokens, -len(each.text.contents.tokens)), default=None)
+
+
+def _with_pieces(
+    texts: Iterable[Stored], ids: NDArray[np.int32], n_ctx: int, least: int, n_exact: int, without: Collection[str]
+) -> Found | None:
+    """The text of which a prompt has most tokens, in pieces of at least `least`: so many more than n_exact."""
+    fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx and text.id not in without)
+    found = (Found(text, n_moved(find_pieces(text.contents.tokens, ids, 0, 0, least))) for text in fitting)
+    best = max(found, key=lambda each: each.n_tokens, default=None)
+    return best if best and best.n_tokens >= n_exact + least else None
 
 
 def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> _texts.Text:

@@ -39,6 +39,7 @@ class Shelf(Protocol):
         n_ctx: int,
         n_least: int,
         use: Callable[[Snapshot], object] = ...,
+        cache_reuse: int = 0,
     ) -> tuple[Snapshot | None, NDArray[np.int32]]:
         """Load the text that shares most tokens with a prompt; or the tokens of the one that is most like it."""
 
