@@ -1,4 +1,4 @@
-"""`llm.kv`: its arrays, its counters, and what it is without H2O. Choosing by scores: test_kv_cache.py."""
+"""`llm.kv`: arrays, counters, and the answers without H2O. Choosing by scores: test_kv_cache.py."""
 
 import os
 from functools import partial

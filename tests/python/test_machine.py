@@ -1,4 +1,4 @@
-"""Memory and threads of the machine, or of a container: what fits, what is used, and what is said otherwise."""
+"""Memory and threads of the machine, or of a container: sizes that fit, and the reasons in errors."""
 
 import subprocess
 import sys
