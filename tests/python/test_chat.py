@@ -33,7 +33,6 @@ from compare import case
 from doors import told, told_by_chunks
 from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core
 from h2o_llama._prompt import as_generated
-from h2o_llama.chat._question import Question
 from h2o_llama.models._messages import response_schema
 from h2o_llama.models._template import ChatTemplate
 from inputs import EXTERNAL_MODEL, Opened
@@ -297,16 +296,6 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
     assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is not text
     assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
     assert same_text([], [0]) == same_text([0], [0]) == [0]
-
-
-def test_the_last_turn_begins_where_the_prompts_part(llm: Llama) -> None:
-    """Where special tokens tell turns apart; else where the text of the message begins."""
-    numbered = "{% for m in messages %}{{ m.content }}{{ messages | length }}{% endfor %}"
-    messages = [user("a"), {"role": "assistant", "content": NAMES}, user(NAMES)]
-    for template, last in ((numbered, f"{NAMES}3"), (CHATML, f".user\n{NAMES}.\n.assistant\n")):
-        with Llama(llm, n_ctx=256, chat_template=template) as other:
-            question = Question("chat", other.model, messages)
-            assert len(question.prompt) - question.n_shared == question.dense_tail == len(last.encode())
 
 
 @pytest.mark.parametrize("text", ["Hm\0\0Four.", "Hm, hm. " * 9 + "\0Four.", "Hm\0\n\0Four."])

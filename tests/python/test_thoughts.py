@@ -61,7 +61,11 @@ def test_commands_tell_thoughts_from_answers(tmp_path: Path, monkeypatch: pytest
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text("2 + 2?")
     files = ["--documents", tmp_path / "documents", "--questions", tmp_path / "q.txt", "--out", tmp_path / "out"]
-    more: dict[str, list[Any]] = {"run": ["-p", "2 + 2?"], "ask": [tmp_path / "q.txt", "What?"], "batch": files}
+    more: dict[str, list[Any]] = {
+        "run": ["-f", tmp_path / "q.txt", "-p", "What?"],
+        "ask": [tmp_path / "q.txt", "What?"],
+        "batch": files,
+    }
     given = [door, model, *more.get(door, []), "--threads", "1", "--think", "99", "-n", "5"]
     result = succeeded(invoke(*given, stdin="2 + 2?\n" if door == "chat" else None))
     if door == "batch":
