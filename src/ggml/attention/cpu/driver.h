@@ -1,7 +1,7 @@
 #pragma once
 
 #include "ggml/attention/args.h"
-#include "ggml/attention/cpu/plain.h"
+#include "ggml/attention/cpu/rows.h"
 
 #include <algorithm>
 
@@ -106,8 +106,6 @@ private:
     void compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item) const;
     void attend_group  (const shared & w, const scratch & s, const row_group & g, float * item_sums) const;
     void store_tile    (const shared & w, const row_group & g, int64_t row, const h2o_attn_tile & t,
-            float * item_sums) const;
-    void attend_plainly(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
             float * item_sums) const;
     void add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const;
 

@@ -19,9 +19,7 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     t.n_next      = next.n;
     t.logits      = weights ? weights + row*ld : s.logits;
 
-    if (!kernel.in_place(t)) {
-        h2o_attn_plain_tile(t, keys, *this, row);
-    }
+    kernel.in_place(t);
     for (int r = 0; r < t.n_rows; ++r) {
         fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
