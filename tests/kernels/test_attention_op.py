@@ -24,7 +24,7 @@ WAYS = {
     "packed": Case(45, 30, has_limits=True),
     "packed, sums of queries": Case(24, 90, 3, sums=QUERY_SUMS),
     "packed, lists": Case(50, 30, n_further=40, tile=20, offset=7),
-    "packed in blocks": Case(9, 4095, d_k=32, d_v=64, sums=NO_SUMS),
+    "packed in blocks": Case(13, 4095, d_k=32, d_v=64, sums=NO_SUMS),
 }
 
 # Sizes at which something else begins.

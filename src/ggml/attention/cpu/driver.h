@@ -14,7 +14,7 @@
 //              rounds of KV heads. With column sums the KV head's keys are one block, which comes last: each item makes
 //              sums of its weights, which are added up in order at the end.
 //   in place   Few rows read keys in the cache. An item is a range of blocks, or a block of a list, for all KV heads,
-//              whose rows lie side by side in the cache. Query sums are made of the blocks' saved weights.
+//              whose rows lie side by side in the cache; for one of them if threads are more than ranges and blocks. Query sums are made of the blocks' saved weights.
 //
 // The results of ranges, and in place of lists, are fused at the end, in order. None of this depends on the number of
 // threads.
@@ -110,7 +110,7 @@ private:
     void add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const;
 
     // in place
-    void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
+    void compute_in_place(const shared & w, const scratch & s, int64_t item, int64_t first_head, int64_t end_head) const;
     void attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
             const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
     void set_query_sums(const shared & w, int64_t h, int64_t query) const;
