@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from h2o_llama import H2OConfig
-from h2o_llama.eval import Perplexity, Setting, evaluate
+from h2o_llama.eval import Setting, evaluate
 
 
 def keydiff(layer, keys, values, attention):
@@ -29,5 +29,5 @@ settings = [
     Setting("latest tokens", H2OConfig(**sizes, local_window=80, heavy_budget=0)),
 ]
 text = Path(sys.argv[1]).read_text(encoding="utf-8")
-for row in evaluate(sys.argv[2], settings, text=text, n_tokens=[4 * S], tasks=[Perplexity()], chunk_size=S):
+for row in evaluate(sys.argv[2], settings, text=text, n_tokens=[4 * S], chunk_size=S):
     print(f"{row['setting']}: perplexity {row['ppl']:.3f}, dense {row['ppl_dense']:.3f}, KL {row['kld_mean']:.4f}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from h2o_llama import H2OConfig
 from h2o_llama._cli.options import upstream_options
 from h2o_llama._demo.document import standard_library_text
-from h2o_llama.eval import Perplexity, Setting, evaluate
+from h2o_llama.eval import Setting, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
@@ -110,9 +110,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     run([tool, *arguments])
     for h2o in EVALUATED:
         output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o.in_chunks_of(chunk))])
-        (row,) = evaluate(
-            MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], tasks=[Perplexity(2)], chunk_size=chunk
-        )
+        (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2, chunk_size=chunk)
         row["same_top"] *= 100
         for key, pattern in STATISTICS.items():
             found = re.search(pattern, output)

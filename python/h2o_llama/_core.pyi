@@ -29,6 +29,7 @@ __all__: list[str] = [
     "check_fork",
     "check_h2o",
     "embedding_ids",
+    "find_pieces",
     "h2o_options",
     "is_forked",
     "json_schema_to_grammar",
@@ -163,6 +164,14 @@ class Context:
         embeddings: bool = False,
     ) -> None: ...
     def accept_draft(self, token: typing.SupportsInt | typing.SupportsIndex) -> bool: ...
+    def arrange(
+        self,
+        n_kept: typing.SupportsInt | typing.SupportsIndex,
+        pieces: collections.abc.Sequence[
+            typing.Annotated[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], "FixedSize(3)"]
+        ],
+        ids: numpy.typing.NDArray[numpy.int32],
+    ) -> None: ...
     def clear(self) -> None: ...
     def close(self) -> None: ...
     def copy_from(self, other: Context) -> None: ...
@@ -196,17 +205,25 @@ class Context:
     def state_points(self) -> list[tuple[int, int]]: ...
     def state_rows(self) -> list[typing.Annotated[list[int], "FixedSize(4)"]]: ...
     @property
+    def arranged(self) -> numpy.typing.NDArray[numpy.int32]: ...
+    @property
+    def exact_end(self) -> int: ...
+    @property
     def has_memory(self) -> bool: ...
     @property
     def kv_bytes(self) -> int: ...
     @property
     def min_position(self) -> int: ...
     @property
+    def move_refusal(self) -> str: ...
+    @property
     def n_threads(self) -> tuple[int, int]: ...
     @property
     def n_tokens(self) -> int: ...
     @property
     def tokens(self) -> numpy.typing.NDArray[numpy.int32]: ...
+    @property
+    def unseen(self) -> dict[int, int]: ...
 
 class KVInfo:
     @property
@@ -429,6 +446,17 @@ def check_h2o(values: collections.abc.Mapping[str, str]) -> None:
 def embedding_ids(rows: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.int32]:
     """
     What stands for rows of embeddings among token ids.
+    """
+
+def find_pieces(
+    text: numpy.typing.NDArray[numpy.int32],
+    next: numpy.typing.NDArray[numpy.int32],
+    start: typing.SupportsInt | typing.SupportsIndex,
+    end: typing.SupportsInt | typing.SupportsIndex,
+    n_min: typing.SupportsInt | typing.SupportsIndex,
+) -> list[typing.Annotated[list[int], "FixedSize(3)"]]:
+    """
+    Parts of a text that come again in the next one: (from, n, to).
     """
 
 def h2o_options() -> list[H2OOption]:

@@ -5,9 +5,11 @@ from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._internal.machine import available_cpus, check_fits, core_errors
 from h2o_llama.errors import UnsupportedModelError
 from h2o_llama.models.rope import RopeOptions, as_core
@@ -35,6 +37,14 @@ _STEP = 512
 PoolingType = Literal["none", "mean", "cls", "last"]
 
 
+class EmbedOptions(TypedDict, total=False):
+    """Options of `embed`; see there."""
+
+    normalize: bool
+    truncate: bool
+    n_threads: int | None
+
+
 class Embedding(TypedDict):
     object: Literal["embedding"]
     embedding: list[float] | list[list[float]]
@@ -53,17 +63,15 @@ class EmbeddingResponse(TypedDict):
     usage: EmbeddingUsage
 
 
+@understands
 def embed(
     model: _Model,
     input: str | Sequence[str],
     *,
-    normalize: bool = False,
-    truncate: bool = True,
-    return_count: bool = False,
     pooling_type: PoolingType | None = None,
-    n_threads: int | None = None,
-) -> Any:
-    """The embedding of a text, or of each of several, as llama-cpp-python's `embed` returns it.
+    **options: Unpack[EmbedOptions],
+) -> NDArray[Any]:
+    """The embedding of a text, or of each of several.
 
     H2O has no part in it: texts are read with dense attention, in a context of their own that no sequence notices. It
     is made anew for each call, so give many texts together.
@@ -79,8 +87,6 @@ def embed(
         Divide each vector by its Euclidean length.
     truncate : bool, default True
         Take only the first tokens of a text that exceeds the model's trained length; otherwise it is a ValueError.
-    return_count : bool, default False
-        Return (embeddings, number of tokens).
     pooling_type : {"none", "mean", "cls", "last"}, optional
         How the vectors of a text's tokens become one: their mean, the first, the last; with "none" they do not. By
         default as the model's file says, and "none" where it says nothing.
@@ -89,16 +95,31 @@ def embed(
 
     Returns
     -------
-    list
-        [n_embd] floats, with "none" [n_tokens][n_embd]; of several texts a list of these.
+    ndarray of float32
+        [n_embd], of n texts [n, n_embd]; with "none" [n_tokens, n_embd], of n texts an array [n] of such arrays.
 
     Examples
     --------
     >>> vector = model.embed("how a text is read", pooling_type="mean", normalize=True)
-    >>> print(len(vector), f"{np.linalg.norm(vector):.3f}")
-    192 1.000
+    >>> print(vector.shape, f"{np.linalg.norm(vector):.3f}")
+    (192,) 1.000
     """
-    owner = f"{model._owner}.embed"
+    vectors, _ = _embed(f"{model._owner}.embed", model, input, pooling_type, **options)
+    if isinstance(input, str):
+        return vectors[0]
+    return np.array(vectors) if vectors and vectors[0].ndim == 1 else np.fromiter(vectors, dtype=object)
+
+
+def _embed(
+    owner: str,
+    model: _Model,
+    input: Any,
+    pooling_type: PoolingType | None,
+    normalize: bool = False,
+    truncate: bool = True,
+    n_threads: int | None = None,
+) -> tuple[list[NDArray[np.float32]], int]:
+    """The vectors, and the number of tokens."""
     core, texts = model._handle, [input] if isinstance(input, str) else input
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
@@ -126,9 +147,7 @@ def embed(
     if normalize:
         tiny = np.finfo(np.float32).tiny
         vectors = [vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), tiny) for vector in vectors]
-    found = [vector.tolist() for vector in vectors]
-    result = found[0] if isinstance(input, str) else found
-    return (result, sum(map(len, ids))) if check.flag(owner, "return_count", return_count) else result
+    return vectors, sum(map(len, ids))
 
 
 def _hidden_states(
@@ -152,8 +171,15 @@ def _hidden_states(
     return hidden
 
 
-def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) -> EmbeddingResponse:
-    """Embeddings as OpenAI's interface has them. Options: as in `embed`, without `return_count`.
+@understands
+def create_embedding(
+    model: _Model,
+    input: str | Sequence[str],
+    *,
+    pooling_type: PoolingType | None = None,
+    **options: Unpack[EmbedOptions],
+) -> EmbeddingResponse:
+    """Embeddings as OpenAI's interface has them. Options: as in `embed`.
 
     Examples
     --------
@@ -161,11 +187,10 @@ def create_embedding(model: _Model, input: str | Sequence[str], **options: Any) 
     >>> [(item["index"], len(item["embedding"])) for item in answer["data"]], answer["usage"]
     ([(0, 192), (1, 192)], {'prompt_tokens': 13, 'total_tokens': 13})
     """
-    texts = [input] if isinstance(input, str) else input
-    found, n_tokens = embed(model, texts, **options, return_count=True)
+    found, n_tokens = _embed(f"{model._owner}.create_embedding", model, input, pooling_type, **options)
     return {
         "object": "list",
-        "data": [{"object": "embedding", "embedding": vector, "index": i} for i, vector in enumerate(found)],
+        "data": [{"object": "embedding", "embedding": vector.tolist(), "index": i} for i, vector in enumerate(found)],
         "model": model._name,
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
     }

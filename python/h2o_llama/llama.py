@@ -1,5 +1,6 @@
 """A model and its first sequence."""
 
+import asyncio
 import collections.abc
 import logging
 import os
@@ -7,23 +8,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from numpy.typing import NDArray
 from typing_extensions import Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.llama_cpp import ADVICE, ATTRIBUTES, Number, understands
+from h2o_llama._internal.llama_cpp import ADVICE, Number, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
-from h2o_llama.chat._question import library_of
+from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.embedding import EmbeddingResponse, PoolingType
+from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.model import Model
+from h2o_llama.model import Model, TemplateOptions
 from h2o_llama.models._files import Loading, Lora, Override
 from h2o_llama.models._find import find_on_hub
 from h2o_llama.models._hub import HubFile
@@ -31,7 +33,7 @@ from h2o_llama.models._messages import Message
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
-from h2o_llama.sequence import many
+from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
 
 _OWNER = "Llama"
@@ -135,6 +137,11 @@ class Llama(Sequence):
     library : Library, str, os.PathLike, bool or None, default None
         Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
+    cache_reuse : int, default 0
+        Pieces of at least so many tokens that a prompt shares with a known text are not read again, wherever they are:
+        only what changed is. Nearly the same as reading all of it, but what later text had concluded from a fact that
+        changed stays (docs/read-once.md); such a text is not added to the library. 0 is off; 256 is a good number. Not
+        with `evict` and heavy_budget, nor for models with sliding windows or recurrent layers.
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. By default as the `Model` reads them.
 
@@ -205,6 +212,7 @@ class Llama(Sequence):
         tensor_split: collections.abc.Sequence[float] | None = None,
         lora: Lora = None,
         library: Library | bool | str | os.PathLike[str] | None = None,
+        cache_reuse: int = 0,
         **rope: Unpack[RopeOptions],
     ) -> None:
         options = check_rope(_OWNER, rope)
@@ -221,7 +229,7 @@ class Llama(Sequence):
             n_batch = max(4096, check.integer(_OWNER, "n_ubatch", n_ubatch, 1))
         params = ContextParams(
             *(n_ctx, n_batch, n_ubatch, n_threads, n_threads_batch, n_gpu_layers, type_k, type_v, flash_attn, config),
-            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels),
+            *(keep_history, profile, verbose, n_seq_max, cold_store_compression, matmul_kernels, cache_reuse),
         )
         seed = check_seed(_OWNER, seed)
         texts = open_library(_OWNER, library)
@@ -328,21 +336,26 @@ class Llama(Sequence):
         with self._state.used():
             return Sequence(self._state.engine)
 
-    generate_many = many.generate_many
+    generate_many = generating.generate_many
+
+    # --- llama-cpp-python's names
+
+    save_state = Sequence.snapshot
+    load_state = Sequence.restore
+    input_ids = eval_tokens = Sequence.tokens
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Names of llama-cpp-python."""
-            if name in ATTRIBUTES:
-                return getattr(self, ATTRIBUTES[name])
+            """Names of llama-cpp-python that have no place here."""
             advice = f": {ADVICE[name]}" if name in ADVICE else ""
             raise AttributeError(f"'Llama' object has no attribute {name!r}{advice}")
 
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
-        return library_of(self._state)
+        library: Library | None = self._state.engine.library
+        return library
 
     @property
     def n_ctx(self) -> Number:
@@ -372,23 +385,30 @@ class Llama(Sequence):
         """Text of token ids, as bytes: `Model.detokenize`."""
         return self.model.detokenize(tokens, special=special)
 
-    def embed(self, input: str | collections.abc.Sequence[str], **options: Any) -> Any:
+    def embed(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]:
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, **{**self._threads, **options})
+        return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
+
+    async def aembed(self, input: str | Texts, **options: Any) -> NDArray[Any]:
+        """`embed`, awaited: the event loop is not blocked."""
+        return await asyncio.to_thread(self.embed, input, **options)
 
     @understands
     def create_embedding(
-        self, input: str | collections.abc.Sequence[str], *, pooling_type: PoolingType | None = None, **options: Any
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
     ) -> EmbeddingResponse:
         """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, pooling_type=pooling_type, **{**self._threads, **options})
+        return self.model.create_embedding(input, pooling_type=pooling_type, **self._with_threads(options))
 
-    @property
-    def _threads(self) -> dict[str, Any]:
+    def _with_threads(self, options: EmbedOptions) -> EmbedOptions:
         params = self._state.engine.params
-        return {"n_threads": params.n_threads_batch or params.n_threads}
+        return {"n_threads": params.n_threads_batch or params.n_threads, **options}
 
-    def apply_chat_template(self, messages: collections.abc.Sequence[Message], **options: Any) -> str:
+    def apply_chat_template(
+        self, messages: collections.abc.Sequence[Message], **options: Unpack[TemplateOptions]
+    ) -> str:
         """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
         return self.model.apply_chat_template(messages, **options)
 

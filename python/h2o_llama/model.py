@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypedDict, cast
 
 from typing_extensions import Self, Unpack
 
@@ -25,6 +25,14 @@ class HasModel(Protocol):
 
     @property
     def model(self) -> "Model": ...
+
+
+class TemplateOptions(TypedDict, total=False):
+    """Options of `Model.apply_chat_template`; see there."""
+
+    tools: Sequence[Tool] | None
+    add_generation_prompt: bool
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class Model:
@@ -389,7 +397,6 @@ class Model:
         add_generation_prompt: bool,
         parse_special: bool,
         kwargs: Mapping[str, Any] | None,
-        day: str | None = None,
     ) -> tuple[_core.ChatPrompt, Prompt]:
         """What the answer needs, and the token ids."""
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
@@ -400,7 +407,6 @@ class Model:
             add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
             kwargs=kwargs,
             marker=images.marker,
-            day=day,
         )
         return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
 

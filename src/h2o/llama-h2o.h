@@ -168,6 +168,8 @@ struct llama_h2o_info {
     uint32_t max_draft;
     uint32_t rewind_step;        // within a chunk the sequence can be cut at its multiples; 0: llama_h2o_kv_can_rewind
     bool     has_scores;         // of positions: heavy_budget > 0 or llama_h2o_kv_set_record
+    uint32_t next_piece;         // where rows that moved wait for the sequence to reach them; UINT32_MAX: none do
+    uint32_t exact_end;          // tokens from here on were computed with other text before them; UINT32_MAX: none
 };
 
 struct llama_h2o_stats {

@@ -239,7 +239,8 @@ void server_h2o_library::give(
     if (n < texts->n_least || llama_memory_seq_pos_max(llama_get_memory(ctx), id) != n - 1) {
         return;
     }
-    if (is_known(id, key, tokens)) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if ((kv && llama_h2o_kv_info(kv).exact_end < UINT32_MAX) || is_known(id, key, tokens)) { // it was put together
         return;
     }
     const llama_tokens first(tokens.begin(), tokens.begin() + std::min(n, texts->n_name));

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import models
 from cases import CASES, EVICT, SMALL, Case, S
 from h2o_llama import H2OError, Llama, _core
-from h2o_llama.sequence._drawing import DraftLength
+from h2o_llama.sequence.generating import DraftLength
 from inputs import random_tokens
 from llamas import open_llama
 

@@ -1,8 +1,8 @@
 """The past of a sequence: after any calls, it is as if a fresh context had read the remaining text.
 
 One state machine over all configurations: three sequences of a context read tokens and rows of embeddings, generate
-with drafts and without, are cancelled, forked, rewound, saved and restored in any order. Its model of a sequence is the
-list of calls that made the remaining text.
+with drafts and without, are cancelled, forked, rewound, saved, restored and put together anew in any order. Its model
+of a sequence is the list of calls that made the remaining text.
 """
 
 from __future__ import annotations
@@ -51,12 +51,24 @@ class Call(NamedTuple):
     dense_tail: int | None  # None: generated
 
 
+class Move(NamedTuple):
+    """Another text, `ids`: it begins as this one, and has pieces of it, which are unseen until it reaches them."""
+
+    n_kept: int
+    pieces: list[tuple[int, int, int]]  # from, n, to
+    ids: list[int]
+
+    def apply(self, sequence: h2o_llama.Sequence) -> None:
+        with sequence._state.changed() as context:
+            context.arrange(self.n_kept, self.pieces, np.array(self.ids, np.int32))
+
+
 @dataclass
 class Text:
     """A sequence and the calls that made it."""
 
     sequence: h2o_llama.Sequence
-    calls: list[Call] = field(default_factory=list)
+    calls: list[Call | Move] = field(default_factory=list)
     is_exact: bool = True  # else a fresh context computes it in other parts, and rounds otherwise
     has_history: bool = True  # it does not come back with a state
     checkpoint: tuple[list[bytes], Text] | None = None  # with rows, and without
@@ -64,10 +76,39 @@ class Text:
 
     @property
     def tokens(self) -> list[int]:
-        return [token for call in self.calls for token in call.tokens]
+        return self.played()[0]
+
+    def played(self) -> tuple[list[int], dict[int, list[int]], list[int]]:
+        """The tokens, unseen pieces by where they begin, and the text that these are for."""
+        tokens: list[int] = []
+        unseen: dict[int, list[int]] = {}
+        planned: list[int] = []
+        for call in self.calls:
+            if isinstance(call, Move):
+                known = dict(enumerate(tokens)) | {p + k: t for p, piece in unseen.items() for k, t in enumerate(piece)}
+                unseen = {to: [known[p] for p in range(start, start + n)] for start, n, to in call.pieces}
+                tokens, planned = tokens[: call.n_kept], call.ids
+            else:
+                end = len(tokens) + len(call.tokens)
+                rest = planned[len(tokens) : end]
+                is_as_planned = bool(rest) and call.dense_tail is not None and call.tokens[: len(rest)] == rest
+                unseen = {p: piece for p, piece in unseen.items() if p >= end and is_as_planned}
+                tokens = tokens + call.tokens
+            while len(tokens) in unseen:
+                tokens = tokens + unseen.pop(len(tokens))
+        return tokens, unseen, planned
+
+    def drop_unseen(self, in_sequence: bool = False) -> None:
+        tokens, unseen, _ = self.played()
+        if unseen:
+            self.calls.append(Move(len(tokens), [], []))
+            if in_sequence:
+                self.calls[-1].apply(self.sequence)  # type: ignore[union-attr]
 
     def copied(self, sequence: h2o_llama.Sequence) -> Text:
-        return replace(self, sequence=sequence, calls=[*self.calls], checkpoint=None)
+        text = replace(self, sequence=sequence, calls=[*self.calls], checkpoint=None)
+        text.drop_unseen()
+        return text
 
     def become(self, other: Text) -> None:
         self.calls, self.is_exact, self.has_history = [*other.calls], other.is_exact, other.has_history
@@ -75,8 +116,13 @@ class Text:
 
     def cut(self, n: int, chunk_size: int) -> None:
         """As if only n tokens had been read."""
+        if any(isinstance(call, Move) for call in self.calls):
+            if n < len(self.tokens):
+                self.checkpoint = None
+                self.calls.append(Move(n, [], []))
+            return
         left, n_left = [], n
-        for tokens, dense_tail in self.calls:
+        for tokens, dense_tail in self.calls:  # type: ignore[misc]
             if n_left == 0:
                 break
             n_cut = max(0, len(tokens) - n_left)
@@ -166,6 +212,9 @@ class Past(RuleBasedStateMachine):
     @rule(i=PLACES, n=st.integers(1, 70), seed=st.integers(0, 3), tail=TAILS, are_rows=st.booleans())
     def eval(self, i: int, n: int, seed: int, tail: int, are_rows: bool) -> None:
         text, tokens = self.at(i), some_text(seed, n)
+        n_before, (_, unseen, planned) = text.sequence.n_tokens, text.played()
+        if unseen and seed > 0:
+            tokens, are_rows = planned[n_before : n_before + n], False
         if are_rows:
             text.sequence.eval(embeddings=rows_of(self.path, tokens), dense_tail=tail)
             ids = text.sequence.tokens[-n:].tolist()
@@ -203,6 +252,8 @@ class Past(RuleBasedStateMachine):
     def decode_each(self, places: list[int], n: int, seed: int) -> None:
         """A token in each of several sequences, in one step."""
         texts = [self.at(i) for i in places]
+        for text in texts:
+            text.drop_unseen(in_sequence=True)
         for tokens in zip(*(some_text(seed + i, n) for i in range(len(texts))), strict=True):
             rows = decode_each([text.sequence for text in texts], list(tokens))
             for text, token, row in zip(texts, tokens, rows, strict=True):
@@ -216,6 +267,7 @@ class Past(RuleBasedStateMachine):
         text = self.at(i)
         n_before, is_scored = text.sequence.n_tokens, self.case is not None and self.case.h2o.heavy_budget > 0
         before = arrays(text.sequence) if is_scored else []
+        text.drop_unseen()
         with pytest.raises(Stop):
             text.sequence.eval(some_text(4, n), dense_tail=tail, progress=stop_at(min(limit, n)))
         with pytest.raises(H2OError, match="no logits"):
@@ -243,6 +295,31 @@ class Past(RuleBasedStateMachine):
             self.llm.reset()
             self.texts[0] = Text(self.llm)
         self.close(i)
+
+    def can_move(self) -> bool:
+        if self.case is None or self.case.h2o.schedule == "two_phase":
+            return False
+        return self.has_room() and not (self.case.h2o.evict or self.case.h2o.heavy_budget)
+
+    @precondition(can_move)
+    @rule(i=PLACES, kept=st.floats(0, 1), dropped=st.integers(0, 30), inserted=st.integers(0, 20), other=st.booleans())
+    def rearrange(self, i: int, kept: float, dropped: int, inserted: int, other: bool) -> None:
+        """A piece is replaced, and the two halves of what comes after it change places; the new one is read later."""
+        text = self.at(i)
+        tokens = text.tokens
+        n_kept = round(kept * len(tokens))
+        start = min(n_kept + dropped, len(tokens))
+        middle = (start + len(tokens)) // 2 if other else start
+        halves = [range(middle, len(tokens)), range(start, middle)]
+        pieces, end = [], n_kept + inserted
+        for half in halves:
+            if len(half) > 0:
+                pieces.append((half.start, len(half), end))
+                end += len(half)
+        ids = [*tokens[:n_kept], *some_text(inserted % 4, inserted), *(tokens[p] for half in halves for p in half)]
+        text.calls.append(Move(n_kept, pieces, ids))
+        text.calls[-1].apply(text.sequence)
+        text.checkpoint = None
 
     # --- going back
 
@@ -290,7 +367,9 @@ class Past(RuleBasedStateMachine):
         tokens = text.tokens[:n_shared] + [255 - token for token in some_text(seed, 9)]
         while n_shared < len(text.tokens) and text.tokens[n_shared] == tokens[n_shared]:
             n_shared += 1
-        possible = rewind_points(text.sequence, n_shared)[0]
+        with text.sequence._state.used() as context:
+            exact_end = context.exact_end
+        possible = rewind_points(text.sequence, min(n_shared, exact_end))[0]
         n = text.sequence.reuse(np.array(tokens, np.int32))
         assert n == possible or not text.has_history
         assert 0 <= n <= len(tokens)
@@ -397,7 +476,11 @@ class Past(RuleBasedStateMachine):
         Not before they do: at the end of a chunk the memory set is there if it has been gone back to.
         """
         self.alone.reset()
-        for tokens, dense_tail in text.calls:
+        for call in text.calls:
+            if isinstance(call, Move):
+                call.apply(self.alone)
+                continue
+            tokens, dense_tail = call
             known = [self.rows.get(token, token) for token in tokens]
             self.alone.eval(known, dense_tail=dense_tail or 0, decode=dense_tail is None)
         # A state has no text; a cache of windows lies otherwise in another context, and is added up in another order.

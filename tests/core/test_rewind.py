@@ -18,7 +18,7 @@ from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
 from llamas import decode_calls, min_position, open_llama, restore, state_of
 from spies import Stop, stop_at
-from tolerances import FLASH_ATTN_DECODE, SELF_LOGITS_F32
+from tolerances import FLASH_ATTN_DECODE, KV_CACHE, SELF_LOGITS_F32
 
 STORED = EVICT.but(lookup_budget=8, cold_store="memory")
 NEAR = SMALL.but(heavy_budget=0)
@@ -164,10 +164,114 @@ def test_a_long_call_that_is_cancelled_leaves_them_as_they_were(model: str, mode
                     llm.eval(random_tokens(700, seed=1), progress=stop_at(600))
             llm.eval(random_tokens(60, seed=2), logits="all")
             logits.append(llm.logits)
-    assert_logits_close(*logits, SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits)  # cells of a window may lie otherwise
+    assert_logits_close(
+        logits[0], logits[1], SELF_LOGITS_F32 + FLASH_ATTN_DECODE.logits
+    )  # cells of a window may lie otherwise
 
 
 # --- reuse
+
+# Two pieces change places behind a new one, a third one stays where it is, and the end is dropped.
+PIECES = [(40, 20, 25), (5, 15, 47), (62, 20, 62)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [NEAR, NEAR.but(kv_type="q8_0", dense_layers=(1,)), GRID, GRID.but(kv_type="f32")],
+)
+@pytest.mark.parametrize("layers", ["one", "three"])
+def test_rows_that_move_are_as_if_read_there(
+    one_layer_model: Path, tiny_model: Path, layers: str, config: Case
+) -> None:
+    """The first layer's K and V depend on a token and its position alone: with one layer so does all else."""
+    path = one_layer_model if layers == "one" else tiny_model
+    if layers == "one" and config.h2o.dense_layers:
+        config = config.but(dense_layers=())
+    bound = SELF_LOGITS_F32 if config.kv_type == "f32" else 2 * KV_CACHE[config.kv_type.upper()].logits
+    old, new, question = random_tokens(6 * S), random_tokens(82, seed=1), random_tokens(30, seed=2)
+    new[:20] = old[:20]
+    for start, n, to in PIECES:
+        new[to : to + n] = old[start : start + n]
+    with (
+        open_llama(path, config, keep_history=False) as llm,
+        open_llama(path, config, keep_history=False) as fresh,
+    ):
+        llm.eval(old)
+        with llm._state.changed() as context:
+            context.arrange(20, PIECES, np.array(new, np.int32))
+        assert llm.n_tokens == 20
+        llm.eval(new[20:25])
+        assert llm.n_tokens == 45
+        llm.eval(new[45:])
+        assert llm.tokens.tolist() == list(new)
+        with llm._state.used() as context:
+            assert context.exact_end == 25
+        fresh.eval(new)
+        for sequence in (llm, fresh):
+            sequence.eval(question, logits="all")
+        for rows in ("keys", "values"):
+            got, want = (getattr(sequence.kv, rows)(0) for sequence in (llm, fresh))
+            assert_logits_close(got, want, bound)
+        if layers == "one" and config is not GRID:  # a step of 8 bits decides near ties otherwise
+            assert_logits_close(llm.logits, fresh.logits, bound)
+        llm.rewind(20)  # what was moved is gone, and the rest is exact
+        llm.eval(new[20:])
+        with llm._state.used() as context:
+            assert context.exact_end == 2**32 - 1
+        llm.eval(question, logits="all")
+        if not config.h2o.has_key_index:
+            assert_logits_close(llm.logits, fresh.logits, bound)
+
+
+def test_only_what_changed_is_read_again(tiny_model: Path, tmp_path: Path) -> None:
+    """Of the sequence's own text, and of one of the library. The result is for those alone who ask for it."""
+    text, new, system = random_tokens(600), random_tokens(3, seed=1), random_tokens(50, seed=2)
+    options: dict[str, Any] = {"n_ctx": 1024, "h2o": NEAR.h2o, "library": tmp_path}
+    edits = {  # and the tokens that are not read
+        "line replaced": ([*text[:100], *new, *text[101:]], 100 + 499 - 32 - 64),
+        "line deleted": ([*text[:100], *text[150:]], 100 + 450 - 32 - 64),
+        "pieces exchanged": ([*text[:100], *text[300:400], *text[100:300], *text[400:]], 600 - 3 * 32 - 64),
+        "another beginning": ([*system, *text], 600 - 32 - 64),
+    }
+    with Llama(tiny_model, cache_reuse=64, **options) as llm:
+        assert llm.library is not None
+        llm.eval(text)
+        llm.library.flush()
+        read = llm.snapshot()
+        for changed, n_known in edits.values():
+            for known in ("its own", "the library's"):
+                llm.reset() if known == "the library's" else llm.restore(read)
+                n = llm.reuse(changed)
+                assert llm.n_cached == n_known
+                llm.eval(changed[n:])
+                assert llm.tokens.tolist() == changed
+        llm.library.flush()
+        assert [known.n_tokens for known in llm.library.texts()] == [600]
+        moved = llm.snapshot()
+    with Llama(tiny_model, **options) as exact:
+        for changed, _ in edits.values():
+            assert exact.reuse(changed) <= 100
+        exact.restore(moved)
+        assert exact.reuse(changed) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "reason"),
+    [
+        (SMALL, "qwen3-gqa4-f32", "heavy_budget ranks them"),
+        (EVICT, "qwen3-gqa4-f32", "evict drops most of them"),
+        (NEAR.but(schedule="two_phase"), "qwen3-gqa4-f32", "two_phase reads each token twice"),
+        (NEAR, "gemma3-windows-f32", "sliding windows"),
+        (NEAR, "lfm2-conv-f32", "recurrent layers"),
+        (NEAR, "deepseek2-mla-f32", "plain RoPE"),
+    ],
+)
+def test_rows_that_cannot_move_say_why(config: Case, model: str, reason: str, model_by_name: ModelByName) -> None:
+    with open_llama(model_by_name(model), config, keep_history=False) as llm:
+        llm.eval(random_tokens(40))
+        with llm._state.used() as context, pytest.raises(H2OError, match=reason):
+            context.arrange(10, [(20, 20, 15)], np.zeros(0, np.int32))
+        assert llm.n_tokens == 40
 
 
 def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) -> None:

@@ -293,8 +293,8 @@ class TestExtremes:
                 got, want = problem.attend(kernel), problem.reference(kernel)
                 odd = ~np.isfinite(problem.sinks) & (problem.sinks != -np.inf)
                 assert not np.isfinite(got.l[odd]).any()
-                others = [x._replace(o=x.o[:, ~odd], m=x.m[~odd], l=x.l[~odd]) for x in (got, want)]
-                problem.assert_close(*others, kernel)
+                got, want = (x._replace(o=x.o[:, ~odd], m=x.m[~odd], l=x.l[~odd]) for x in (got, want))
+                problem.assert_close(got, want, kernel)
 
     def test_caps(self, kernel: str, way: Case) -> None:
         """So small that all logits are as good as equal, so large that it changes nothing; logits beyond it."""

@@ -190,6 +190,7 @@ CALLS = [
         for name in SamplingOptions.__annotations__
         if name not in ("grammar", "logits_processor")
     ),
+    _call("generate([1], temperature=10**400)", "temperature must be a finite number"),
     _call("generate([1], dry_base=0.5)", "dry_base must be a finite number from 1 to 3.4e+38, got 0.5"),
     *(
         _call(f"generate([1], dry_sequence_breakers={value})", "dry_sequence_breakers must be a list of str of 1 to 40")

@@ -1,4 +1,4 @@
-"""`h2o_llama.eval`: perplexity and continuation against single calls, sweeps, and the command."""
+"""`h2o_llama.eval`: perplexity against single calls, sweeps, and the command."""
 
 import json
 import math
@@ -15,8 +15,8 @@ from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._demo.document import standard_library_text
-from h2o_llama.eval import Continuation, Perplexity, Setting, _losses, evaluate, sweep
-from h2o_llama.eval._tasks import append_rows, read_rows
+from h2o_llama.eval import Setting, _losses, _rows, evaluate, sweep
+from h2o_llama.eval._rows import append_rows, read_rows
 from inputs import random_tokens
 from spies import record_calls
 
@@ -29,7 +29,7 @@ TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
 
 
 def measure(path: Path | Llama, *settings: Setting, **arguments: Any) -> list[dict[str, Any]]:
-    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "tasks": [Perplexity()], "chunk_size": S, "n_threads": 1}
+    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "chunk_size": S, "n_threads": 1}
     return evaluate(path, settings, **(given | arguments))
 
 
@@ -49,7 +49,7 @@ def test_losses_of_huge_logits_are_finite() -> None:
 
 def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_losses, "_BLOCK", 5 * 260)  # five rows at a time
-    assert _losses.pieces(3, 20, 8, most=4) == [(3, 5), (5, 8), (8, 12), (12, 16), (16, 20)]
+    assert _losses.pieces(19, 8, most=5) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 19)]
     (row,) = measure(tiny_model, SPARSE)
     tokens = [np.frombuffer(part, np.uint8) for part in (TEXT[:N], TEXT[-N:])]
     nats: dict[str, list[float]] = {"sparse": [], "dense": []}
@@ -93,31 +93,6 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytes
     assert row["first_chunk"]["kld"] == pytest.approx(row["buckets"][0]["kld_mean"])
 
 
-# --- continuation
-
-
-def test_continuation_is_that_of_single_calls(tiny_model: Path) -> None:
-    prompt, length = N + 20, 40
-    full, memory = measure(tiny_model, SPARSE, n_tokens=[prompt], tasks=[Continuation(length, windows=1)])
-    assert (full["over"], memory["over"]) == ("full", "memory")
-    window = np.frombuffer(TEXT, np.uint8)[: prompt + length]
-    targets = window[prompt + 1 :]
-
-    def perplexity(h2o: H2OConfig | None, dense_tail: int) -> float:
-        with open_llama(tiny_model, h2o, n_ctx=len(window)) as llm:
-            llm.eval(window[:prompt])
-            llm.eval(window[prompt:], logits="all", dense_tail=dense_tail)
-            nats = [-row[t] for row, t in zip(log_softmax(llm.logits[:-1]), targets, strict=True)]
-        return math.exp(sum(nats) / len(nats))
-
-    for row, dense_tail in ((full, length), (memory, 0)):
-        assert row["n_scored"] == length - 1
-        assert row["prompt_tokens"] == prompt
-        assert row["ppl"] == pytest.approx(perplexity(SPARSE.h2o, dense_tail), rel=1e-3)
-        assert row["ppl_dense"] == pytest.approx(perplexity(None, 0), rel=1e-3)
-    assert full["kld_mean"] < memory["kld_mean"]
-
-
 # --- sweeps
 
 
@@ -159,7 +134,7 @@ def test_a_second_run_measures_only_what_is_missing(
     path = tmp_path / "rows.json"
     settings = [Setting.of(H2OConfig(local_window=8, heavy_budget=8, dense_layers=n)) for n in (0, 1, 2)]
     first = measure(tiny_model, *settings[:1], json_file=path)
-    measured = record_calls(monkeypatch, Perplexity, "measure")
+    measured = record_calls(monkeypatch, _rows, "_measure")
     rows = measure(tiny_model, *settings, json_file=path)
     assert [s.name for call in measured for s in call["settings"]] == [s.name for s in settings[1:]]
     assert [row["h2o"]["dense_layers"] for row in rows] == [[], [0], [0, 1]]
@@ -167,7 +142,7 @@ def test_a_second_run_measures_only_what_is_missing(
     assert measure(tiny_model, *settings, json_file=path) == json.loads(path.read_text()) == rows
     assert len(measured) == 1
     changes: list[dict[str, Any]] = [{"text": TEXT[1:]}, {"chunk_size": 32}, {"n_tokens": [192]}]
-    for change in (*changes, {"tasks": [Continuation(20)]}):
+    for change in changes:
         with case(change=change):
             rows += measure(tiny_model, *settings[:1], json_file=path, **change)
             assert json.loads(path.read_text()) == rows
@@ -189,8 +164,7 @@ def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
         ([Setting("dense", None)], {}, "leave it out"),
         ([SPARSE], {"n_tokens": [100]}, "at least two chunks, got 100 with chunks of 64"),
         ([SPARSE], {"n_tokens": [N, 4 * N]}, "the text has 582 tokens, but a window needs 1,024"),
-        ([SPARSE], {"tasks": [Perplexity(0)]}, "windows must be an integer of at least 1"),
-        ([SPARSE], {"tasks": [Continuation(0)]}, "length must be an integer of at least 2"),
+        ([SPARSE], {"windows": 0}, "windows must be an integer of at least 1"),
     ]:
         with case(match=match), pytest.raises(ValueError, match=match):
             measure(tiny_model, *settings, progress=lambda *_: pytest.fail("work"), **change)
@@ -219,14 +193,13 @@ def text_file(tmp_path: Path) -> Path:
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     command = ["eval", "demo", "--file", text_file, *SMALL, *h2o_set(heavy_budget="16,32"), "--window"]
-    command += ["--continuation", "32", "--json", out]
+    command += ["--json", out]
     result = succeeded(invoke(*command))
     assert result.stderr == ""
     rows = json.loads(out.read_text())
     base = "balanced local_window=16 heavy_budget={} sink_tokens=0 scorer=sum lookup_budget=0"
     names = [base.format(16), base.format(32), "window of 32"]
-    assert [row["setting"] for row in rows if row["task"] == "perplexity"] == names
-    assert [row["setting"] for row in rows if row["task"] == "continuation"] == [n for n in names for _ in range(2)]
+    assert [row["setting"] for row in rows] == names
     assert f"On this text '{names[0]}' loses" in result.stdout.replace("\n", " ")
     title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
     assert title in result.stdout.replace("\n", " ")

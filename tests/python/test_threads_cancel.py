@@ -201,7 +201,7 @@ def test_nobody_comes_between_what_is_known_and_the_rest_of_a_prompt(
             refused.append(pool.submit(llm.eval, random_tokens(20)).exception())
         return n
 
-    with open_tiny(tiny_model, None) as llm:
+    with open_tiny(tiny_model, h2o=None) as llm:
         expected = llm("one", max_tokens=4, temperature=0)["choices"][0]["text"]
         monkeypatch.setattr(State, "keep", interrupted)
         chunks = llm("one", max_tokens=4, temperature=0, stream=True)

@@ -4,21 +4,22 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import groupby
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama._cli.ask import answer_options, open_for, open_read, say_answer
+from h2o_llama._cli.ask import answer_options, open_about, open_for, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import Options, option
 from h2o_llama._internal.terminal import counted, echo, write
-from h2o_llama.chat._question import OTHER, Question
-from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
+from h2o_llama.chat._question import OTHER, Question, messages_of
+from h2o_llama.documents import document_messages
 from h2o_llama.inspect._report import memory_report
 from h2o_llama.library._index import Stored
 
@@ -27,48 +28,69 @@ _HELP = """\
 /regen    answer once more
 /inspect  what the last question read of the chat so far
 /reset    begin a new chat, about the same document
-/list     the library's texts for this model
-/switch N begin a new chat about the document in text N of /list
+/list     documents and chats of this model that are kept
+/switch N continue number N of /list
 /help     this
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-def chat(o: Options, system: Annotated[str, option("The system message.")] = "") -> None:
-    """Chat with a model, about a document if you name one.
+Messages = list[dict[str, Any]]
 
-    Every line is a message; /help lists what else can be typed. The document is read once. Answers are written to
+
+def chat(
+    o: Options,
+    file: Annotated[list[Path] | None, option("A text, PDF or HTML file. Repeatable.", "--file", "-f")] = None,
+    system: Annotated[str, option("The system message.")] = "",
+    resume: Annotated[bool, option("Continue the last chat with this model.", "--resume")] = False,
+) -> None:
+    """Chat with a model, about documents if you name some.
+
+    Every line is a message; /help lists what else can be typed. Documents are read once. Answers are written to
     standard output, a line of measurements after each to standard error.
     """
     o.thinking  # noqa: B018 (checks it)
-    told = [] if o.file is None else [document_messages(read_text(o.file))[0]["content"]]
-    told += [system] if system else []
-    begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    name: str | None = "the system message" if o.file is None else title_of(o.file)
+    if Path("-") in (file or []):
+        raise typer.BadParameter("your messages come from standard input: name a file")
+    told = [document_messages(read_text(path))[0]["content"] for path in file or []] + ([system] if system else [])
+    name = ", ".join(map(title_of, file or [])) or "the system message"
+    messages: Messages | None = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     lines, images = _lines(), o.image or []
     with open_model(o) as weights:
-        while name is not None:
-            with _open(o, weights, begin, name) as llm:
-                talk = _Chat(o, llm, begin, images)
-                name = None
+        if resume:
+            with open_for(o, weights, "", 0) as llm:
+                name, messages = _Chat(o, llm, [], []).last()
+        while messages is not None:
+            with _open(o, weights, name, messages) as llm:
+                talk, messages = _Chat(o, llm, messages, images), None
                 for line in map(str.strip, lines):
                     if line in ("/exit", "/quit", "/bye"):
                         break
                     if line:
                         talk.say(line)
                     if talk.chosen is not None:
-                        name, begin = talk.chosen
+                        name, messages = talk.chosen
                         break
+                if messages is None and talk.has_answers and llm.library is not None:
+                    echo(f"`h2o-llama chat {o.model} --resume` continues this chat.", err=True)
+
+
+def _begin(messages: Messages) -> Messages:
+    """What the chat is about."""
+    return messages[:1] if messages and messages[0]["role"] == "system" else []
 
 
 @contextmanager
-def _open(o: Options, weights: Model, begin: list[dict[str, Any]], name: str) -> Iterator[Llama]:
-    """A sequence that has read what the chat is about."""
+def _open(o: Options, weights: Model, name: str, messages: Messages) -> Iterator[Llama]:
+    """A sequence that has read how the chat begins, with room for all of it."""
+    begin, n = _begin(messages), 0
+    if len(messages) > len(begin):
+        n = len(Question("chat", weights, messages, think=o.thinking).prompt)
     if begin:
         question = Question("chat", weights, [*begin, {"role": "user", "content": OTHER}], think=o.thinking)
-        with open_read(o, question, name, begin[0]["content"]) as (llm, _):
+        with open_about(o, question, name, begin[0]["content"], n) as (llm, _):
             yield llm
     else:
-        with open_for(o, weights, name, 0) as llm:
+        with open_for(o, weights, "", n) as llm:
             yield llm
 
 
@@ -91,23 +113,22 @@ def _lines() -> Iterator[str]:
 class _Chat:
     """The messages so far, and what a line does to them."""
 
-    def __init__(self, o: Options, llm: Llama, begin: list[dict[str, Any]], images: list[Path]) -> None:
-        self._o, self._llm = o, llm
-        self._begin = begin
+    def __init__(self, o: Options, llm: Llama, messages: Messages, images: list[Path]) -> None:
+        self._o, self._llm, self._messages = o, llm, messages
         self._images = list(images)  # of the next message
-        self._messages = list(begin)
-        self.chosen: tuple[str, list[dict[str, Any]]] | None = None  # what the next chat is about
+        self._listed: list[Stored] = []
+        self.has_answers = False
+        self.chosen: tuple[str, Messages] | None = None  # what goes on instead, and its name
 
     def say(self, line: str) -> None:
         if line == "/help":
             echo(_HELP, err=True)
         elif line == "/reset":
-            self._messages = list(self._begin)
+            self._messages = _begin(self._messages)
         elif line in ("/regen", "/inspect"):
             self._regen() if line == "/regen" else self._inspect()
         elif line == "/list":
-            for i, text in enumerate(self._texts(), 1):
-                echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}", err=True)
+            self._list()
         elif re.fullmatch(r"/switch +\d+", line):
             self._switch(int(line.split()[1]))
         elif line.split()[0] == "/switch":
@@ -125,7 +146,7 @@ class _Chat:
                 return
             self._answer([*self._messages, message])
 
-    def _answer(self, messages: list[dict[str, Any]]) -> None:
+    def _answer(self, messages: Messages) -> None:
         """Answer these messages. Without a word of an answer the chat stays as it was."""
         text: list[str] = []
         try:
@@ -144,28 +165,45 @@ class _Chat:
             if not any(text):
                 return
         self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
+        self.has_answers = True
 
-    def _asked(self, messages: list[dict[str, Any]]) -> Question:
+    def _asked(self, messages: Messages) -> Question:
         return Question("chat", self._llm.model, messages, think=self._o.thinking)
 
-    def _texts(self) -> list[Stored]:
+    def _list(self) -> None:
         library = self._llm.library
-        return [] if library is None else library.stored(self._llm._state.engine.origin)
+        self._listed = [] if library is None else library.stored(self._llm._state.engine.origin)
+        for i, text in enumerate(self._listed, 1):
+            asked = [message["content"] for message in self._said(text) if message["role"] == "user"]
+            told = f"{text.contents.name}, {counted(len(text.contents.tokens), 'token')}"
+            echo(f"{i:>3}  {told}{': ' * bool(asked)}{_shown(*asked[-1:])}", err=True)
+
+    def _said(self, text: Stored) -> Messages:
+        return messages_of(self._llm.model, text.contents.tokens, text.contents.day)
+
+    def last(self) -> tuple[str, Messages]:
+        """The last chat that is kept, and its name. Raises ValueError if there is none."""
+        library = self._llm.library
+        for text in library.stored(self._llm._state.engine.origin) if library else ():
+            if len(messages := self._said(text)) > 1:
+                return self._continued(text, messages)
+        raise ValueError("no chat with this model is kept")
 
     def _switch(self, n: int) -> None:
-        """Choose the document of a text: from the words before one up to the next special token."""
-        texts = self._texts()
-        if not 0 < n <= len(texts):
+        """Choose a text of the list that was shown."""
+        if not self._listed:
+            self._list()
+        if not 0 < n <= len(self._listed):
             echo(f"Text {n} does not exist: /list lists them.", err=True)
-            return
-        text = texts[n - 1].contents
-        pieces = (self._llm.detokenize([token]) if token >= 0 else b"" for token in text.tokens.tolist())
-        parts = [b"".join(part).decode(errors="replace") for _, part in groupby(pieces, bool)]
-        documents = [part.partition(ABOUT_A_DOCUMENT)[2] for part in parts if ABOUT_A_DOCUMENT in part]
-        if documents:
-            self.chosen = text.name, document_messages(documents[0])
+        elif messages := self._said(self._listed[n - 1]):
+            self.chosen = self._continued(self._listed[n - 1], messages)
         else:
-            echo(f"{text.name} is not about a document: begin its chat again.", err=True)
+            echo(f"Text {n} is neither a chat nor a document: begin its chat again.", err=True)
+
+    def _continued(self, text: Stored, messages: Messages) -> tuple[str, Messages]:
+        for message in messages[len(_begin(messages)) :][-2:]:
+            echo(f"{message['role']}: {_shown(message['content'])}", err=True)
+        return text.contents.name, messages
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":
@@ -189,3 +227,8 @@ class _Chat:
             print_report(Console(), report, report.select())
         except ValueError as error:  # images, or too short a text
             echo(f"h2o-llama: {describe(error)}", err=True)
+
+
+def _shown(text: str = "") -> str:
+    """In one line."""
+    return shorten(text, 60, placeholder="…")

@@ -17,7 +17,7 @@ from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import echo, plain
 from h2o_llama.inspect._report import MemoryReport, memory_report, write_html
-from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 # A chunk reads itself, a memory set of 128 tokens, and up to 128 that are looked up.
 CHUNK_SIZE = 512

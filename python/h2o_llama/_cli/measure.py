@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,10 +20,8 @@ from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe
 from h2o_llama.config import OPTIONS, PRESETS
-from h2o_llama.eval import Continuation, Perplexity, Setting, evaluate, evicting, sweep, window
-from h2o_llama.eval._subject import halves
+from h2o_llama.eval import Setting, evaluate, evicting, sweep, window
 from h2o_llama.eval._tables import tables
-from h2o_llama.eval._tasks import Task
 
 T = TypeVar("T")
 
@@ -155,31 +153,23 @@ def eval_model(
         Path | None, option("Add rows to this file, and measure only those it lacks.", "--json")
     ] = None,
     beside_window: Annotated[bool, option("Measure a window of the first setting's size, too.", "--window")] = False,
-    half: Annotated[
-        Literal["both", "first", "second"],
-        option("Of the text: settings are chosen on the first, judged on the second."),
-    ] = "both",
     windows: Annotated[int, option("Pieces at most, evenly from the whole text.", min=1)] = 4,
-    continuation: Annotated[int, option("Tokens after the prompt; 0: leave it out.", min=0)] = 256,
 ) -> None:
     """Find out whether a model keeps its quality with H2O.
 
-    Measures are perplexity, KL divergence and the loss of text after a prompt. Every setting is compared with dense
-    attention on the same tokens: of --file, or of Python's sources. Options of H2O take several values, with commas:
-    all combinations are measured.
+    Measures are perplexity and KL divergence. Every setting is compared with dense attention on the same tokens: of
+    --file, or of Python's sources. Options of H2O take several values, with commas: all combinations are measured.
     """
     settings = settings_of(o)
-    chunk, tasks = chunk_size_of(settings), list[Task]([Perplexity(windows)])
-    if continuation > 0:
-        tasks.append(Continuation(continuation, windows))
+    chunk = chunk_size_of(settings)
     with open_model(o, "own") as weights, progress_bars() as update:
         rows = evaluate(
             weights,
             list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
-            text=None if o.file is None else halves(read_text(o.file).encode())[half],
-            text_name=None if o.file is None else str(o.file) + ("" if half == "both" else f", {half} half"),
+            text=None if o.file is None else read_text(o.file),
+            text_name=None if o.file is None else str(o.file),
             n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
-            tasks=tasks,
+            windows=windows,
             chunk_size=chunk,
             n_threads=o.threads,
             n_gpu_layers=o.gpu_layers,

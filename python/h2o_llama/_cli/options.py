@@ -15,8 +15,8 @@ from h2o_llama.config import OPTIONS as H2O
 from h2o_llama.config import PRESETS, named_config, option_names, uses_gpu
 from h2o_llama.models._files import check_adapters
 from h2o_llama.models.rope import SCALING_TYPES, RopeOptions, check_rope
-from h2o_llama.sequence._drawing import DENSE_TAIL
 from h2o_llama.sequence._engine import MATMUL_KERNELS
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 KEYS = [name for name in H2O if name in option_names() and name not in ("evict", "cold_store")]
 """Of --h2o-set; the others have options of their own."""

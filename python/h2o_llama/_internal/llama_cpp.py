@@ -24,7 +24,7 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "verbose": (True, False),
     "last_n_tokens_size": (64,),
     "penalize_nl": (True,),
-    **dict.fromkeys(("vocab_only", "numa", "reset", "no_perf", "spm_infill"), (False,)),
+    **dict.fromkeys(("vocab_only", "numa", "reset", "no_perf", "return_count", "spm_infill"), (False,)),
     **dict.fromkeys(("tfs_z", "lora_scale"), (1.0,)),
     **dict.fromkeys(("additional_files", "cache_dir", "local_dir", "lora_base", "lora_path", "model"), (None,)),
     **dict.fromkeys(("chat_handler", "draft_model", "op_offload", "swa_full", "tokenizer"), (None,)),
@@ -50,7 +50,6 @@ _VALUES: dict[str, dict[Any, Any]] = {
 
 _NAMES = {"chat_format": "chat_template", "temp": "temperature", "add_bos": "add_special", "special": "parse_special"}
 
-ATTRIBUTES = {"save_state": "snapshot", "load_state": "restore", "input_ids": "tokens", "eval_tokens": "tokens"}
 ADVICE = {
     "attention_type": "the model's own is used: leave it out",
     "additional_files": "the parts of a file come along by themselves; pass mmproj= for images",
@@ -74,6 +73,7 @@ ADVICE = {
     "offload_kqv": "K and V are where their layers are: leave it out",
     "pooling_type": "pass pooling_type= to embed(), such as 'mean'",
     "prev_tokens": "detokenize all tokens together",
+    "return_count": "use create_embedding(), whose usage counts tokens",
     "reset": "generate() appends to the sequence: call reset() or reuse(tokens) before",
     "sample": "use next(llm.generate([]))",
     "scores": "use logits, after eval(tokens, logits='all')",

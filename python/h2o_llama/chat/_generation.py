@@ -5,7 +5,6 @@ import collections.abc
 import time
 import uuid
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
@@ -17,15 +16,11 @@ from h2o_llama import _core
 from h2o_llama._internal import check
 from h2o_llama._prompt import CacheStop, Prompt, as_generated, where_they_part
 from h2o_llama._thoughts import Thoughts
-from h2o_llama.chat._question import Question, library_of
-from h2o_llama.errors import H2OError
+from h2o_llama.chat._question import Question
 from h2o_llama.sampling import Sampling, SamplingOptions
-from h2o_llama.sequence._drawing import DENSE_TAIL, Drawing, Stopping
 from h2o_llama.sequence._engine import ProgressOption
-from h2o_llama.sequence._keeping import LEAST_TOKENS
 from h2o_llama.sequence._state import State, check_progress, stream
-from h2o_llama.sequence.generating import tokens_of
-from h2o_llama.sequence.many import ManyGenerations
+from h2o_llama.sequence.generating import DENSE_TAIL, Drawing, ManyGenerations, Stopping, tokens_of
 
 
 class CompletionLogprobs(TypedDict):
@@ -212,9 +207,10 @@ class CompletionTokensDetails(TypedDict, total=False):
 
 
 class PromptTokensDetails(TypedDict):
-    """Of the prompt: how many tokens were known, and which known text parted from it there."""
+    """Of the prompt: how many tokens were known, how many of them elsewhere, and which known text parted from it."""
 
     cached_tokens: int
+    moved_tokens: NotRequired[int]
     cache_stop: NotRequired[CacheStop]
 
 
@@ -302,7 +298,7 @@ class Generation:
             has_grammar = grammar is not None and not grammar.lazy
             self._thoughts = Thoughts(core, self._form, question.budget, has_grammar)
         self.answer = AnswerText(core, stops, self._form, self._thoughts)
-        self.n_cached = self.n_drafted = self.n_accepted = self._n_chars = 0
+        self.n_cached = self._n_moved = self.n_drafted = self.n_accepted = self._n_chars = 0
         self.cache_stop: CacheStop | None = None
         self.finish_reason: Literal["stop", "length"] | None = None
         self._recorder: LogprobsRecorder | None = None
@@ -361,8 +357,9 @@ class Generation:
             with state.used() as context:
                 ids = as_generated(state.engine.core, context.tokens, self.prompt.ids)
             self.prompt = replace(self.prompt, ids=ids)
-        self.n_cached = state.keep(self.prompt.ids)
-        self.cache_stop = cache_stop_of(state, self.prompt.ids)
+        self.n_cached = state.keep(self.prompt.ids, self._dense_tail)
+        self._n_moved = state.n_moved
+        self.cache_stop = where_they_part(state.engine.core, state.known, self.prompt.ids)
         self._counts_before = state.drafted, state.accepted
         sampling = self._sampling
         if self.n_top_logprobs is not None:
@@ -424,7 +421,9 @@ class Generation:
         if details:
             usage["completion_tokens_details"] = details
         if self._reuse or self.n_cached:
-            known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached}
+            known = usage["prompt_tokens_details"] = {"cached_tokens": self.n_cached + self._n_moved}
+            if self._n_moved:
+                known["moved_tokens"] = self._n_moved
             if self.cache_stop is not None:
                 known["cache_stop"] = self.cache_stop
         return usage
@@ -443,16 +442,6 @@ def quotable(state: State) -> str:
         f" [only the last {n + h2o.local_window:,} tokens, and {n_memory:,} of the memory set, can be quoted: "
         "an answer about the rest is a guess]"
     )
-
-
-def cache_stop_of(state: State, ids: NDArray[np.int32]) -> CacheStop | None:
-    """After `keep`: where the known text, or else the nearest one of the library, differs from a prompt."""
-    known, library = state.known, library_of(state)
-    if len(known) == 0 and library is not None and len(ids) >= LEAST_TOKENS:
-        with suppress(OSError, ValueError, H2OError, MemoryError):
-            near = library.nearest(ids, state.engine.origin)
-            known = known if near is None else near.contents.tokens
-    return where_they_part(state.engine.core, known, ids)
 
 
 def check_stop(owner: str, stop: str | collections.abc.Sequence[str] | None) -> list[str]:

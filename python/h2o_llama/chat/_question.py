@@ -1,7 +1,9 @@
 """A question: what a model is given, and how its answer is read."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,11 +17,12 @@ from h2o_llama._prompt import Prompt, Tokens, shared_prefix
 from h2o_llama._thoughts import check_think
 from h2o_llama.config import H2OConfig
 from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
-from h2o_llama.library._library import Library, day_of
+from h2o_llama.library._library import day_of
 from h2o_llama.model import Model
 from h2o_llama.models._messages import ChatImages
-from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.models._template import parsed_message
 from h2o_llama.sequence._state import State
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 OTHER = "…"
 """A question, and a document, without content."""
@@ -101,7 +104,9 @@ class Question:
         return other
 
     def on_known_day(self, state: State) -> Self:
-        """The same on the day on which it continues most of a text that is known."""
+        """The same on the day on which it continues most of a known text; today if there is none."""
+        if self._is_plain or not self.model._template.tells_day:
+            return self
         days: dict[str, Self] = {}
 
         def ids_on(day: str) -> Ids:
@@ -109,8 +114,11 @@ class Question:
             other.day = day
             return other._rendered[0]
 
-        day = known_day(state, self._rendered[0], ids_on)
-        return self if day is None else days[day]
+        with state.used() as context:
+            now = context.tokens
+        best = day_of(state.engine.library, state.engine.origin, self._rendered[0], ids_on, now, state.day)
+        state.day = best or date.today().isoformat()
+        return self if best is None else days[best]
 
     # --- what it says
 
@@ -227,18 +235,30 @@ def check_length(model: Model, h2o: Any, name: str, text: str, n_tokens: int, n_
         raise ValueError(f"{has} n_ctx={n_ctx} holds fewer: use a larger n_ctx, or a shorter text")
 
 
-def library_of(state: State) -> Library | None:
-    """Where its texts are kept."""
-    return state.engine.library if isinstance(state.engine.library, Library) else None
-
-
-def known_day(state: State, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
-    """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
-    engine, model = state.engine, state.engine.model
-    if model.chat_template is None or not model._template.tells_day:
-        return None
-    with state.used() as context:
-        now = context.tokens
-    best = day_of(library_of(state), engine.origin, ids, ids_on, now, state.day)
-    state.day = best or date.today().isoformat()
-    return best
+def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
+    """The messages of a chat that was read, by what the chat template writes between them on a day; or none."""
+    if model.chat_template is None:
+        return []
+    system, asked, said, more = (f"\uf8f0{i}" for i in range(4))
+    chat = [("system", system), ("user", asked), ("assistant", said), ("user", more)]
+    try:
+        form = model._template.apply("chat", [{"role": role, "content": text} for role, text in chat], day=day)
+        begin, to_user, to_model, to_next, _ = re.split("\uf8f0\\d", form.text)
+    except ValueError:  # a template may refuse such a chat, or leave out a part
+        return []
+    first, *turns = model.detokenize(tokens, special=True).decode(errors="replace").split(to_model)
+    about = first.partition(begin)[2] if begin in first else first
+    about, _, question = about.rpartition(to_user) if to_user in about else ("", "", about)
+    if not turns:  # a document: what ends its message is there
+        n = next((n for n in range(len(to_user), 0, -1) if question.endswith(to_user[:n])), 0)
+        return [{"role": "system", "content": question[: len(question) - n]}] if ABOUT_A_DOCUMENT in question else []
+    messages = [{"role": "system", "content": about}] if about else []
+    for turn in turns:
+        answer, _, following = turn.partition(to_next)
+        with suppress(ValueError):  # a text without the model's format is an answer all the same
+            parser = form.core.parser("")
+            parser.update(answer, False)
+            answer = parsed_message(parser).get("content") or answer
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        question = following
+    return messages

@@ -1,7 +1,7 @@
 """Losses of a model and of an approximation to it, token by token, in llama-perplexity's terms."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -87,16 +87,12 @@ def piece_tokens(n_vocab: int) -> int:
     return max(1, _PIECE_BYTES // (4 * n_vocab))
 
 
-def pieces(start: int, stop: int, chunk_size: int, most: int) -> list[tuple[int, int]]:
-    """(start, stop) of the calls that read these positions: cut where chunks end, then evenly, at most `most` each."""
-    if start == stop:
-        return []
-    cuts = [start, *range((start // chunk_size + 1) * chunk_size, stop, chunk_size), stop]
+def pieces(n_tokens: int, chunk_size: int, most: int) -> list[tuple[int, int]]:
+    """(start, stop) of the calls that read a text: cut where chunks end, then evenly, at most `most` each."""
     calls: list[tuple[int, int]] = []
-    for first, end in pairwise(cuts):
+    for first, end in pairwise([*range(0, n_tokens, chunk_size), n_tokens]):
         n = -(-(end - first) // most)
-        bounds = [first + (end - first) * i // n for i in range(n + 1)]
-        calls += pairwise(bounds)
+        calls += pairwise([first + (end - first) * i // n for i in range(n + 1)])
     return calls
 
 
@@ -104,22 +100,19 @@ def read_windows(
     dense: Llama,
     readers: Mapping[str, Llama],
     windows: NDArray[np.int32],
-    first: int,
     chunk_size: int,
     progress: Callable[[int, int], object] = lambda *_: None,
-    tails: Collection[str] = (),
 ) -> tuple[dict[str, Losses], dict[str, float]]:
     """Read every window with all contexts, piece by piece, and compare their logits with dense attention's.
 
-    Windows are int32 [n, n_tokens]; every window is a new sequence. Compared are the logits of positions from `first`
-    to n_tokens - 2, as they have a next token: they attend to everything kept where a reader is among `tails`.
-    `progress` is called as progress(n_done, n) in tokens of all contexts.
+    Windows are int32 [n, n_tokens]; every window is a new sequence. Compared are the logits of positions up to
+    n_tokens - 2, as they have a next token. `progress` is called as progress(n_done, n) in tokens of all contexts.
 
     Returns the readers' losses [n, scored tokens], and the seconds of their and of dense attention's `eval`.
     """
     n_tokens = windows.shape[1]
     most = piece_tokens(dense.n_vocab)
-    calls = [*pieces(0, first, chunk_size, most), *pieces(first, n_tokens, chunk_size, most)]
+    calls = pieces(n_tokens, chunk_size, most)
     everyone = {DENSE.name: dense, **readers}
     seconds = dict.fromkeys(everyone, 0.0)
     losses: list[Sequence[Losses]] = []
@@ -128,17 +121,14 @@ def read_windows(
         for llm in everyone.values():
             llm.reset()
         for start, stop in calls:
-            scored = start >= first
             for name, llm in everyone.items():
-                tail = stop - start if scored and name in tails else 0
                 begin = time.perf_counter()
-                llm.eval(window[start:stop], logits="all" if scored else "last", dense_tail=tail)
+                llm.eval(window[start:stop], logits="all")
                 seconds[name] += time.perf_counter() - begin
                 n_done += stop - start
                 progress(n_done, n_total)
-            if scored:
-                targets = window[start + 1 : stop + 1]
-                logits = [llm.logits[: len(targets)] for llm in everyone.values()]
-                losses.append(compare(logits[0], logits[1:], targets))
+            targets = window[start + 1 : stop + 1]
+            logits = [llm.logits[: len(targets)] for llm in everyone.values()]
+            losses.append(compare(logits[0], logits[1:], targets))
     found = (np.concatenate(parts).reshape(len(windows), -1) for parts in zip(*losses, strict=True))
     return dict(zip(readers, found, strict=True)), seconds

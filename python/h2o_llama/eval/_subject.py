@@ -32,13 +32,6 @@ def default_text() -> bytes:
     return b"".join(standard_library_text(_PIECE_BYTES, module) for module in _MODULES.split())
 
 
-def halves(text: bytes) -> dict[str, bytes]:
-    """The first half, on which settings may be chosen, and the second, cut at the end of a paragraph; and both."""
-    middle = text.find(b"\n\n", len(text) // 2)
-    middle = len(text) // 2 if middle < 0 else middle
-    return {"first": text[:middle], "second": text[middle:], "both": text}
-
-
 Row = dict[str, Any]
 Progress = Callable[[int, int], object]
 
@@ -64,7 +57,7 @@ class Subject:
         self._common: dict[str, Any] = {"n_threads": n_threads, "n_gpu_layers": n_gpu_layers}
         self.weights = Model._of(model, n_gpu_layers=n_gpu_layers)
         self.text_name = text_name
-        self._sha256 = hashlib.sha256(text).hexdigest()
+        self.sha256 = hashlib.sha256(text).hexdigest()
         self._tokens: NDArray[np.int32] = np.array(self.weights.tokenize(text), dtype=np.int32)
         bos = self.weights.token_bos
         self._bos = bos if self.weights.tokenize(b"")[:1] == [bos] else None
@@ -75,10 +68,6 @@ class Subject:
     def close(self) -> None:
         """Free the weights."""
         self.weights.close()
-
-    def identity(self, size: int, most: int) -> dict[str, Any]:
-        """Values that identify `windows` by text and number."""
-        return {"text_sha256": self._sha256, "windows": len(self.windows(size, most))}
 
     def windows(self, size: int, most: int) -> NDArray[np.int32]:
         """Windows that are evenly spread over the text and do not overlap, int32 [n, size], at most `most`.
@@ -106,7 +95,7 @@ class Subject:
         h2o = None if setting.h2o is None else setting.h2o.in_chunks_of(self.chunk_size)
         return Llama(self.weights, h2o=h2o, **context)
 
-    def rounds(self, settings: Sequence[Setting], n_ctx: int, contexts_each: int = 1) -> list[Sequence[Setting]]:
+    def rounds(self, settings: Sequence[Setting], n_ctx: int) -> list[Sequence[Setting]]:
         """The settings, as many at a time as fit into half of the machine's memory together with dense attention."""
         core = self.weights._handle
         # Logits are in llama.cpp's buffers for a chunk and here for a piece.
@@ -114,5 +103,5 @@ class Subject:
         has_index = any(s.h2o is not None and s.h2o.has_key_index for s in settings)
         each = kv_bytes_at_least(core, n_ctx, "f16", "f16", has_index) + logits
         room = (physical_memory() or 0) // 2 - core.size - each
-        size = max(1, room // (each * contexts_each))
+        size = max(1, room // each)
         return [settings[i : i + size] for i in range(0, len(settings), size)]

@@ -1,42 +1,31 @@
 """Rows as tables for the terminal, dense attention in the first line of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.table import Table
 
-from h2o_llama._internal.terminal import counted, plain
+from h2o_llama._internal.terminal import plain
 from h2o_llama.eval._subject import Row
 
 _SETTING_WIDTH = len("single_pass")
 _NARROW = ("perplexity", "same top", "tokens/s")
-_OVER = {"full": "all K/V", "memory": "memory set"}
 
-_NOTES = {
-    "perplexity": "The second half of every window is scored. Loss is the mean negative log-probability of a token in "
-    "nats, so +0.01 is 1 % of perplexity. KL is the divergence from dense attention's distribution in nats, same top "
-    "the share of tokens for which both find the same one most probable; ± is the standard error between windows. "
-    "Tokens/s are for reading, all logits computed.",
-    "continuation": "The text after the prompt, given, not generated: reading all K/V that the prompt left, as "
-    "generated tokens do, or its chunk's memory set.",
-}
+_NOTE = """The second half of every window is scored. Loss is the mean negative log-probability of a token in nats, so \
++0.01 is 1 % of perplexity. KL is the divergence from dense attention's distribution in nats, same top the share of \
+tokens for which both find the same one most probable; ± is the standard error between windows. Tokens/s are for \
+reading, all logits computed.
+"""
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table | str]:
-    """For each task its tables with titles, and what explains them."""
-    for task, note in _NOTES.items():
-        groups: dict[int, list[Row]] = {}
-        for row in rows:
-            if row["task"] == task:
-                groups.setdefault(row["n_tokens"], []).append(row)
-        for group in groups.values():
-            yield from _TABLES[task](group)
-        if groups:
-            yield note + "\n"
-
-
-def _of(row: Row) -> str:
-    return f"{row['model']} ({row['file']})"
+    """For each length its tables with titles, and what explains them."""
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["n_tokens"], []).append(row)
+    for group in groups.values():
+        yield from _perplexity(group)
+    yield _NOTE
 
 
 def _table(*columns: str) -> Table:
@@ -52,7 +41,7 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
     first = rows[0]
     yield (
         f"Perplexity of {first['windows']} × {first['n_tokens']:,} tokens of {first['text']}, S "
-        f"{first['chunk_size']:,}, {_of(first)}"
+        f"{first['chunk_size']:,}, {first['model']} ({first['file']})"
     )
     table = _table(*_LOSS_COLUMNS, "tokens/s")
     table.add_row("dense", f"{first['ppl_dense']:.3f}", *[""] * 3, f"{first['tokens_per_s_dense']:,.0f}")
@@ -91,19 +80,6 @@ def _verdict(row: Row) -> str:
     return f"On this text {name!r} loses {100 * loss:.1f} % of perplexity: {advice}."
 
 
-def _continuation(rows: list[Row]) -> Iterator[Table | str]:
-    first = rows[0]
-    yield (
-        f"{first['length']:,} tokens after {counted(first['windows'], 'prompt')} of {first['prompt_tokens']:,} from "
-        f"{first['text']}, {_of(first)}"
-    )
-    table = _table("reading", *_LOSS_COLUMNS)
-    table.add_row("dense", "all K/V", f"{first['ppl_dense']:.3f}", "", "", "")
-    for row in rows:
-        table.add_row(plain(row["setting"]), _OVER[row["over"]], *_losses(row))
-    yield table
-
-
 _LOSS_COLUMNS = ("perplexity", "loss over dense", "KL", "same top")
 
 
@@ -122,9 +98,3 @@ def _error(error: float | None) -> str:
 def _nats(value: float) -> str:
     """With a sign, but no negative zero."""
     return f"{round(value, 4) + 0.0:+.4f}"
-
-
-_TABLES: dict[str, Callable[[list[Row]], Iterator[Table | str]]] = {
-    "perplexity": _perplexity,
-    "continuation": _continuation,
-}

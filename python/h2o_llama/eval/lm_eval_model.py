@@ -18,7 +18,7 @@ from h2o_llama.config import H2OConfig
 from h2o_llama.eval._losses import log_softmax, piece_tokens, pieces
 from h2o_llama.llama import Llama
 from h2o_llama.sampling import SamplingOptions
-from h2o_llama.sequence._drawing import DENSE_TAIL
+from h2o_llama.sequence.generating import DENSE_TAIL
 
 try:
     from lm_eval.api.instance import Instance
@@ -192,7 +192,7 @@ class H2OLM(TemplateLM):  # type: ignore[misc]
             return
         self._llm.reset()
         first = len(tokens) - n
-        calls = pieces(first, len(tokens), len(tokens), piece_tokens(self._llm.n_vocab))
+        calls = [(first + a, first + b) for a, b in pieces(n, n, piece_tokens(self._llm.n_vocab))]
         for start, stop in [(0, first)] * (first > 0) + calls:
             tail = max(0, dense_tail - (len(tokens) - stop))
             self._llm.eval(tokens[start:stop], logits="all" if start >= first else "last", dense_tail=tail)

@@ -26,6 +26,7 @@ from h2o_llama.library._index import Index, Stored
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._keeping import LEAST_NEW
+from h2o_llama.sequence._moving import find_pieces, n_moved
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ class Library:
         """Remove texts of earlier versions: `Text.is_old`. Returns how many there were."""
         self.flush()
         with self._index.changing() as connection:
-            n = self._index.remove(connection, self._index.old(connection, self._shown))
+            texts, _ = self._index.texts(connection, self._shown)
+            n = self._index.remove(connection, [text.id for text in texts if text.is_old])
         self._sweep()
         return n
 
@@ -195,19 +197,16 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
-                old = self._index.old(connection)
             lines = [str(problem) for problem in problems.values()]
         except DamagedFileError as error:
-            lines, texts, problems, old = [str(error)], [], {}, []
+            lines, texts, problems = [str(error)], [], {}
             if not repair:
                 return lines
             self._index.discard()
         bad = list(problems)
         there = self._blocks.names()
-        of = {
-            is_old: {n for t in texts if (t.id in old) == is_old for n in t.contents.blocks} for is_old in (True, False)
-        }
-        for name in sorted(there - (of[True] - of[False])):
+        old, current = ({n for t in texts if t.is_old == is_old for n in t.contents.blocks} for is_old in (True, False))
+        for name in sorted(there - (old - current)):
             try:
                 self._blocks.read(name, is_verified=True)
             except FileNotFoundError:  # its text was removed meanwhile
@@ -293,29 +292,17 @@ class Library:
 
     # --- for Llama
 
-    def find(
-        self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int, without: Collection[str] = ()
-    ) -> Found | None:
+    def find(self, origin: SnapshotOrigin, ids: NDArray[np.int32], n_ctx: int) -> Found | None:
         """The text with which a prompt, int32 [n], has most tokens in common, of this origin; None if none is worth it.
 
-        A text that is still being written is not found, nor one of the ids `without`.
+        A text that is still being written is not found.
         """
-        with self._index.reading() as connection:
-            texts, _ = self._index.texts(connection, self._owner, _texts.key_of(origin), ids)
-        fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx and text.id not in without)
-        found = (Found(text, text.contents.n_usable(ids)) for text in fitting)
-        worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
-        return max(worth, key=lambda each: (each.n_tokens, -len(each.text.contents.tokens)), default=None)
+        return _best(self.stored(origin, ids), ids, n_ctx)
 
     def n_known(self, origin: SnapshotOrigin, ids: Tokens) -> int:
         """The number of a prompt's tokens that `find` finds, in a context of any size."""
         found = self.find(origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
         return found.n_tokens if found else 0
-
-    def nearest(self, ids: NDArray[np.int32], origin: SnapshotOrigin) -> Stored | None:
-        """The text of this origin that has most of a prompt's tokens, int32 [n]; None if none begins like it."""
-        texts = self.stored(origin, ids)
-        return max(texts, key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
 
     def stored(self, origin: SnapshotOrigin | None = None, like: NDArray[np.int32] | None = None) -> list[Stored]:
         """The owner's texts of this origin, or of any, last used first; `like`: that may begin as it does."""
@@ -351,22 +338,31 @@ class Library:
         n_ctx: int,
         n_least: int,
         use: Callable[[Snapshot], object] = lambda snapshot: None,
-    ) -> Snapshot | None:
+        cache_reuse: int = 0,
+    ) -> tuple[Snapshot | None, NDArray[np.int32]]:
         """Load what `find` finds, if a prompt has at least n_least tokens of it, and call `use` with it.
 
-        Where a checksum is wrong the text is removed, with a warning. After any other failure, of memory say, it stays.
+        With cache_reuse > 0 rather what has so many tokens more, in pieces of at least so many, wherever these are.
+        Without it, the tokens of the text that begins most like the prompt. Where a checksum is wrong the text is
+        removed, with a warning. After any other failure, of memory say, it stays.
         """
         tried = set[str]()  # a text that cannot be loaded stays in a library that cannot be written
+        nearest = np.empty(0, dtype=np.int32)
         try:
             while True:
-                found = self.find(origin, ids, n_ctx, tried)
+                texts = [text for text in self.stored(origin, ids) if text.id not in tried]
+                found = _best(texts, ids, n_ctx)
+                if cache_reuse > 0:
+                    n_exact = max(n_least, found.n_tokens if found else 0)
+                    found = _with_pieces(self.stored(origin), ids, n_ctx, cache_reuse, n_exact, tried) or found
                 if found is None or found.n_tokens < n_least:
-                    return None
+                    tokens = (text.contents.tokens for text in texts)
+                    return None, max(tokens, key=lambda text: shared_prefix(text, ids), default=nearest)
                 tried.add(found.text.id)
                 try:
                     snapshot = self.load(found)
                     use(snapshot)
-                    return snapshot
+                    return snapshot, snapshot.tokens
                 except FileNotFoundError:  # it was removed meanwhile, as when a longer text has taken its place
                     self._forget(found.text)
                 except DamagedFileError:
@@ -374,7 +370,7 @@ class Library:
                     raise
         except (OSError, ValueError, H2OError, MemoryError) as error:
             warn(f"{str(error) or 'there is not enough memory'}: the text is read again")
-        return None
+        return None, nearest
 
     def _forget(self, text: Stored) -> None:
         """A text that cannot be loaded, where that can be written."""
@@ -547,6 +543,23 @@ class Library:
         return found[0]
 
 
+def _best(texts: Iterable[Stored], ids: NDArray[np.int32], n_ctx: int) -> Found | None:
+    """The text that is most of use for a prompt, if one is worth it, and fits into n_ctx."""
+    found = (Found(text, text.contents.n_usable(ids)) for text in texts if len(text.contents.tokens) <= n_ctx)
+    worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
+    return max(worth, key=lambda each: (each.n_tokens, -len(each.text.contents.tokens)), default=None)
+
+
+def _with_pieces(
+    texts: Iterable[Stored], ids: NDArray[np.int32], n_ctx: int, least: int, n_exact: int, without: Collection[str]
+) -> Found | None:
+    """The text of which a prompt has most tokens, in pieces of at least `least`: so many more than n_exact."""
+    fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx and text.id not in without)
+    found = (Found(text, n_moved(find_pieces(text.contents.tokens, ids, 0, 0, least))) for text in fitting)
+    best = max(found, key=lambda each: each.n_tokens, default=None)
+    return best if best and best.n_tokens >= n_exact + least else None
+
+
 def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> _texts.Text:
     contents, blocks = text.contents, set(text.contents.blocks)
     return _texts.Text(
@@ -589,16 +602,17 @@ def day_of(
 
     They are known from the library, or from the text `now` that has this `day` in it.
     """
-    asked = np.asarray(ids, dtype=np.int32)
+    asked, texts = np.asarray(ids, dtype=np.int32), list[Stored]()
 
     def n_known(ids: Tokens) -> int:
-        return max(shared_prefix(now, ids), library.n_known(origin, ids) if library else 0)
+        found = _best(texts, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
+        return max(shared_prefix(now, ids), found.n_tokens if found else 0)
 
     def days() -> Iterator[str]:
         """Of texts that differ from the prompt in a few tokens, as in a date."""
         if day is not None:
             yield day
-        for text in library.stored(origin) if library else ():
+        for text in texts:
             tokens = text.contents.tokens
             n = shared_prefix(tokens, asked)
             after = asked[n + _DATE_TOKENS :][:_DATE_TOKENS]
@@ -607,6 +621,8 @@ def day_of(
 
     best, today = None, date.today().isoformat()
     with suppress(OSError, ValueError, H2OError, MemoryError):  # reading the prompt warns of it
+        if library is not None and shared_prefix(now, asked) < len(asked) // 2:
+            texts += library.stored(origin)
         n = n_known(asked) + LEAST_NEW
         for other in dict.fromkeys(days()) if n < len(asked) // 2 else ():
             if other != today and (n_other := n_known(ids_on(other))) > n:

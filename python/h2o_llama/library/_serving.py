@@ -31,8 +31,9 @@ class ServerTexts:
 
     n_least, n_new, n_name, marks = LEAST_TOKENS, LEAST_NEW, NAME_TOKENS, MARKS
 
-    def __init__(self, folder: Path, origin: SnapshotOrigin, tells_day: bool) -> None:
+    def __init__(self, folder: Path, origin: SnapshotOrigin, tells_day: bool, cache_reuse: int = 0) -> None:
         self.tells_day = tells_day  # the chat template
+        self._cache_reuse = cache_reuse
         self._texts = Library(folder)
         self._origin = origin
 
@@ -44,7 +45,7 @@ class ServerTexts:
         self, key: str, ids: NDArray[np.int32], n_least: int, n_ctx: int
     ) -> tuple[NDArray[np.int32], bytes] | None:
         """Tokens and state of the text that shares most tokens with a prompt, if a slot can hold it."""
-        snapshot = self._library(key).take(self._origin, ids, n_ctx, n_least)
+        snapshot, _ = self._library(key).take(self._origin, ids, n_ctx, n_least, cache_reuse=self._cache_reuse)
         return None if snapshot is None else (snapshot.tokens, snapshot.state)
 
     def time(self, key: str, now: int, ids_at: Callable[[int], NDArray[np.int32]]) -> int:

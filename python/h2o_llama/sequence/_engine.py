@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 from h2o_llama import _core
 from h2o_llama._internal import check, log, machine
@@ -13,12 +13,11 @@ from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Prompt
 from h2o_llama.config import OPTIONS, H2OConfig
-from h2o_llama.errors import BusyError
+from h2o_llama.errors import BusyError, H2OError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models._files import KV_TYPES
 from h2o_llama.models.rope import RopeOptions, as_core
-from h2o_llama.sequence._keeping import Shelf
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _OWNER = "Llama"
@@ -59,6 +58,7 @@ class ContextParams:
     n_seq_max: int
     cold_store_compression: LosslessConfig | None
     matmul_kernels: str
+    cache_reuse: int
 
     def __post_init__(self) -> None:
         for name, least in (("n_ctx", 0), ("n_ubatch", 1), ("n_batch", 1), ("n_gpu_layers", -1)):
@@ -71,6 +71,7 @@ class ContextParams:
         check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
         check.choice(_OWNER, "matmul_kernels", self.matmul_kernels, MATMUL_KERNELS)
         check.flag(_OWNER, "keep_history", self.keep_history)
+        check.integer(_OWNER, "cache_reuse", self.cache_reuse, 0, check.INT32_MAX)
         if check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
             raise ValueError(f"[{_OWNER}] profile=True measures parts of H2O: leave it False with h2o=None")
         check.flag(_OWNER, "verbose", self.verbose)
@@ -239,7 +240,7 @@ class Engine:
     """An open model, its llama.cpp context, and the places for sequences in it.
 
     A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of;
-    `claim` lets one call in at a time. `library` is where texts are taken from and given to.
+    `claim` lets one call in at a time. `library`, a `Library` or None, is where texts are taken from and given to.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class Engine:
         n_ctx: int,
         seed: int | None,
         claim: Lock,
-        library: Shelf | None = None,
+        library: Any = None,
     ) -> None:
         self.model = model
         self.library = library
@@ -280,6 +281,8 @@ class Engine:
         self.warns_of_length = is_bounded and params.h2o is not None and params.h2o.positions == "text"
         with machine.core_errors():
             first = params.make_context(model._handle, model._rope, n_ctx)
+        if params.cache_reuse and first.move_refusal:
+            raise H2OError(f"[Llama] cache_reuse={params.cache_reuse}: {first.move_refusal}. Leave cache_reuse out")
         self._places = [first, *(first.sequence(i) for i in range(1, int(params.n_seq_max)))]
         h2o = params.h2o
         if h2o is not None and (callable(h2o.scorer) or (library is not None and (not h2o.evict or h2o.cold_store))):

@@ -1,15 +1,9 @@
-"""What of a text is kept in a library, where it can be continued, and what a sequence asks of one."""
+"""What of a text is kept in a library, and where it can be continued."""
 
-from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from h2o_llama import _core
 from h2o_llama.documents import ABOUT_A_DOCUMENT
-from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 LEAST_TOKENS = 256
 """A shorter text is read faster than it is found."""
@@ -27,33 +21,6 @@ NAME_TOKENS = 200
 """At the beginning of a text without a name: they are its name."""
 
 _NAME_LENGTH = 40
-
-
-class Shelf(Protocol):
-    """A `Library`, to sequences."""
-
-    def take(
-        self,
-        origin: SnapshotOrigin,
-        ids: NDArray[np.int32],
-        n_ctx: int,
-        n_least: int,
-        use: Callable[[Snapshot], object] = ...,
-    ) -> Snapshot | None:
-        """Load the text that shares most tokens with a prompt."""
-
-    def add(
-        self,
-        snapshot: Snapshot,
-        rows: Iterable[Sequence[int]],
-        points: Sequence[tuple[int, int]],
-        name: str,
-        day: str | None = None,
-    ) -> None:
-        """Write a text."""
-
-    def flush(self) -> bool:
-        """Wait until everything is written. Returns whether it could be."""
 
 
 def name_of(text: str) -> str:

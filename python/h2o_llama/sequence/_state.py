@@ -17,6 +17,7 @@ from h2o_llama._prompt import Prompt, Tokens, make_prompt, n_reusable
 from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
 from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, name_of, needs_marks, split_at_marks
+from h2o_llama.sequence._moving import between_pieces, find_pieces, n_moved
 from h2o_llama.sequence._scoring import close_chunks
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -132,10 +133,10 @@ class State:
         self.waiting: Drawn | None = None
         self.stream: Stream[Any] | None = None
         self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
-        self.n_texts = self.n_shelved = self.n_cached = 0
+        self.n_texts = self.n_shelved = self.n_cached = self.n_moved = 0
         self.text_name = ""
         self.day: str | None = None  # that a chat template has written into the text
-        self.known = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue
+        self.known = self.asked = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue, and it
         self._place: _core.Context | None = engine.place_for(self)
 
     # --- one call at a time
@@ -229,17 +230,21 @@ class State:
             self.context.clear()
             self.set_logits(None)
             self.n_texts += 1
-            self.n_shelved = self.n_cached = self.drafted = self.accepted = 0
+            self.n_shelved = self.n_cached = self.n_moved = self.drafted = self.accepted = 0
 
-    def keep(self, ids: NDArray[np.int32]) -> int:
-        """Make it as much of a text as is known, of its own tokens or of the library, and say how much."""
+    def keep(self, ids: NDArray[np.int32], n_last: int = 0) -> int:
+        """Make it as much of a text as is known, of its own tokens or of the library, and say how much.
+
+        With `cache_reuse` more may come when the rest is read: pieces before the last n_last tokens, `n_moved` in all.
+        """
         with self.changed() as context:
-            return self._take_or_keep(context, ids)
+            return self._take_or_keep(context, ids, n_last)
 
     def read(self, context: _core.Context, prompt: Prompt, progress: Progress | None, dense_tail: int) -> None:
         """Append a prompt, checked before. What an empty sequence can take from the library is not computed."""
-        if self.engine.library is not None and context.n_tokens == 0:
-            prompt = prompt[self._take_or_keep(context, prompt.ids) :]
+        is_new = self.engine.library is not None and context.n_tokens == 0
+        if is_new and not np.array_equal(self.asked, prompt.ids):
+            prompt = prompt[self._take_or_keep(context, prompt.ids, dense_tail) :]
         if len(prompt) > 0:
             try:
                 self.eval(context, prompt, False, progress, dense_tail, False)
@@ -265,6 +270,8 @@ class State:
             calls = split_at_chunks(params, calls, context.n_tokens)  # one that is interrupted loses a chunk at most
             if self.engine.library and needs_marks(context):
                 calls = split_at_marks(calls)
+        if context.unseen:
+            calls = between_pieces(context, prompt[:0] if all_logits or decode else prompt, calls)
         for start, stop in calls:
 
             def report(n_done: int, n_before: int = start) -> None:
@@ -331,25 +338,35 @@ class State:
             state.n_drafted = 0
             state.set_logits(row[np.newaxis])
 
-    def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32]) -> int:
-        n = n_reusable(context, ids, self.last_logits is not None)
+    def _take_or_keep(self, context: _core.Context, ids: NDArray[np.int32], n_last: int) -> int:
+        n, least = n_reusable(context, ids, self.last_logits is not None), self.engine.params.cache_reuse
+        if not least and n > context.exact_end:
+            n = context.rewind_points(context.exact_end)[0]
+        pieces = find_pieces(context.tokens, ids, n, n_last, least)
         library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx
-        if library is not None and len(ids) >= LEAST_NEW:
-            snapshot = library.take(
+        self.asked, self.known = ids, context.tokens
+        if library is not None and len(ids) >= n + LEAST_NEW:
+            snapshot, nearest = library.take(
                 origin,
                 ids,
                 n_ctx,
-                n + LEAST_NEW,
+                max(n, n + n_moved(pieces) - least) + LEAST_NEW,
                 lambda found: restore_snapshot("Library", context, found, origin, n_ctx),
+                least,
             )
             if snapshot is not None:
                 self.restored(snapshot)
                 self.n_shelved = snapshot.n_tokens
                 n = n_reusable(context, ids, self.last_logits is not None)
-        self.known = context.tokens
+                pieces = find_pieces(context.tokens, ids, n, n_last, least)
+            self.known = nearest if snapshot or len(self.known) == 0 else self.known
+        if pieces:
+            context.arrange(n, pieces, ids)
+            self.set_logits(None)
         self.cut(context, n)
         self.n_texts += 1
-        self.n_cached = n
+        self.n_moved = n_moved(pieces)
+        self.n_cached = n + self.n_moved
         return n
 
     def restored(self, snapshot: Snapshot) -> None:
@@ -367,7 +384,7 @@ class State:
     def give(self, context: _core.Context) -> None:
         """Add the text to the library, if there is enough that is new."""
         library, n = self.engine.library, context.n_tokens
-        if library is None or n < LEAST_TOKENS or n < self.n_shelved + LEAST_NEW:
+        if library is None or n < LEAST_TOKENS or n < self.n_shelved + LEAST_NEW or n > context.exact_end:
             return
         self.n_shelved = n
         try:

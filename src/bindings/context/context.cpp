@@ -117,7 +117,11 @@ uint32_t context::n_tokens() const {
 }
 
 void context::sync_text() {
-    text.resize(n_cached(), -1);
+    const size_t n = n_cached();
+    while (text.size() < n) {
+        text.push_back(text.size() < arranged.size() ? arranged[text.size()] : -1);
+    }
+    text.resize(n);
 }
 
 // H2O undoes a call that fails by itself. Without H2O a part of it may be left behind.
@@ -201,6 +205,7 @@ void context::decode(const token_array & ids, const rows_array & rows, rows_arra
         throw;
     }
     text.insert(text.end(), batch.ids.begin(), batch.ids.end());
+    sync_text(); // it has reached a piece
     n_ahead = n_draft;
 }
 
@@ -231,6 +236,7 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
     }
     for (int64_t i = 0; i < n; ++i) {
         sequences[i]->text.push_back(batch.ids[i]);
+        sequences[i]->sync_text();
     }
 }
 
@@ -346,6 +352,7 @@ void init_context(py::module_ & m) {
         .def("state_points", &state_points)
         .def("state_rows", &state_rows)
         .def("keep_boundaries", &keep_boundaries)
+        .def("arrange", &context::arrange, py::arg("n_kept"), py::arg("pieces"), py::arg("ids").noconvert())
         .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert())
         .def("get_state", &context::get_state, py::arg("flags") = 0, py::arg("end") = UINT32_MAX)
         .def("set_state", &context::set_state, py::arg("state"), py::arg("flags") = 0)
@@ -355,7 +362,20 @@ void init_context(py::module_ & m) {
         .def_property_readonly("n_tokens",   &context::n_tokens)
         .def_property_readonly("tokens",     &context::tokens)
         .def_property_readonly("min_position", [](const context & self) { return llama_memory_seq_pos_min(llama_get_memory(self.get()), self.seq_id); })
+        // pieces that it has not reached, first and end; the text that they were arranged for; where it is not exact
+        .def_property_readonly("unseen",     [](const context & self) { return self.h2o() ? self.h2o()->state().unseen : std::map<uint32_t, uint32_t>(); })
+        .def_property_readonly("arranged",   [](const context & self) { return context::token_array(self.arranged.size(), self.arranged.data()); })
+        .def_property_readonly("exact_end",  [](const context & self) { return self.h2o() ? self.h2o()->state().exact_end : UINT32_MAX; })
+        .def_property_readonly("move_refusal", [](const context & self) { return self.h2o() ? self.h2o()->memory.move_refusal(*self.h2o()) : "[h2o] rows move only with H2O"; })
         .def_property_readonly("kv_bytes",   [](const context & self) { return llama_h2o_memory_bytes(self.get()); });
+
+    m.def("find_pieces", [](const context::token_array & text, const context::token_array & next, uint32_t start, uint32_t end, uint32_t n_min) {
+        std::vector<std::array<uint32_t, 3>> res;
+        for (const auto & [from, n, to] : h2o_find_pieces({ text.data(), text.data() + text.size() }, { next.data(), next.data() + std::min<size_t>(end, next.size()) }, start, n_min)) {
+            res.push_back({ from, n, to });
+        }
+        return res;
+    }, py::arg("text").noconvert(), py::arg("next").noconvert(), py::arg("start"), py::arg("end"), py::arg("n_min"), "Parts of a text that come again in the next one: (from, n, to).");
 
     m.def("embedding_ids", [](const context::rows_array & rows) {
         check_call(rows.ndim() == 2);

@@ -7,6 +7,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -62,6 +63,10 @@ public:
     // takes back the tokens from pos on
     void rewind(uint32_t pos);
 
+    // Keeps the first n_kept tokens of another text, `ids`. Pieces of this one, (from, n, to), become what they are in
+    // that one once it is read up to them, and need not be read.
+    void arrange(uint32_t n_kept, const std::vector<std::array<uint32_t, 3>> & pieces, const token_array & ids);
+
     // token ids, less than -1 for rows of embeddings, -1 where they are not known; without what is ahead
     token_array tokens() const;
 
@@ -74,6 +79,8 @@ public:
 
     // throws if the context is closed
     llama_h2o_kv * h2o() const { return llama_get_h2o_kv_seq(get(), seq_id); }
+
+    std::vector<llama_token> arranged; // the text that pieces were last arranged for
 
     std::shared_ptr<llama_context> ptr;
     std::shared_ptr<model>         mdl;

@@ -35,6 +35,26 @@ void context::rewind(uint32_t pos) {
     sync_text();
 }
 
+void context::arrange(uint32_t n_kept, const std::vector<std::array<uint32_t, 3>> & pieces, const token_array & ids) {
+    drop_draft();
+    if (!kv) {
+        throw std::invalid_argument("[Context.arrange] rows move only with H2O");
+    }
+    std::vector<h2o_piece> moves;
+    for (const auto & [from, n, to] : pieces) {
+        moves.push_back({ from, n, to });
+    }
+    arranged.assign(ids.data(), ids.data() + ids.size());
+    text.resize(std::min<size_t>(text.size(), n_kept));
+
+    llama_call::run("[Llama.reuse] ", [&] {
+        without_gil no_gil;
+        kv->memory.arrange(*kv, n_kept, moves);
+        return true;
+    });
+    sync_text();
+}
+
 context::token_array context::tokens() const {
     return token_array(n_tokens(), text.data());
 }
@@ -115,6 +135,7 @@ void context::set_state(const py::bytes & state, llama_state_seq_flags flags) {
     drop_draft();
     if (flags == LLAMA_STATE_SEQ_FLAGS_NONE) {
         text.clear();
+        arranged.clear();
     }
     try {
         write_state(state, flags);

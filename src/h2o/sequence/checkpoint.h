@@ -20,6 +20,7 @@ struct h2o_checkpoint {
 
     bool is_scored;
     bool is_by_hand; // see h2o_sequence_state
+    bool is_moved;   // the same, exact_end
 
     std::vector<layer> layers;
 

@@ -37,6 +37,7 @@ void h2o_sequence::restore(const h2o_checkpoint & record) {
     st.n_scored = record.n_scored;
     st.generated_start = std::min(st.generated_start, st.n_tokens);
     st.is_by_hand = record.is_by_hand;
+    st.exact_end  = st.exact_end < st.n_tokens ? st.exact_end : UINT32_MAX;
 
     st.checkpoints.erase(st.checkpoints.upper_bound(st.n_tokens), st.checkpoints.end());
     if (st.n_tokens % config.chunk_size == 0 && st.n_memory_sets()*config.chunk_size < st.n_tokens) {
@@ -54,8 +55,42 @@ static void drop_scores(std::map<uint32_t, h2o_checkpoint> & checkpoints) {
     }
 }
 
+void h2o_sequence::copy_from(const h2o_sequence & src) {
+    st = src.st;
+    st.unseen.clear();
+}
+
+void h2o_sequence::arrange(uint32_t n_kept, const std::vector<h2o_piece> & pieces) {
+    if (n_kept < st.n_tokens) {
+        if (!past().can_rewind(n_kept)) { // the last ones chose with others of their tile
+            st.exact_end = std::min(st.exact_end, n_kept - n_kept % config.chunk_size % config.tile);
+        }
+        restore(past().checkpoint_of(n_kept));
+    }
+    st.unseen.clear();
+    for (const auto & piece : pieces) {
+        st.unseen.emplace(piece.to, piece.to + piece.n);
+    }
+    take_over_unseen();
+}
+
+void h2o_sequence::take_over_unseen() {
+    for (auto it = st.unseen.begin(); it != st.unseen.end() && it->first == st.n_tokens; it = st.unseen.erase(it)) {
+        st.exact_end = std::min(st.exact_end, st.n_tokens);
+        restore(past().record_at(it->second));
+        set_generated_start(st.n_tokens);
+        forget_checkpoints();
+    }
+}
+
+void h2o_sequence::drop_unseen(uint32_t end) {
+    st.unseen.erase(st.unseen.begin(), st.unseen.lower_bound(end));
+}
+
 void h2o_sequence::restore(h2o_saved_sequence saved) {
+    st.unseen.clear();
     if (saved.checkpoints) { // it is all of a text
+        st.exact_end = saved.record.is_moved ? 0 : UINT32_MAX;
         st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
     }
     for (auto & layer : st.layers) {

@@ -8,7 +8,7 @@
 h2o_checkpoint h2o_past::record_at(uint32_t pos) const {
     const auto near = h2o_select_near(config, config.chunk_start(pos));
 
-    h2o_checkpoint res = { pos, pos, pos, false, false, {}, nullptr };
+    h2o_checkpoint res = { pos, pos, pos, false, false, st.exact_end < pos, {}, nullptr };
     for (const auto & layer : st.layers) {
         h2o_checkpoint::layer r;
         r.n_built = pos/config.chunk_size;

@@ -31,10 +31,10 @@ public:
     // a boundary's bytes of other layers, NULL if they were dropped
     const std::vector<uint8_t> * side_of(uint32_t pos) const;
 
-private:
-    // the checkpoint at a position of the grid of rewind_step()
+    // the checkpoint at a position of the grid of rewind_step(), or at any one if rows have moved
     h2o_checkpoint record_at(uint32_t pos) const;
 
+private:
     bool is_on_grid(uint32_t pos) const;
     bool is_open   (uint32_t pos) const;
 

@@ -34,6 +34,7 @@ void h2o_sequence::add_tokens(uint32_t n_tokens, bool generated) {
     }
     set_generated_start(generated ? std::max(st.generated_start, st.n_memory_sets()*config.chunk_size) : st.n_tokens);
     forget_checkpoints();
+    take_over_unseen();
 }
 
 std::optional<h2o_selection> h2o_sequence::begin_step(const h2o_step & step) {

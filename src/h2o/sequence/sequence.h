@@ -4,6 +4,7 @@
 #include "h2o/sequence/plan.h"
 #include "h2o/sequence/selection.h"
 #include "h2o/sequence/state.h"
+#include "h2o/text/piece.h"
 
 #include <cstdint>
 #include <map>
@@ -81,7 +82,14 @@ public:
     void restore(h2o_saved_sequence saved);
 
     // becomes a fork of the other one; it must be empty
-    void copy_from(const h2o_sequence & src) { st = src.st; }
+    void copy_from(const h2o_sequence & src);
+
+    // Another text begins with the first n_kept tokens, and has pieces of this one behind them, from n_kept on, ascending.
+    // Their rows are there already. Only without scores and sets by hand.
+    void arrange(uint32_t n_kept, const std::vector<h2o_piece> & pieces);
+
+    // tokens up to this position are written: unseen rows in their way are gone
+    void drop_unseen(uint32_t end);
 
     // Scores are kept of the next text, of this one if it is empty, also without heavy hitters.
     void keep_scores(bool keep);
@@ -108,6 +116,8 @@ private:
     void set_generated_start(uint32_t pos);
 
     void forget_checkpoints();
+
+    void take_over_unseen();
 
     const h2o_config & config;
 

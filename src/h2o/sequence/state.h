@@ -77,6 +77,12 @@ struct h2o_sequence_state {
     bool is_scored  = false; // layers have scores
     bool is_by_hand = false; // a memory set was replaced
 
+    // Tokens from here on were computed with other text before them: they have been moved, or have read such.
+    uint32_t exact_end = UINT32_MAX;
+
+    // Rows behind the end that no token sees, [first, second): the sequence takes them over where it reaches them.
+    std::map<uint32_t, uint32_t> unseen;
+
     std::vector<h2o_layer> layers;
 
     // By position: boundaries, made when the next chunk begins; within a chunk starts of a prompt's calls, and generated

@@ -67,6 +67,12 @@ ggml_tensor * h2o_key_index::keys(ggml_context * ctx, const h2o_kv_layer & layer
             seq*n_rows*t->nb[1]);
 }
 
+uint32_t h2o_key_index::rotation_size(int32_t il) const {
+    const auto rotation = rotations.find(il);
+
+    return rotation == rotations.end() ? 0 : rotation->second->ne[0];
+}
+
 void h2o_key_index::release(uint32_t seq) const {
     for (const auto & [il, t] : tensors) {
         h2o_release_rows(t, seq*n_rows, (seq + 1)*n_rows);

@@ -32,6 +32,9 @@ public:
     // by layer: Q4_0 [n_embd_head*n_head_kv, n_rows*n_seq]
     const std::map<int32_t, ggml_tensor *> & storage() const { return tensors; }
 
+    // of the Hadamard matrix, 0 where the cache has rotated keys
+    uint32_t rotation_size(int32_t il) const;
+
     void copy(uint32_t from, uint32_t to, uint32_t n) const;
 
     // the sequence's rows are free

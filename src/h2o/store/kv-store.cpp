@@ -3,6 +3,7 @@
 #include "h2o/config/refusal.h"
 #include "h2o/store/buffers.h"
 #include "h2o/store/cold/store.h"
+#include "h2o/store/key-index.h"
 
 #include <algorithm>
 #include <cmath>
@@ -64,19 +65,70 @@ ggml_tensor * h2o_kv_store::view(ggml_context * ctx, const h2o_kv_layer & layer,
             r.t->nb[1], ggml_row_size(r.t->type, r.n_embd), (r.row0 + first)*r.t->nb[1]);
 }
 
-void h2o_kv_store::check_ropes(const std::vector<ggml_backend_t> & backends) const {
+h2o_key_rotation h2o_kv_store::rotation(const h2o_kv_layer & layer, const h2o_rope & rope, uint32_t seq, uint32_t from,
+        uint32_t to, std::vector<int32_t> shifts, const h2o_key_index * index) const {
+    h2o_key_rotation res = { rows(layer, H2O_K, seq), rope, from, to, std::move(shifts) };
+    if (index && index->has(layer.il)) {
+        res.index     = index->storage().at(layer.il);
+        res.index_to  = seq*index->n_rows + to;
+        res.index_rot = index->rotation_size(layer.il);
+    }
+    return res;
+}
+
+void h2o_kv_store::check_ropes(const h2o_key_index * index, const std::vector<ggml_backend_t> & backends) const {
     if (ropes.empty()) {
         throw h2o_refusal(h2o_reason::POSITIONS,
-                "[h2o] positions cache needs a model with RoPE: the keys of this one have no positions to change. "
-                        "Use positions text");
+                "[h2o] keys can move to other positions only in a model with plain RoPE: the keys of this one have no "
+                        "positions to change, or several for a token. Use positions text");
     }
+    const uint32_t from = layout.is_compact ? layout.first_written_row(1) : 0;
+    const uint32_t to   = layout.is_compact ? layout.first_row(1)         : 0;
+
     std::vector<h2o_key_rotation> rotations;
     for (const auto & [il, rope] : ropes) {
-        const auto k = rows(*layer(il), H2O_K, 0);
-        rotations.push_back({ k, rope, layout.first_written_row(1), layout.first_row(1),
-                std::vector<int32_t>(k.n_head, 1) });
+        rotations.push_back(rotation(*layer(il), rope, 0, from, to, std::vector<int32_t>(layer(il)->k.n_head, 1), index));
     }
     h2o_row_mover::check(backends, rotations);
+}
+
+void h2o_kv_store::move(uint32_t seq, const std::vector<h2o_piece> & pieces, const h2o_key_index * index,
+        const std::vector<ggml_backend_t> & backends) {
+    constexpr uint32_t N_ROTATED = 1024; // keys at a time: float32 copies take memory
+    if (pieces.empty()) {
+        return;
+    }
+
+    const auto move = [&](const h2o_kv_rows & rows) {
+        h2o_row_copies copies;
+        for (const auto & piece : pieces) {
+            copies.add(rows, piece.from, piece.n, piece.from);
+        }
+        copies.save(); // a piece may come to where another one is
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            h2o_copy_rows(copies.ranges()[i].copy, 0, rows.t, rows.row0 + pieces[i].to, pieces[i].n);
+        }
+    };
+    for (const auto & [layer, part] : all_parts) {
+        move(rows(*layer, part, seq));
+    }
+    for (const auto & layer : all_layers) {
+        if (index && index->has(layer.il)) {
+            move({ index->storage().at(layer.il), seq*index->n_rows, 0, 0, 0 });
+        }
+        const auto rope = ropes.find(layer.il);
+        if (rope == ropes.end()) { // its keys know no positions
+            continue;
+        }
+        std::vector<h2o_key_rotation> rotations;
+        for (const auto & [from, n, to] : pieces) {
+            for (uint32_t i = 0; i < n; i += N_ROTATED) {
+                std::vector<int32_t> shifts(std::min(n - i, N_ROTATED)*layer.k.n_head, (int32_t) to - (int32_t) from);
+                rotations.push_back(rotation(layer, rope->second, seq, to + i, to + i, std::move(shifts), index));
+            }
+        }
+        mover.rotate(backends, rotations);
+    }
 }
 
 void h2o_kv_store::apply(uint32_t seq, const h2o_selection & selection, const h2o_sequence_state & state,
@@ -139,7 +191,8 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
                 shifts.push_back(positions.shift(start, memory[h*n + i]));
             }
         }
-        rotations.push_back({ k, rope->second, layout.first_written_row(n), layout.first_row(n), std::move(shifts) });
+        rotations.push_back(rotation(*layer, rope->second, seq, layout.first_written_row(n), layout.first_row(n),
+                std::move(shifts), nullptr));
     }
     mover.rotate(backends, rotations);
 }

@@ -7,6 +7,7 @@
 #include "h2o/store/layout.h"
 #include "h2o/store/row-copies.h"
 #include "h2o/store/row-mover.h"
+#include "h2o/text/piece.h"
 
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@
 
 class h2o_cold_place;
 class h2o_cold_store;
+class h2o_key_index;
 
 // K and V of all sequences of a context: their rows in the cache, and evicted rows in the cold store.
 class h2o_kv_store {
@@ -48,7 +50,12 @@ public:
     void set_ropes(std::map<int32_t, h2o_rope> of_layers) { ropes = std::move(of_layers); }
 
     // throws std::runtime_error if this model or a device cannot move keys to other positions
-    void check_ropes(const std::vector<ggml_backend_t> & backends) const;
+    void check_ropes(const h2o_key_index * index, const std::vector<ggml_backend_t> & backends) const;
+
+    // Full layout: pieces of the text come to other positions, in all layers and in the index, if there is one. Throws
+    // std::runtime_error; then rows are at either place.
+    void move(uint32_t seq, const std::vector<h2o_piece> & pieces, const h2o_key_index * index,
+            const std::vector<ggml_backend_t> & backends);
 
     // Compact layout, after a chunk was closed: writes its rows to the cold store, and moves the memory sets' rows.
     // backends: move rows that the host cannot reach, and rotate keys. Throws std::runtime_error without room.
@@ -98,6 +105,10 @@ private:
 
     // the keys of the memory sets are rotated to where the open chunk wants them
     void move_keys(uint32_t seq, const h2o_sequence_state & state, const std::vector<ggml_backend_t> & backends);
+
+    // of n keys at row `from`, to be written to row `to`
+    h2o_key_rotation rotation(const h2o_kv_layer & layer, const h2o_rope & rope, uint32_t seq, uint32_t from,
+            uint32_t to, std::vector<int32_t> shifts, const h2o_key_index * index) const;
 
     uint32_t n_rows_of(const h2o_kv_layer & layer) const { return layer.is_dense() ? layout.kv_size : layout.n_rows(); }
 

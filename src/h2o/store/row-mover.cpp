@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr size_t N_TENSORS = 16; // of a move or a rotation, at most
+constexpr size_t N_TENSORS = 20; // of a move or a rotation, at most
 
 // What one backend does to rows of some layers between two calls.
 class rows_graph {
@@ -32,12 +32,12 @@ public:
         return ggml_backend_supports_buft(backend, ggml_backend_buffer_get_type(t->buffer));
     }
 
-    // Adds the last of these nodes, and with it the others; false: the backend cannot compute them.
+    // Adds these nodes; false: the backend cannot compute them.
     bool add(const std::vector<ggml_tensor *> & nodes) {
         const bool ok = std::all_of(nodes.begin(), nodes.end(),
                 [&](const ggml_tensor * node) { return ggml_backend_supports_op(backend, node); });
-        if (ok) {
-            ggml_build_forward_expand(gf, nodes.back());
+        for (ggml_tensor * node : ok ? nodes : std::vector<ggml_tensor *>()) {
+            ggml_build_forward_expand(gf, node);
         }
         return ok;
     }
@@ -150,32 +150,36 @@ bool add_rotation(rows_graph & graph, const h2o_key_rotation & r) {
 
     const int64_t n = r.shifts.size()/r.rows.n_head;
 
-    ggml_tensor * shifts   = graph.new_input(GGML_TYPE_I32, r.shifts);
-    ggml_tensor * hadamard = graph.hadamard(r.rows.n_rot);
+    ggml_tensor * shifts = graph.new_input(GGML_TYPE_I32, r.shifts);
 
     std::vector<ggml_tensor *> nodes; // but for views
     const auto node = [&](ggml_tensor * t) {
         nodes.push_back(t);
         return t;
     };
-    const auto multiplied = [&](ggml_tensor * t) { // is its own inverse
-        return hadamard ? node(ggml_mul_mat(ctx, hadamard,
-                ggml_reshape_2d(ctx, t, r.rows.n_rot, ggml_nelements(t)/r.rows.n_rot))) : t;
+    const auto multiplied = [&](ggml_tensor * t, uint32_t size) { // is its own inverse
+        return size > 0 ? node(ggml_mul_mat(ctx, graph.hadamard(size),
+                ggml_reshape_2d(ctx, t, size, ggml_nelements(t)/size))) : t;
     };
-    const auto view = [&](uint32_t first) {
-        return ggml_view_2d(ctx, r.rows.t, r.rows.t->ne[0], n, r.rows.t->nb[1],
-                (r.rows.row0 + first)*r.rows.t->nb[1]);
+    const auto view = [&](ggml_tensor * t, size_t first) {
+        return ggml_view_2d(ctx, t, r.rows.t->ne[0], n, t->nb[1], first*t->nb[1]);
+    };
+    const auto write = [&](ggml_tensor * k, ggml_tensor * t, size_t first) {
+        node(ggml_cpy(ctx, ggml_reshape_2d(ctx, k, r.rows.t->ne[0], n), view(t, first)));
     };
 
-    ggml_tensor * k = node(ggml_cast(ctx, view(r.from), GGML_TYPE_F32));
+    ggml_tensor * k = node(ggml_cast(ctx, view(r.rows.t, r.rows.row0 + r.from), GGML_TYPE_F32));
 
-    k = ggml_reshape_3d(ctx, multiplied(k), r.rows.n_embd, 1, r.shifts.size());
+    k = ggml_reshape_3d(ctx, multiplied(k, r.rows.n_rot), r.rows.n_embd, 1, r.shifts.size());
     k = node(ggml_rope_ext(ctx, k, shifts, r.rope.factors, r.rows.n_embd, GGML_ROPE_TYPE_NORMAL, 0, 1.0f, 1.0f, 0.0f,
             1.0f, 0.0f, 0.0f));
     std::copy(r.rope.params.begin(), r.rope.params.end(), k->op_params);
 
-    k = ggml_reshape_2d(ctx, multiplied(k), r.rows.t->ne[0], n);
-    node(ggml_cpy(ctx, k, view(r.to)));
+    ggml_tensor * as_cached = multiplied(k, r.rows.n_rot);
+    write(as_cached, r.rows.t, r.rows.row0 + r.to);
+    if (r.index) {
+        write(r.index_rot > 0 ? multiplied(k, r.index_rot) : as_cached, r.index, r.index_to);
+    }
     return graph.add(nodes);
 }
 
@@ -227,9 +231,9 @@ static void rotate_by(const std::vector<ggml_backend_t> & backends, const std::v
     const auto left = for_backends(backends, rotations, add_rotation, compute);
     if (!left.empty()) {
         throw h2o_refusal(h2o_reason::POSITIONS,
-                std::string("[h2o] positions cache needs keys that their device can rotate: ") +
+                std::string("[h2o] keys that move must be rotated where they are: ") +
                 ggml_backend_buft_name(ggml_backend_buffer_get_type(left[0].rows.t->buffer)) + " cannot rotate " +
-                ggml_type_name(left[0].rows.t->type) + ". Use positions text, or another type of K");
+                ggml_type_name(left[0].rows.t->type) + ". Use another type of K, or positions text");
     }
 }
 

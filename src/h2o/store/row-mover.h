@@ -34,6 +34,10 @@ struct h2o_key_rotation {
     uint32_t to;
 
     std::vector<int32_t> shifts; // [n, n_head]: by how many positions
+
+    ggml_tensor * index    = nullptr; // of keys, which is made anew from row index_to on; NULL: there is none
+    size_t        index_to = 0;
+    uint32_t      index_rot = 0; // size of the Hadamard matrix; 0: the index has keys as the cache has them
 };
 
 // Moves and rotates rows in place. backends: one for each device. Throws std::runtime_error if there is not enough

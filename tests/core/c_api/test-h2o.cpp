@@ -8,6 +8,7 @@
 // Exit status 1 names what failed.
 
 #include "h2o/llama/memory/memory.h"
+#include "h2o/llama/memory/moves.h"
 
 #include <sys/resource.h>
 
@@ -356,6 +357,53 @@ static void test_stopped_steps(llama_model * model, const llama_h2o_params & h2o
     }
 }
 
+// As upstream's programs remove and move positions: context shift; --cache-reuse, which moves pieces one by one.
+static void test_moves(llama_model * model) {
+    const auto h2o = h2o_of({ { "local", "8" }, { "heavy", "0" }, { "chunk", "32" } });
+    const auto ctx = make_context(model, params_of(256), h2o);
+    const auto mem = llama_get_memory(ctx.get());
+
+    // what is left of a text of 100 tokens must be as if its pieces had been put there at once
+    const auto check = [&](uint32_t n_kept, const std::vector<h2o_piece> & pieces, llama_pos n, auto && change) {
+        std::vector<uint8_t> states[2];
+        for (auto & state : states) {
+            llama_memory_clear(mem, true);
+            require(decode(ctx.get(), { { 0, 0, 100 } }) == 0, "a prompt is not computed");
+            if (&state == states) {
+                change();
+            } else {
+                h2o_arrange(ctx.get(), 0, n_kept, pieces);
+            }
+            if (n_tokens(ctx.get()) < n) { // a token closes the gap
+                require(decode(ctx.get(), { { 0, n_tokens(ctx.get()), 1 } }) == 0, "no token is put in");
+            }
+            require(n_tokens(ctx.get()) == n, "a sequence has another length than its pieces say");
+            require(decode(ctx.get(), { { 0, n, 1 } }) == 0, "no token follows moved rows");
+            state = state_of(ctx.get());
+        }
+        require(states[0] == states[1], "rows that were moved one by one are not where they belong");
+    };
+    require(llama_memory_can_shift(mem), "positions cannot be moved");
+    check(20, { { 50, 50, 20 } }, 70, [&] {
+        require(llama_memory_seq_rm(mem, 0, 20, 50) && n_tokens(ctx.get()) == 20, "a middle part is not removed");
+        llama_memory_seq_add(mem, 0, 50, 100, -30);
+    });
+    check(10, { { 15, 20, 10 }, { 60, 30, 30 } }, 60, [&] {
+        llama_memory_seq_rm (mem, 0, 10, 15);
+        llama_memory_seq_add(mem, 0, 15, 35, -5);
+        llama_memory_seq_rm (mem, 0, 30, 60);
+        llama_memory_seq_add(mem, 0, 60, 90, -30);
+        require(llama_memory_seq_rm(mem, 0, 60, -1), "what is unseen is not removed");
+    });
+    check(0, { { 40, 60, 0 } }, 60, [&] {
+        llama_memory_seq_rm (mem, 0, 0, 40);
+        llama_memory_seq_add(mem, 0, 0, -1, -40);
+    });
+    check(20, { { 20, 80, 21 } }, 101, [&] { llama_memory_seq_add(mem, 0, 20, -1, 1); });
+    require(llama_memory_seq_rm(mem, 0, 64, -1) && llama_memory_seq_rm(mem, 0, -1, -1) && n_tokens(ctx.get()) == 0,
+            "the end of a text that was moved is not removed");
+}
+
 int main(int argc, char ** argv) {
     require(argc >= 2 && argc <= 4, "usage: test-h2o MODEL [N [SEED]]");
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
@@ -374,6 +422,7 @@ int main(int argc, char ** argv) {
             require(llama_h2o_params_set(&h2o, "schedule", schedule), "a schedule is not taken");
             test_largest_graphs(model, h2o);
         }
+        test_moves(model);
         test_forged_size(model);
         test_state_that_ends_too_early(model);
         test_damaged_states(model, argc > 2 ? atoi(argv[2]) : 0, argc > 3 ? atoi(argv[3]) : 0);

@@ -127,7 +127,7 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
 }
 
 void h2o_attention_input::find_rope(const ggml_tensor * k, int il) {
-    if (!memory.store.layout.moves_keys || memory.store.layer(il)->is_dense()) {
+    if (!memory.finds_ropes || memory.caches.is_in_dense_cache(il)) {
         return;
     }
     if (const auto rope = h2o_find_rope(k, self_k_rot, il)) {

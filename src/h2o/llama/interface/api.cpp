@@ -80,6 +80,8 @@ llama_h2o_info llama_h2o_kv_info(const llama_h2o_kv * kv) {
         /*.max_draft     =*/ (config.decode == LLAMA_H2O_DECODE_MEMORY ? config.MAX_GENERATED : config.chunk_size) - 1,
         /*.rewind_step   =*/ kv->memory.rewind_step(*kv),
         /*.has_scores    =*/ state.is_scored,
+        /*.next_piece    =*/ state.unseen.empty() ? UINT32_MAX : state.unseen.begin()->first,
+        /*.exact_end     =*/ state.exact_end,
     };
 }
 

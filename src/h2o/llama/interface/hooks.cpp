@@ -64,14 +64,18 @@ void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, 
             "[h2o] not enough memory for the compute buffers: use a smaller n_ctx, n_batch or n_ubatch");
 }
 
-// In the graph of a short prompt.
-static void find_ropes(llama_context & ctx, llama_memory_context_i * mctx, uint32_t n_seqs, h2o_kv_store & store) {
+// In the graph of a short prompt. Throws h2o_refusal if keys cannot be rotated.
+static void find_ropes(llama_context & ctx, llama_memory_context_i * mctx, uint32_t n_seqs, h2o_memory & memory) {
+    memory.finds_ropes = true;
     if (!ctx.graph_reserve(2*n_seqs, n_seqs, 1, mctx)) {
         refuse_buffers();
     }
+    memory.finds_ropes = false;
+
     std::map<int32_t, h2o_rope> ropes;
     h2o_for_inputs(*ctx.get_gf_res_reserve(), [&](const h2o_computed_graph & graph) { graph.add_ropes(ropes); });
-    store.set_ropes(std::move(ropes));
+    memory.store.set_ropes(std::move(ropes));
+    memory.store.check_ropes(memory.index.get(), memory.backends);
 }
 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
@@ -104,9 +108,14 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     }
     h2o->set_reserve_step({});
 
-    if (memory.store.layout.moves_keys) {
-        find_ropes(ctx, mctx, n_seqs, h2o->memory.store);
-        memory.store.check_ropes(backends);
+    if (memory.store.layout.moves_keys || (!memory.store.layout.is_compact && memory.caches.side.empty())) try {
+        find_ropes(ctx, mctx, n_seqs, h2o->memory);
+        h2o->memory.has_ropes = true;
+    } catch (const h2o_refusal &) { // keys stay where they are
+        h2o->memory.finds_ropes = false;
+        if (memory.store.layout.moves_keys) {
+            throw;
+        }
     }
 }
 

@@ -38,6 +38,7 @@ h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint3
         checkpoint = kv.state().record(start, steps.back().phase == h2o_step::TAIL && !config.evict ? 0 : open_start);
     }
     windows = kv.memory.caches.side.keep(kv.id, steps.size() > 1);
+    kv.sequence.drop_unseen(start + n_tokens);
 }
 
 h2o_call::~h2o_call() {
@@ -127,6 +128,7 @@ bool h2o_call::end_step(const h2o_step & step, uint32_t n_sequences) {
 
 void h2o_call::commit() {
     kv.sequence.add_tokens(n_tokens, is_generated);
+    kv.memory.caches.fill_cells(kv.id, start + n_tokens, kv.state().n_tokens); // it has taken over unseen rows
     kv.memory.caches.side.drop_spare(kv.id);
     is_committed = true;
 }

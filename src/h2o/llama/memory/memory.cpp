@@ -198,16 +198,6 @@ std::map<ggml_backend_buffer_type_t, size_t> h2o_memory::memory_breakdown() cons
     return res;
 }
 
-bool h2o_memory::seq_rm(llama_seq_id seq_id, llama_pos p0, llama_pos p1) {
-    bool res = true;
-    for (auto & kv : seqs) {
-        if (seq_id < 0 || seq_id == kv->id) {
-            res = remove(*kv, p0, p1) && res;
-        }
-    }
-    return res;
-}
-
 bool h2o_memory::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
     return kv.past().can_rewind(pos) && (caches.side.can_rewind(kv.id, pos) || kv.past().side_of(pos));
 }
@@ -225,48 +215,6 @@ uint32_t h2o_memory::rewind_limit(const llama_h2o_kv & kv) const {
         pos--;
     }
     return pos;
-}
-
-bool h2o_memory::remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1) {
-    try {
-        const llama_pos n_tokens = kv.state().n_tokens;
-
-        if (p0 >= n_tokens) {
-            return true;
-        }
-        if (p1 >= 0 && p1 < n_tokens) {
-            LLAMA_LOG_ERROR("%s: H2O can only remove the end of a sequence, not positions [%d, %d) of %d\n", __func__,
-                    p0, p1, n_tokens);
-            return false;
-        }
-        if (p0 <= 0) {
-            clear(kv);
-            return true;
-        }
-        if (!can_rewind(kv, p0)) {
-            LLAMA_LOG_ERROR("%s: H2O can remove positions from %u on, not from %d\n", __func__, rewind_limit(kv), p0);
-            return false;
-        }
-        const auto checkpoint = kv.past().checkpoint_of(p0);
-        const auto rows       = store.read_moved(kv.id, checkpoint);
-
-        try {
-            if (caches.side.can_rewind(kv.id, p0)) {
-                caches.side.rewind(kv.id, p0);
-            } else {
-                caches.side.load(kv.id, *kv.past().side_of(p0));
-            }
-            go_back(kv, checkpoint, rows, /*moves_keys =*/ true);
-        } catch (...) { // part of it has gone back
-            LLAMA_LOG_ERROR("%s: sequence %d is empty now\n", __func__, kv.id);
-            clear(kv);
-            throw;
-        }
-        return true;
-    } catch (const std::exception & e) { // a device or a file that cannot be read
-        LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
-        return false;
-    }
 }
 
 void h2o_memory::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) {
@@ -296,7 +244,7 @@ void h2o_memory::seq_cp(llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_
         if (index) {
             index->copy(src->id, dst->id, src->state().n_tokens);
         }
-        caches.fill_cells(dst->id, src->state().n_tokens);
+        caches.fill_cells(dst->id, 0, src->state().n_tokens);
         caches.side.copy(src->id, dst->id);
         dst->sequence.copy_from(src->sequence);
     } catch (const std::exception & e) { // a device that cannot be read
@@ -310,18 +258,6 @@ void h2o_memory::seq_keep(llama_seq_id seq_id) {
         if (kv->id != seq_id) {
             clear(*kv);
         }
-    }
-}
-
-void h2o_memory::seq_add(llama_seq_id seq_id, llama_pos p0, llama_pos p1, llama_pos shift) {
-    if (shift != 0 && p0 != p1) {
-        LLAMA_LOG_ERROR("%s: H2O cannot move positions (sequence %d)\n", __func__, seq_id);
-    }
-}
-
-void h2o_memory::seq_div(llama_seq_id seq_id, llama_pos p0, llama_pos p1, int d) {
-    if (d != 1 && p0 != p1) {
-        LLAMA_LOG_ERROR("%s: H2O cannot move positions (sequence %d)\n", __func__, seq_id);
     }
 }
 

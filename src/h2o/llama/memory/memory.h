@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 class h2o_memory;
@@ -71,12 +72,13 @@ public:
     llama_memory_context_ptr init_full() override;
     llama_memory_context_ptr init_update(llama_context * lctx, bool optimize) override;
 
-    bool get_can_shift() const override { return false; }
+    bool get_can_shift() const override { return move_refusal(*seqs.front()).empty(); }
 
     void clear(bool data) override;
 
-    // The end of a sequence can be removed where can_rewind() allows, or all of it. A whole sequence can be copied to
-    // an empty one. Nothing can be moved. Unknown sequences are empty.
+    // The end of a sequence can be removed where can_rewind() allows, or all of it; other parts where rows can move. What
+    // is behind a gap is unseen until the gap is closed, by tokens or by seq_add: seq_pos_max is before it. A whole
+    // sequence can be copied to an empty one. Unknown sequences are empty.
     bool seq_rm  (llama_seq_id seq_id,                              llama_pos p0, llama_pos p1) override;
     void seq_cp  (llama_seq_id seq_id_src, llama_seq_id seq_id_dst, llama_pos p0, llama_pos p1) override;
     void seq_keep(llama_seq_id seq_id)                                                          override;
@@ -105,6 +107,13 @@ public:
 
     void clear(llama_h2o_kv & kv);
 
+    // The sequence's first n_kept tokens become the beginning of another text, which has pieces of this one behind them:
+    // their rows move there. They are unseen until the sequence reaches them, see h2o_sequence. Throws std::exception.
+    void arrange(llama_h2o_kv & kv, uint32_t n_kept, const std::vector<h2o_piece> & pieces);
+
+    // why rows cannot move, "" if they can
+    std::string move_refusal(const llama_h2o_kv & kv) const;
+
     // Where both the sequence and the side caches (other layers' windows and recurrent states) can be cut.
     bool     can_rewind  (const llama_h2o_kv & kv, uint32_t pos) const;
     uint32_t rewind_limit(const llama_h2o_kv & kv) const;
@@ -130,11 +139,16 @@ public:
 
     std::vector<ggml_backend_t> backends; // of llama_context, the CPU's last
 
+    bool finds_ropes = false; // the next graph is built to see how keys are rotated
+    bool has_ropes   = false; // it is known, and they can be rotated anew
+
 private:
     // returns their memory until they are written
     void release_rows(llama_seq_id id) const;
 
-    bool remove(llama_h2o_kv & kv, llama_pos p0, llama_pos p1);
+    // throw std::exception
+    void remove(llama_h2o_kv & kv, int64_t p0, int64_t p1);
+    void cut   (llama_h2o_kv & kv, uint32_t pos);
 
     // this one, or all: -1. Throws std::runtime_error if there is none
     std::vector<llama_h2o_kv *> sequences_of(llama_seq_id seq_id) const;

@@ -169,17 +169,18 @@ void h2o_add_slots(llama_kv_cache::slot_info & slots, llama_seq_id seq_id, uint3
     std::iota(slots.idxs.back().begin(), slots.idxs.back().end(), first);
 }
 
-void h2o_model_caches::fill_cells(llama_seq_id seq_id, uint32_t n) {
+void h2o_model_caches::fill_cells(llama_seq_id seq_id, uint32_t first, uint32_t end) {
     auto * full = dense_cache ? dense_cache.get() : config.evict ? nullptr : cache.get();
-    if (!full || n == 0) {
+    if (!full || first >= end) {
         return;
     }
+    const uint32_t n = end - first;
 
     // by a batch that is not computed
     std::vector<llama_pos>      pos(n);
     std::vector<int32_t>        n_seq_id(n, 1);
     std::vector<llama_seq_id *> seq_ids(n, &seq_id);
-    std::iota(pos.begin(), pos.end(), 0);
+    std::iota(pos.begin(), pos.end(), first);
 
     llama_ubatch ubatch = {};
     ubatch.n_tokens = n;
@@ -189,6 +190,6 @@ void h2o_model_caches::fill_cells(llama_seq_id seq_id, uint32_t n) {
     ubatch.seq_id   = seq_ids.data();
 
     llama_kv_cache::slot_info slots = {};
-    h2o_add_slots(slots, seq_id, 0, n);
+    h2o_add_slots(slots, seq_id, first, n);
     full->apply_ubatch(slots, ubatch);
 }

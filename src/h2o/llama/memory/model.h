@@ -32,8 +32,8 @@ struct h2o_model_caches {
 
     std::vector<h2o_kv_layer> layers() const;
 
-    // the caches know that a sequence has the first n positions, or none from n on
-    void fill_cells  (llama_seq_id seq_id, uint32_t n);
+    // the caches know that a sequence has the positions [first, end), or none from n on
+    void fill_cells  (llama_seq_id seq_id, uint32_t first, uint32_t end);
     void remove_cells(llama_seq_id seq_id, uint32_t n);
 
 private:

@@ -45,7 +45,7 @@ static std::vector<T> read_array(llama_io_read_i & io, size_t n) {
 void h2o_checkpoint_write(llama_io_write_i & io, const llama_h2o_kv & kv, const h2o_checkpoint & record) {
     write_array(io, header(kv.memory.config, record.layers.size()));
     write_array(io, std::vector<uint32_t> { record.n_tokens, record.n_scored, record.first, record.is_scored,
-            record.is_by_hand });
+            record.is_by_hand | (uint32_t) record.is_moved << 1 });
 
     for (const auto & layer : record.layers) {
         io.write(&layer.n_built, sizeof(layer.n_built));
@@ -88,14 +88,15 @@ h2o_checkpoint h2o_checkpoint_read(llama_io_read_i & io, const llama_h2o_kv & kv
     }
 
     const auto sizes = read_array<uint32_t>(io, 5);
-    check(sizes[3] <= 1 && sizes[4] <= 1);
+    check(sizes[3] <= 1 && sizes[4] <= 3);
 
     h2o_checkpoint record;
     record.n_tokens   = sizes[0];
     record.n_scored   = sizes[1];
     record.first      = sizes[2];
     record.is_scored  = sizes[3];
-    record.is_by_hand = sizes[4];
+    record.is_by_hand = sizes[4] & 1;
+    record.is_moved   = sizes[4] & 2;
     check(record.is_scored || !config.ranks());
     check(record.n_tokens <= store.layout.n_positions() && record.n_scored <= record.n_tokens &&
             record.first <= record.n_tokens);

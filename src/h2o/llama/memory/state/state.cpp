@@ -192,7 +192,7 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
             }
             for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset,
                     size_t size) { io.read_tensor(t, offset, size); });
-            context.caches.fill_cells(kv.id, n_tokens);
+            context.caches.fill_cells(kv.id, 0, n_tokens);
         }
         if (const auto side = saved.record.side) {
             context.caches.side.load(kv.id, *side);
