@@ -36,7 +36,7 @@ def index_logits(q: Array, k: Array) -> Array:
 
 
 def offsets(logits: Array) -> Array:
-    """[n_q] of logits [n_q, n_k]: what they exceed for a tenth of up to 256 rows, the same distance apart."""
+    """[n_q] of logits [n_q, n_k]: the 90th percentile over up to 256 rows, the same distance apart."""
     n_k = logits.shape[-1]
     n = min(n_k, 256)
     if n == 0:

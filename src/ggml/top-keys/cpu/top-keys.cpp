@@ -170,7 +170,7 @@ void top_keys::quantize(const shared & w, const scratch & s, int64_t h, int64_t 
     }
 }
 
-// What the query's logits, before they are multiplied by its factor, exceed for a tenth of the sample.
+// The 90th percentile of the query's logits over the sample, before they are multiplied by its factor.
 float top_keys::offset_of(const shared & w, const scratch & s, int64_t h, int64_t i) const {
     const int64_t n_panels = h2o_ceil_div(n_sample, kernel.n_lanes);
     const float   zero = 0.0f, one = 1.0f;

@@ -111,7 +111,7 @@ static __device__ __forceinline__ int dot_bytes(int x, int y) {
     return sum;
 }
 
-// What a query's logits exceed for a tenth of a sample of rows, of which each thread has one.
+// The 90th percentile of a query's logits over a sample. Each thread has a row of it.
 // blockIdx: query, KV head
 static __global__ void __launch_bounds__(MAX_SAMPLE) k_offsets(const top_keys_args a) {
     __shared__ float logits[MAX_SAMPLE];

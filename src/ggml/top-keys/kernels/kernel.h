@@ -29,7 +29,7 @@ struct h2o_index_kernel {
     void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
             const float * factors, const float * offsets, float * scores);
 
-    // The k-th largest of n numbers (whole panels), none of which is NaN.
+    // The k-th largest of n numbers (whole panels). No number is NaN.
     float (*find)(const float * x, int64_t n, int64_t k);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones
