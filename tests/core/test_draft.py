@@ -150,26 +150,6 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 # --- who looks, and who stops
 
 
-def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | None) -> None:
-    """Evaluate, generate, go on with the first generator: as without drafts."""
-    with open_short(tiny_model, h2o) as llm:
-
-        def run(draft: int) -> list[int]:
-            llm.reset()
-            first = llm.generate(PROMPT, **REPEAT, draft=draft)
-            out = list(itertools.islice(first, 20))
-            llm.eval([3, 4, 5], decode=True)
-            out += [next(first)]
-            second = llm.generate([], **REPEAT, draft=draft)
-            out += [next(g) for g in (first, second) * 10]
-            return [*out, llm.n_tokens]
-
-        expected = run(0)
-        assert run(15) == expected
-        assert expected[-1] == len(PROMPT) + 20 + 3 + 1 + 20
-        assert llm.kv.stats.drafted_tokens > 0
-
-
 def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came out is computed alone."""
     no_token = np.array([1, 2, 10**6], dtype=np.int32)
