@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,9 +61,11 @@ def chat(
     o.thinking  # noqa: B018 (checks it)
     if Path("-") in (file or []):
         raise typer.BadParameter("your messages come from standard input: name a file")
-    told = [document_messages(read_text(path))[0]["content"] for path in file or []] + ([system] if system else [])
+    told = [document_messages(read_text(path, o.library))[0]["content"] for path in file or []]
+    told += [system] if system else []
     begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     name = ", ".join(map(title_of, file or [])) or "the system message"
+    o = replace(o, file=file[0] if file and len(file) == 1 else None)
     talk: _Talk | None = _Talk(name, begin, list(begin))
     lines, images = _lines(), o.image or []
     with open_model(o) as weights:

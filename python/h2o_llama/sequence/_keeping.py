@@ -1,8 +1,10 @@
 """What of a text is kept in a library, where it can be continued, and what a sequence asks of one."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,21 @@ NAME_TOKENS = 200
 _NAME_LENGTH = 40
 
 
+class About(NamedTuple):
+    """What a person knows a text by: its file's folder, how it begins, and the last question about it."""
+
+    folder: str = ""
+    begin: str = ""
+    question: str = ""
+
+
+UNKNOWN = About()
+
+
 class Shelf(Protocol):
     """A `Library`, to sequences."""
+
+    folder: Path
 
     def take(
         self,
@@ -50,6 +65,7 @@ class Shelf(Protocol):
         points: Sequence[tuple[int, int]],
         name: str,
         day: str | None = None,
+        about: About = ...,
     ) -> None:
         """Write a text."""
 
@@ -58,8 +74,10 @@ class Shelf(Protocol):
 
 
 def name_of(text: str) -> str:
-    """How a text begins, after what all texts begin with."""
-    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
+    """How a text begins, after what all texts begin with: the document, or what the user of a chat says first."""
+    said = re.search(r"(?:^|\n)user\n+(.+)", text, re.DOTALL)
+    begin = said[1] if said and ABOUT_A_DOCUMENT not in text else text.rpartition(ABOUT_A_DOCUMENT)[2]
+    line = " ".join(begin.split()).removeprefix("system ")
     return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
 
 
