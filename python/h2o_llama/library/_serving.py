@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOK
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
+_READING = threading.Lock()
+"""Clients' documents take turns: each may take gigabytes."""
 
 
 class ServerTexts:
@@ -115,6 +118,7 @@ def _listed(text: Text) -> dict[str, Any]:
 def read_posted(folder: Path | None, name: str, content: bytes) -> tuple[int, str]:
     """The status and the JSON of POST /h2o/document: the text of a file, which is kept in a library's folder."""
     try:
-        return 200, json.dumps({"text": text_of(content, name or "the document", folder)})
+        with _READING:
+            return 200, json.dumps({"text": text_of(content, name or "the document", folder)})
     except ValueError as error:
         return 400, json.dumps({"error": {"code": 400, "message": str(error), "type": "invalid_request_error"}})
