@@ -1,27 +1,19 @@
-"""Ask one question about a document: python ask_a_document.py document.txt "Who signed it?" [MODEL]
+"""Ask questions about a document: python ask_a_document.py document.txt MODEL "Who signed it?" "When?" ...
 
-Shows the plainest use: the document is read by H2O, chunk by chunk, and the question after it attends to all of it.
+Shows the plainest use: the document is read once, and it is in the library for the next time.
 """
 
 import sys
-from itertools import islice
+from pathlib import Path
 
-from h2o_llama import Llama, read_document
-
-path, question, *model = sys.argv[1:]
+from h2o_llama import Llama
 
 
 def progress(done: int, total: int) -> None:
-    print(f"\rread {done} of {total} tokens", end="", file=sys.stderr, flush=True)
+    print(f"\rread {done} of {total} tokens", end="\n" * (done == total), file=sys.stderr, flush=True)
 
 
-with Llama(model[0] if model else "qwen2.5-coder-0.5b") as llm:
-    llm.eval(llm.tokenize(read_document(path)), progress=progress)
-    print(file=sys.stderr)
-    prompt = llm.tokenize(f"\n{question}", add_special=False)
-    answer = []
-    for token in islice(llm.generate(prompt, temperature=0), 64):
-        answer.append(token)
-        if b"\n" in llm.detokenize(answer).lstrip():
-            break
-    print(llm.detokenize(answer).decode(errors="replace").strip())
+path, model, *questions = sys.argv[1:]
+with Llama(model, library=True) as llm:
+    for answer in llm.ask(Path(path), questions, max_tokens=64, progress=progress):
+        print(answer)

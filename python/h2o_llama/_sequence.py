@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
@@ -22,6 +22,16 @@ from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import Engine, ProgressOption
 from h2o_llama.sequence._state import State, check_progress
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
+
+
+class EvalOptions(TypedDict, total=False):
+    """Options of `Sequence.eval`, but `progress`; see there."""
+
+    embeddings: ArrayLike | None
+    logits: Literal["last", "all"]
+    dense_tail: int
+    keep_attention: bool
+    decode: bool
 
 
 class Sequence:
@@ -223,7 +233,9 @@ class Sequence:
                     state.read(context, prompt, progress, tail)
                     state.give(context)
 
-    async def aeval(self, tokens: Tokens | None = None, *, progress: ProgressOption = None, **options: Any) -> None:
+    async def aeval(
+        self, tokens: Tokens | None = None, *, progress: ProgressOption = None, **options: Unpack[EvalOptions]
+    ) -> None:
         """`eval`, awaited: the event loop is not blocked.
 
         Cancelling the task ends the call after the chunk that is being computed, and undoes what `eval` undoes when
@@ -240,6 +252,7 @@ class Sequence:
     generate_text = completion.generate_text
     create_chat_completion = chat_completion.create_chat_completion
     ask = asking.ask
+    aask = _asynchronous.aask
     acreate_completion = _asynchronous.acreate_completion
     acreate_chat_completion = _asynchronous.acreate_chat_completion
 

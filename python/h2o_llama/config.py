@@ -192,13 +192,11 @@ class H2OConfig:
         if self.ranks_blocks:
             self._round_up_to_blocks()
         if callable(self.scorer):
-            for name, is_fine, expected in (
-                ("evict", not self.evict, "False with a scorer in Python"),
-                ("schedule", self.schedule == "single_pass", "'single_pass' with a scorer in Python"),
-                ("heavy_budget", self.heavy_budget != 0, "at least 1 with a scorer in Python, which chooses so many"),
-            ):
-                if not is_fine:
-                    raise check.bad_argument(_OWNER, name, expected, getattr(self, name))
+            heavy = "at least 1" if self.heavy_budget == 0 else self.heavy_budget
+            for name, expected in (("evict", False), ("schedule", "single_pass"), ("heavy_budget", heavy)):
+                if getattr(self, name) != expected:
+                    said = f"{expected} with a scorer in Python"
+                    raise check.bad_argument(_OWNER, name, said, getattr(self, name))
         if self.keep_ratio == 0:
             raise check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
         try:

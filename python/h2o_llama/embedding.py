@@ -1,6 +1,5 @@
 """Texts as vectors, in OpenAI's shapes."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -105,48 +104,23 @@ def embed(
     >>> print(vector.shape, f"{np.linalg.norm(vector):.3f}")
     (192,) 1.000
     """
-    vectors, _ = _embed(
-        f"{model._owner}.embed", model, [input] if isinstance(input, str) else input, pooling_type, **options
-    )
+    vectors, _ = _embed(f"{model._owner}.embed", model, input, pooling_type, **options)
     if isinstance(input, str):
         return vectors[0]
-    if len({vector.shape for vector in vectors}) == 1 and vectors[0].ndim == 1:
-        return np.array(vectors)
-    found = np.empty(len(vectors), dtype=object)
-    for i, rows in enumerate(vectors):
-        found[i] = rows
-    return found
-
-
-async def aembed(
-    model: _Model,
-    input: str | Sequence[str],
-    *,
-    pooling_type: PoolingType | None = None,
-    **options: Unpack[EmbedOptions],
-) -> NDArray[Any]:
-    """`embed`, awaited: the event loop is not blocked.
-
-    Examples
-    --------
-    >>> import asyncio
-    >>> asyncio.run(model.aembed(["a text", "another"], pooling_type="mean")).shape
-    (2, 192)
-    """
-    return await asyncio.to_thread(embed, model, input, pooling_type=pooling_type, **options)
+    return np.array(vectors) if vectors and vectors[0].ndim == 1 else np.fromiter(vectors, dtype=object)
 
 
 def _embed(
     owner: str,
     model: _Model,
-    texts: Any,
+    input: Any,
     pooling_type: PoolingType | None,
     normalize: bool = False,
     truncate: bool = True,
     n_threads: int | None = None,
 ) -> tuple[list[NDArray[np.float32]], int]:
     """The vectors, and the number of tokens."""
-    core = model._handle
+    core, texts = model._handle, [input] if isinstance(input, str) else input
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
     pooling = _pooling(owner, core, pooling_type)
@@ -213,8 +187,7 @@ def create_embedding(
     >>> [(item["index"], len(item["embedding"])) for item in answer["data"]], answer["usage"]
     ([(0, 192), (1, 192)], {'prompt_tokens': 13, 'total_tokens': 13})
     """
-    texts = [input] if isinstance(input, str) else input
-    found, n_tokens = _embed(f"{model._owner}.create_embedding", model, texts, pooling_type, **options)
+    found, n_tokens = _embed(f"{model._owner}.create_embedding", model, input, pooling_type, **options)
     return {
         "object": "list",
         "data": [{"object": "embedding", "embedding": vector.tolist(), "index": i} for i, vector in enumerate(found)],

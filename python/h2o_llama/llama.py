@@ -1,5 +1,6 @@
 """A model and its first sequence."""
 
+import asyncio
 import collections.abc
 import logging
 import os
@@ -18,7 +19,7 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
-from h2o_llama.chat._question import library_of
+from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
 from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
@@ -34,8 +35,6 @@ from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
-
-Texts = collections.abc.Sequence[str]
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -355,7 +354,8 @@ class Llama(Sequence):
     @property
     def library(self) -> Library | None:
         """Where texts that were read are kept."""
-        return library_of(self._state)
+        library: Library | None = self._state.engine.library
+        return library
 
     @property
     def n_ctx(self) -> Number:
@@ -391,11 +391,9 @@ class Llama(Sequence):
         """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
         return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
 
-    async def aembed(
-        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
-    ) -> NDArray[Any]:
-        """`embed`, awaited: `Model.aembed`. The sequence does not change."""
-        return await self.model.aembed(input, pooling_type=pooling_type, **self._with_threads(options))
+    async def aembed(self, input: str | Texts, **options: Any) -> NDArray[Any]:
+        """`embed`, awaited: the event loop is not blocked."""
+        return await asyncio.to_thread(self.embed, input, **options)
 
     @understands
     def create_embedding(

@@ -305,7 +305,6 @@ class Model:
     # --- texts as vectors
 
     embed = embedding.embed
-    aembed = embedding.aembed
     create_embedding = embedding.create_embedding
 
     # --- chats
@@ -398,7 +397,6 @@ class Model:
         add_generation_prompt: bool,
         parse_special: bool,
         kwargs: Mapping[str, Any] | None,
-        day: str | None = None,
     ) -> tuple[_core.ChatPrompt, Prompt]:
         """What the answer needs, and the token ids."""
         images = ChatImages(owner, self._projector, check_messages(owner, messages, images=True), self._image_folder)
@@ -409,7 +407,6 @@ class Model:
             add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
             kwargs=kwargs,
             marker=images.marker,
-            day=day,
         )
         return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
 

@@ -57,16 +57,6 @@ def test_commands_of_a_chat(chat_model: Path, chats: list[list[Any]]) -> None:
     assert result.stderr.count("/inspect  what the last question read") == 2
 
 
-def test_a_document_is_in_the_system_message(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
-    document = "All about ducks. " * 20
-    (tmp_path / "ducks.txt").write_text(document)
-    options = ["--file", str(tmp_path / "ducks.txt"), "--system", "Be brief.", *FAST]
-    succeeded(invoke("chat", str(chat_model), *options, stdin="one\ntwo\n/reset\nthree\n"))
-    system = {"role": "system", "content": f"{SYSTEM}{document}\n\nBe brief."}
-    assert [messages[0] for messages in chats] == [system] * 3
-    assert [len(messages) for messages in chats] == [2, 4, 2]
-
-
 def test_a_chat_about_two_documents_is_continued(
     chat_model: Path, chats: list[list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,11 +66,12 @@ def test_a_chat_about_two_documents_is_continued(
     ducks.write_text("All about ducks. " * 30)
     geese.write_text("All about geese. " * 30)
     said = user("Which of them are larger, and why would anybody want to know that?")
-    told = invoke("chat", chat_model, "--file", ducks, "-f", geese, *FAST, stdin=f"{said['content']}\n").stderr
+    files = ["--file", ducks, "-f", geese, "--system", "Be brief."]
+    told = invoke("chat", chat_model, *files, *FAST, stdin=f"{said['content']}\n").stderr
     assert "ducks.txt, geese.txt: read 1," in told
     assert f"`h2o-llama chat {chat_model} --resume` continues this chat." in told
     (first,) = chats
-    assert first[0]["content"] == f"{SYSTEM}{ducks.read_text()}\n\n{SYSTEM}{geese.read_text()}"
+    assert first[0]["content"] == f"{SYSTEM}{ducks.read_text()}\n\n{SYSTEM}{geese.read_text()}\n\nBe brief."
     succeeded(invoke("read", geese, "--model", chat_model, *FAST))
     told = succeeded(invoke("chat", chat_model, "--resume", *FAST, stdin="/reset\nSure?\n")).stderr
     assert "assistant: 1\n" in told
@@ -91,7 +82,6 @@ def test_a_chat_about_two_documents_is_continued(
     assert re.search("\n  3  ducks.txt, geese.txt, 1,.* tokens: Which of them are larger", told), told
     assert chats[2:] == [[user(more)], [*first, assistant("1"), user(more)]]
     assert "name a file" in invoke("chat", chat_model, "--file", "-", *FAST, stdin="x").stderr
-    assert "is no chat" not in told
 
 
 def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:
@@ -133,7 +123,7 @@ def test_what_a_model_says_is_not_obeyed_by_a_terminal(chat_model: Path, monkeyp
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
-    chat._Chat(Options(), Llama(chat_model, n_ctx=256, n_threads=1), chat._Talk("", [], []), []).say("one")
+    chat._Chat(Options(), Llama(chat_model, n_ctx=256, n_threads=1), [], []).say("one")
     assert terminal.getvalue() == "a␛[2J␇b\n"
 
 
@@ -149,23 +139,18 @@ def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list
 # --- run
 
 
-def test_run_asks_by_the_template(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As `ask` does: the document is read first, and the question's turn attends to all of it."""
+def test_run_asks_as_ask_does(chat_model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The document is read first, and the question's turn attends to all of it. Else there is no template."""
     evals = record_calls(monkeypatch, State, "read")
     (tmp_path / "a.txt").write_text("abc ")
     question = "?" * 200
     options = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--prompt", question, "-n", "1", *FAST]
     asked = rendered(CHATML, document_messages("abc ", question), add_generation_prompt=True)
     assert "add --raw" in invoke("run", *options, "--save", str(tmp_path / "saved")).stderr
-    for more in ([], ["--raw"], ["--raw", "--save", str(tmp_path / "saved")]):
+    for more in ([], ["--raw"]):
         succeeded(invoke("run", *options, *more))
     with Model(chat_model) as llm:
-        as_chat = llm.tokenize(asked, parse_special=True)
-        begin = llm.tokenize(asked[: asked.rindex("<|im_start|>user")], parse_special=True)
-    raw = list(("abc " + question).encode())
-    assert [(list(call["prompt"]), call["dense_tail"]) for call in evals] == [
-        (begin, 0),
-        (as_chat[len(begin) :], len(as_chat) - len(begin)),
-        (raw, 200),
-        (raw, 200),
-    ]
+        parts = asked.partition("<|im_start|>user")
+        begin, turn = (llm.tokenize(part, parse_special=True) for part in (parts[0], parts[1] + parts[2]))
+    found = [(list(call["prompt"]), call["dense_tail"]) for call in evals]
+    assert found == [(begin, 0), (turn, len(turn)), (list(("abc " + question).encode()), 200)]

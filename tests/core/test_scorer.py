@@ -1,7 +1,6 @@
 """A scorer in Python: the sums that it is given choose what the core's "sum" does; its errors undo the call."""
 
 import re
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,29 +82,22 @@ def test_an_error_undoes_the_call(tiny_model: Path, n_before: int) -> None:
 
     def scorer(layer: int, keys: Array, values: Array, attention: Array) -> Array:
         nonlocal n_calls
-        n_calls += layer > 0
-        if fails and n_calls >= 3:
+        n_calls += fails and layer > 0
+        if n_calls >= 3:
             raise ZeroDivisionError("of the scorer")
         return attention
-
-    def use(llm: Llama, calls: list[Callable[[], object]]) -> None:
-        nonlocal n_calls, fails
-        for call in calls:
-            before = view(llm)
-            n_calls, fails = 0, True
-            with pytest.raises(ZeroDivisionError, match="of the scorer"):
-                call()
-            fails = False
-            assert_all_equal(view(llm), before)
-            call()
 
     with open_with(tiny_model, scorer) as llm, open_with(tiny_model, by_sums) as twin:
         for each in (llm, twin):
             if n_before:
                 each.eval(random_tokens(n_before))
-        prompt = random_tokens(4 * S, seed=1)
-        use(llm, [lambda: llm.eval(prompt)])
-        twin.eval(prompt)
+        before, fails, prompt = view(llm), True, random_tokens(4 * S, seed=1)
+        with pytest.raises(ZeroDivisionError, match="of the scorer"):
+            llm.eval(prompt)
+        assert_all_equal(view(llm), before)
+        n_calls, fails = 0, False
+        for each in (llm, twin):
+            each.eval(prompt)
         assert_all_equal(read(llm), read(twin))
 
 
@@ -168,8 +160,7 @@ def test_what_it_must_be(tiny_model: Path, tmp_path: Path) -> None:
 
 
 def test_it_is_measured_as_others_are(tiny_model: Path, tmp_path: Path) -> None:
-    sizes = {**SIZES, "lookup_budget": 0}
-    settings = [Setting(name, H2OConfig(**sizes, scorer=s)) for name, s in (("core", "sum"), ("python", by_sums))]
+    settings = [Setting(str(s), H2OConfig(**SIZES, lookup_budget=0, scorer=s)) for s in ("sum", by_sums)]
     arguments: dict[str, Any] = {"text": bytes(random_tokens(300, n_vocab=128)), "n_tokens": [4 * S], "chunk_size": S}
     core, python = evaluate(tiny_model, settings, json_file=tmp_path / "rows", **arguments)
     assert python["ppl"] == core["ppl"]

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def test_completions_say_what_they_say_without_a_loop(tiny_model: Path) -> None:
             assert whole["choices"] == expected["choices"]
             streamed: Any = list(create(asked, **options, stream=True))  # type: ignore[operator]
             assert [chunk["choices"] for chunk in chunks] == [chunk["choices"] for chunk in streamed]
+        told, pieces = asyncio.run(run(partial(llm.aask, "A document."), "Who?"))
+        assert told == "".join(pieces) == llm.ask("A document.", "Who?", **options)
 
 
 TYPED = """
@@ -78,6 +81,8 @@ async def use(llm: Llama, stream: bool) -> None:
     assert_type(await llm.acreate_chat_completion([], stream=True), AsyncIterator[ChatCompletionChunk])
     assert_type(await llm.acreate_completion("a", stream=stream), Completion | AsyncIterator[CompletionChunk])
     assert_type(llm.ask("a", "b"), str)
+    assert_type(await llm.aask("a", ["b"]), list[str])
+    assert_type(await llm.aask("a", "b", stream=True), AsyncIterator[str])
     assert_type(llm.ask("a", ["b"]), list[str])
     assert_type(llm.ask("a", "b", stream=True), Iterator[str])
     assert_type(llm.generate_text(["a"], temperature=0), list[str])

@@ -46,7 +46,7 @@ ROOMS = (
         "_extraction _markup _prompt _thoughts config documents grammar lossless sampling",
         "embedding model models",
     ),
-    *("sequence", "library", "chat", "inspect", "_sequence llama", "_bench _demo batch eval", "_cli _llm_plugin"),
+    *("sequence", "library", "chat", "inspect", "_sequence llama", "_bench _demo batch eval", "_api _cli _llm_plugin"),
 )
 """Folders, and modules beside them, from the ground up: none imports from one above it."""
 

@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chats import IM_START, dictate
-from h2o_llama import H2OError, Llama
+from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama.chat._generation import TextBuffer
+from h2o_llama.sequence._state import State
 from inputs import random_tokens
+from spies import record_calls
 
 
 def test_a_criterion_ends_the_text(llm: Llama) -> None:
@@ -48,6 +50,38 @@ def test_a_stream_does_not_go_on_with_another_text(llm: Llama) -> None:
         leave()
         with pytest.raises(H2OError, match=r"\[Llama.generate\] the sequence now holds another text"):
             next(stream)
+
+
+@pytest.mark.parametrize("n_seq_max", [1, 3])
+def test_several_texts_are_completed_at_once(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_seq_max: int
+) -> None:
+    """In steps for all, after what they begin with was read once; as one after another."""
+    texts = [
+        "A document that all share. " * 10 + text for text in ("One?", "Another?", "A third?", "A fourth, longer?")
+    ]
+    options: Any = {"max_tokens": 12, "temperature": 0, "logprobs": 1, "dense_tail": 0}
+    config = H2OConfig(chunk_size=64, lookup_budget=0)
+    arguments: Any = {"n_ctx": 512, "n_threads": 1, "h2o": config}
+    with Llama(tiny_model, **arguments) as alone:
+        expected = [alone(text, **options)["choices"][0] for text in texts]
+    with Llama(tiny_model, n_seq_max=n_seq_max, library=tmp_path, **arguments) as llm:
+        steps = record_calls(monkeypatch, State, "append_each")
+        answer = llm(texts, **options)
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+        for choice, other in zip(answer["choices"], expected, strict=True):
+            assert (choice["text"], choice["finish_reason"]) == (other["text"], "length")
+        usage = answer["usage"]
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (sum(map(len, texts)), 48)
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= 3 * 192
+        assert max([len(step["drawn"]) for step in steps], default=1) == n_seq_max
+        if n_seq_max > 1:
+            assert len(llm.library.texts()) >= 2
+            with llm.sequence(), llm.sequence():  # their places are free again
+                again = llm.generate_text(texts[:2], max_tokens=12, temperature=0, dense_tail=0)
+            assert again == [choice["text"] for choice in expected[:2]]
+        with pytest.raises(ValueError, match="a list of str without stream"):
+            llm(texts, stream=True)
 
 
 def test_completion(llm: Llama) -> None:

@@ -21,7 +21,6 @@ from gguf import GGUFReader
 
 import fetch
 from command_line import invoke
-from compare import case
 from h2o_llama import Llama, demo_model_path
 from h2o_llama._cli import command as cli_command
 from h2o_llama._cli import models as cli_models
@@ -29,7 +28,6 @@ from h2o_llama.errors import DamagedFileError
 from h2o_llama.models import _named, _packages
 from h2o_llama.models._find import find_model, find_projector, find_text
 from h2o_llama.models._hub import HubFile, choose, download, parse_name
-from h2o_llama.models._prose import prose
 
 # Files that make pip accept a source distribution.
 BUILD = {
@@ -188,7 +186,7 @@ def test_the_source_is_downloaded_once(layout: fetch.Layout, index: Path) -> Non
 
 # --- models and texts by name
 
-MODEL, REPOSITORY, DOCS = "smollm2-135m", "someone/m-GGUF", "django-docs"
+MODEL, REPOSITORY, DOCS = "smollm2-135m", "someone/m-GGUF", "django-code"
 FILES = ("m-q8_0.gguf", "m-Q4_K_M.gguf", "m-BF16.gguf", "mmproj-m-f16.gguf", "p-F16-00001-of-00002.gguf")
 
 
@@ -550,23 +548,3 @@ def test_a_file_wins_over_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Llama("qwen3-4x")
     with pytest.raises(FileNotFoundError, match=r"there is no file \S+/none\.gguf; `h2o-llama pull`"):
         Llama("~/none.gguf")
-
-
-def test_prose() -> None:
-    for rst, text in [
-        ("=====\nTitle\n=====\n\nText.\n\nSection\n-------\n", "Title\n\nText.\n\nSection\n"),
-        ("See::\n\n    code\n\n    more code\n\nText.\n", "See:\n\nText.\n"),
-        (".. code-block:: python\n   :linenos:\n\n   code\n\nText.\n", "Text.\n"),
-        (".. note::\n    A note::\n\n        code\n\n    goes on.\n", "A note:\n\ngoes on.\n"),
-        (".. _label:\n\nText.\n\n.. A comment\n   goes on.\n", "Text.\n"),
-        ("1. one\n2. two\n", "1. one\n\n2. two\n"),
-        (":Author: me\n\nText.\n", "Text.\n"),
-        ("===  ===\na    b\n===  ===\n", "a    b\n"),
-        ("``code``, *emphasis*, **strong**, 2 * 3 * 4\n", "code, emphasis, strong, 2 * 3 * 4\n"),
-        (":doc:`the guide </topics/guide>` and :ref:`label`\n", "the guide and label\n"),
-        ("`a link <https://example.org>`_ and `a name`_\n", "a link and a name\n"),
-        (":class:`Model`\\ s and \\*args\n", "Models and *args\n"),
-        ("", "\n"),
-    ]:
-        with case(rst=rst, text=text):
-            assert prose(rst) == text

@@ -187,9 +187,11 @@ def test_usage_says_how_many_tokens_were_known(tiny_model: Path, library: Librar
             usage = llm(prompt, max_tokens=2, reuse=reuse)["usage"]
             assert usage["prompt_tokens_details"]["cached_tokens"] == n
             if n > 0:
-                stop, other = usage["prompt_tokens_details"]["cache_stop"], question(1)
-                assert stop["token"] == N + shared_prefix(other, prompt[N:])
-                assert stop["kept"] == llm.detokenize(other[:8], special=True).decode(errors="replace")
+                stop, others = usage["prompt_tokens_details"]["cache_stop"], [question(1), question(n + 1)]
+                assert stop["token"] == N + shared_prefix(others[0], prompt[N:])
+                assert stop["kept"] in [
+                    llm.detokenize(other[:8], special=True).decode(errors="replace") for other in others
+                ]
             library.flush()
             llm.eval(random_tokens(80, seed=9))
 
@@ -327,13 +329,6 @@ def test_least_recently_used_texts_go_first(tiny_model: Path, tmp_path: Path) ->
     read(tiny_model, library, texts[3], name="3")
     assert [text.name for text in library.texts()] == ["3", "0", "2"]
     assert library.n_bytes <= library.limit_bytes
-
-
-def test_a_text_larger_than_the_limit(tiny_model: Path, tmp_path: Path) -> None:
-    library = Library(tmp_path / "library", limit_bytes=1000)
-    with pytest.warns(H2OWarning, match=r"more than limit_bytes=1,000: this text is not kept"):
-        read(tiny_model, library, DOCUMENT)
-    assert files_of(library) == []
 
 
 def written(library: Library, model: Path, n_bytes: int, seed: int = 0) -> SnapshotOrigin:

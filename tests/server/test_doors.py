@@ -13,7 +13,7 @@ from chats import write_model_of_calls
 from command_line import invoke, succeeded
 from compare import case
 from documents import READ, UNREADABLE
-from doors import ANSWERED, MESSAGES, PICKY, REFUSED, Fields, Refused, ask_command, ask_llama, ask_server
+from doors import ANSWERED, MESSAGES, PICKY, REFUSED, Fields, Refused, ask_llama, ask_server
 from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, documents, read_document
 from h2o_llama.documents import SUFFIXES
 from h2o_llama.library import Library
@@ -41,11 +41,9 @@ def server(model: Path, server_of: ServerOf) -> Server:
     return server_of(model, "--threads", "1", "--parallel", "2", "--n-ctx", "2048")
 
 
-@pytest.fixture(params=["Llama", "run", pytest.param("serve", marks=pytest.mark.slow)])
+@pytest.fixture(params=["Llama", pytest.param("serve", marks=pytest.mark.slow)])
 def doors(request: pytest.FixtureRequest, model: Path, llm: Llama) -> tuple[str, list[Door]]:
     """The name of a door; its answers at once, and as a stream."""
-    if request.param == "run":
-        return request.param, [partial(ask_command, model)]
     if request.param == "Llama":
         return request.param, [partial(ask_llama, llm), partial(ask_llama, llm, stream=True)]
     server = request.getfixturevalue("server")
@@ -74,16 +72,13 @@ def test_all_refuse_the_same(doors: tuple[str, list[Door]], capfd: pytest.Captur
     capfd.readouterr()
     n_refused = 0
     for fields, by_server, by_llama in REFUSED:
-        said = {"serve": by_server and re.escape(by_server), "Llama": by_llama, "run": ""}[name]
+        said = {"serve": by_server and re.escape(by_server), "Llama": by_llama}[name]
         if said is not None:
             with case(fields=fields):
                 found = ask(fields if "prompt" in fields else {**MESSAGES, **fields})
-                if found is None:
-                    assert name == "run"
-                else:
-                    assert isinstance(found, Refused)
-                    assert re.search(said, found)
-                    n_refused += 1
+                assert isinstance(found, Refused)
+                assert re.search(said, found)
+                n_refused += 1
     assert n_refused > 5
     assert capfd.readouterr() == ("", "")
 

@@ -1,14 +1,12 @@
-"""The doors to a completion: `Llama`, `h2o-llama serve` and `h2o-llama run`. One table of cases goes through all."""
+"""The doors to a completion: `Llama` and `h2o-llama serve`. One table of cases goes through both."""
 
 import json
 import math
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from chats import ADD, ROOT, TOOLS, named, user
-from command_line import invoke
 from h2o_llama import H2OError, Llama
 from servers import Server
 
@@ -47,30 +45,6 @@ def ask_server(server: Server, fields: Fields, stream: bool = False) -> Fields |
     if found["reason"] == "stop":
         del found["n_generated"]  # it counts the token that ended the text, too
     return found
-
-
-def ask_command(model: Path, fields: Fields) -> Fields | Refused | None:
-    """What `h2o-llama run` answers: text and counts. None: it has no options for this."""
-    options = {"max_tokens": "-n", "temperature": "--temp", "seed": "--seed"}
-    asked = {**ASKED, **fields}
-    prompt: Any = asked.pop("prompt", None)
-    messages: Any = asked.pop("messages", None)
-    if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
-        prompt = messages[0].get("content") if messages[0] == user(messages[0].get("content")) else None
-    if not isinstance(prompt, str) or not all(type(asked[name]) in (int, float) for name in asked):
-        return None
-    if not asked.keys() <= options.keys():
-        return None
-    given = [word for name, value in asked.items() for word in (options[name], str(value))]
-    raw = [] if messages else ["--raw", "--special"]  # names in a prompt are tokens, in a message text
-    result = invoke("run", model, "--no-library", "--threads", "1", "--prompt", prompt, *raw, *given)
-    if result.exit_code != 0:
-        assert (result.stdout, "Traceback" in result.stderr) == ("", False)
-        return Refused(result.stderr)
-    found = re.search(r"^\[read ([\d,]+) tokens? .*wrote ([\d,]+) tokens?", result.stderr, re.MULTILINE)
-    assert found is not None
-    n_prompt, n_generated = (int(n.replace(",", "")) for n in found.groups())
-    return {"text": result.stdout.removesuffix("\n"), "n_prompt": n_prompt, "n_generated": n_generated}
 
 
 def told(answer: Any) -> Fields:

@@ -53,13 +53,14 @@ def main(
 _LLAMA = ("model", *ATTENTION, "threads", "gpu_layers", *CHANGES)
 _ANSWER = ("max_tokens", "think", "n_ctx", "temp", "seed", "library")
 _TALK = (*_LLAMA, "mmproj", *_ANSWER, "threads_batch", "rpc", "mlock", "no_mmap")
-_READ = tuple(name for name in _TALK if name not in ("model", "mmproj", "max_tokens", "temp", "seed", "library"))
+_TEXT = tuple(name for name in _TALK if name != "mmproj")
+_READ = tuple(name for name in _TEXT if name not in ("model", "max_tokens", "temp", "seed", "library"))
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
     "chat": as_command(chat.chat, *_TALK, "image"),
-    "ask": as_command(ask.ask, *(name for name in _TALK if name != "mmproj"), "file", temp=0.0),
+    "ask": as_command(ask.ask, *_TEXT, "file", temp=0.0),
     "read": as_command(ask.read, *_READ),
-    "run": as_command(run.run, *_TALK, "file", "prompt", "image", "dense_tail", "matmul_kernels"),
+    "run": as_command(run.run, *_TEXT, "file", "prompt", "dense_tail", "matmul_kernels"),
     "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),
     "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
     "rpc-server": as_command(serve.rpc_server),

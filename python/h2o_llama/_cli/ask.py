@@ -47,7 +47,7 @@ def ask(
 def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> None:
     """Answer questions about a document, each by itself."""
     if not questions:
-        raise typer.BadParameter(f"there is no question about {file}")
+        raise typer.BadParameter(f"name a question about {file}, too")
     for question in questions:
         if not question.strip():
             raise ValueError("a question is empty")
@@ -58,7 +58,7 @@ def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> Non
     with open_model(o) as weights:
         first = Question.about("ask", weights, text, questions[0], think=o.thinking)
         n_longest = max(len(asked.prompt) for asked in (first, *map(first.again, questions[1:])))
-        with open_read(o, first, name, text, n_longest) as (llm, first):
+        with open_about(o, first, name, text, n_longest) as (llm, first):
             for i, question in enumerate(questions):
                 if len(questions) > 1:
                     echo(f"> {question}")
@@ -83,22 +83,15 @@ def open_for(o: Options, weights: Model, name: str, n_tokens: int, n_longest: in
 
 
 @contextmanager
-def open_begun(
-    o: Options, question: Question, name: str, text: str, n_longest: int = 0
+def open_about(
+    o: Options, question: Question, name: str, text: str, n_longest: int = 0, is_read: bool = True
 ) -> Iterator[tuple[Llama, Question]]:
-    """The same for a document; and the question about it, on the day of a text that is known."""
+    """The same for a document, which is read; and the question about it, on the day of a text that is known."""
     check_length(question.model, o.attention, name, text, question.n_shared, 1, o.n_ctx)
     with open_for(o, question.model, name, question.n_shared, n_longest) as llm:
-        yield llm, question.on_known_day(llm._state)
-
-
-@contextmanager
-def open_read(
-    o: Options, question: Question, name: str, text: str, n_longest: int = 0
-) -> Iterator[tuple[Llama, Question]]:
-    """The same, when it has read the document."""
-    with open_begun(o, question, name, text, n_longest) as (llm, asked):
-        read_first(llm, asked.shared, name)
+        asked = question.on_known_day(llm._state)
+        if is_read:
+            read_first(llm, asked.shared, name)
         yield llm, asked
 
 
@@ -160,7 +153,7 @@ def read(
             try:
                 text = read_text(file, o.library)
                 question = Question.about("read", weights, text, think=o.thinking)
-                with open_read(replace(o, file=file), question, title_of(file), text):
+                with open_about(replace(o, file=file), question, title_of(file), text):
                     pass
             except (OSError, ValueError) as error:
                 has_failed = True

@@ -4,19 +4,20 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama._cli.ask import answer_options, open_for, open_read, say_answer
+from h2o_llama._cli.ask import answer_options, open_about, open_for, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
-from h2o_llama._cli.options import FILE, Options, option
+from h2o_llama._cli.options import Options, option
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.chat._question import OTHER, Question, messages_of
 from h2o_llama.documents import document_messages
@@ -34,22 +35,12 @@ _HELP = """\
 /exit     end (or Ctrl-D); Ctrl-C ends an answer"""
 
 
-_SHOWN = 60
-"""Characters of a message in a list."""
-
-
-@dataclass
-class _Talk:
-    """What is said, and how it begins; `name` is the document's."""
-
-    name: str
-    begin: list[dict[str, Any]]
-    messages: list[dict[str, Any]]
+Messages = list[dict[str, Any]]
 
 
 def chat(
     o: Options,
-    file: Annotated[list[Path] | None, option(f"{FILE} Repeatable.", "--file", "-f")] = None,
+    file: Annotated[list[Path] | None, option("A text, PDF or HTML file. Repeatable.", "--file", "-f")] = None,
     system: Annotated[str, option("The system message.")] = "",
     resume: Annotated[bool, option("Continue the last chat with this model.", "--resume")] = False,
 ) -> None:
@@ -63,40 +54,46 @@ def chat(
         raise typer.BadParameter("your messages come from standard input: name a file")
     told = [document_messages(read_text(path, o.library))[0]["content"] for path in file or []]
     told += [system] if system else []
-    begin = [{"role": "system", "content": "\n\n".join(told)}] if told else []
-    name = ", ".join(map(title_of, file or [])) or "the system message"
     o = replace(o, file=file[0] if file and len(file) == 1 else None)
-    talk: _Talk | None = _Talk(name, begin, list(begin))
+    name = ", ".join(map(title_of, file or [])) or "the system message"
+    messages: Messages | None = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     lines, images = _lines(), o.image or []
     with open_model(o) as weights:
         if resume:
             with open_for(o, weights, "", 0) as llm:
-                talk = _Chat(o, llm, _Talk("", [], []), []).last()
-        while talk is not None:
-            with _open(o, weights, talk) as llm:
-                now, talk = _Chat(o, llm, talk, images), None
+                name, messages = _Chat(o, llm, [], []).last()
+        while messages is not None:
+            with _open(o, weights, name, messages) as llm:
+                talk, messages = _Chat(o, llm, messages, images), None
                 for line in map(str.strip, lines):
                     if line in ("/exit", "/quit", "/bye"):
                         break
                     if line:
-                        now.say(line)
-                    if now.chosen is not None:
-                        talk = now.chosen
+                        talk.say(line)
+                    if talk.chosen is not None:
+                        name, messages = talk.chosen
                         break
-                if talk is None and now.has_answers and llm.library is not None:
+                if messages is None and talk.has_answers and llm.library is not None:
                     echo(f"`h2o-llama chat {o.model} --resume` continues this chat.", err=True)
 
 
+def _begin(messages: Messages) -> Messages:
+    """What the chat is about."""
+    return messages[:1] if messages and messages[0]["role"] == "system" else []
+
+
 @contextmanager
-def _open(o: Options, weights: Model, talk: _Talk) -> Iterator[Llama]:
-    """A sequence that has read what the chat is about."""
-    if talk.begin:
-        question = Question("chat", weights, [*talk.begin, {"role": "user", "content": OTHER}], think=o.thinking)
-        n = len(Question("chat", weights, talk.messages, think=o.thinking).prompt)
-        with open_read(o, question, talk.name, talk.begin[0]["content"], n) as (llm, _):
+def _open(o: Options, weights: Model, name: str, messages: Messages) -> Iterator[Llama]:
+    """A sequence that has read how the chat begins, with room for all of it."""
+    begin, n = _begin(messages), 0
+    if len(messages) > len(begin):
+        n = len(Question("chat", weights, messages, think=o.thinking).prompt)
+    if begin:
+        question = Question("chat", weights, [*begin, {"role": "user", "content": OTHER}], think=o.thinking)
+        with open_about(o, question, name, begin[0]["content"], n) as (llm, _):
             yield llm
     else:
-        with open_for(o, weights, "", 0) as llm:
+        with open_for(o, weights, "", n) as llm:
             yield llm
 
 
@@ -119,18 +116,18 @@ def _lines() -> Iterator[str]:
 class _Chat:
     """The messages so far, and what a line does to them."""
 
-    def __init__(self, o: Options, llm: Llama, talk: _Talk, images: list[Path]) -> None:
-        self._o, self._llm, self._begin, self._messages = o, llm, talk.begin, list(talk.messages)
+    def __init__(self, o: Options, llm: Llama, messages: Messages, images: list[Path]) -> None:
+        self._o, self._llm, self._messages = o, llm, messages
         self._images = list(images)  # of the next message
         self._listed: list[Stored] = []
         self.has_answers = False
-        self.chosen: _Talk | None = None  # what goes on instead
+        self.chosen: tuple[str, Messages] | None = None  # what goes on instead, and its name
 
     def say(self, line: str) -> None:
         if line == "/help":
             echo(_HELP, err=True)
         elif line == "/reset":
-            self._messages = list(self._begin)
+            self._messages = _begin(self._messages)
         elif line in ("/regen", "/inspect"):
             self._regen() if line == "/regen" else self._inspect()
         elif line == "/list":
@@ -152,7 +149,7 @@ class _Chat:
                 return
             self._answer([*self._messages, message])
 
-    def _answer(self, messages: list[dict[str, Any]]) -> None:
+    def _answer(self, messages: Messages) -> None:
         """Answer these messages. Without a word of an answer the chat stays as it was."""
         text: list[str] = []
         try:
@@ -173,7 +170,7 @@ class _Chat:
         self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
         self.has_answers = True
 
-    def _asked(self, messages: list[dict[str, Any]]) -> Question:
+    def _asked(self, messages: Messages) -> Question:
         return Question("chat", self._llm.model, messages, think=self._o.thinking)
 
     def _list(self) -> None:
@@ -181,18 +178,18 @@ class _Chat:
         self._listed = [] if library is None else library.stored(self._llm._state.engine.origin)
         for i, text in enumerate(self._listed, 1):
             asked = [message["content"] for message in self._said(text) if message["role"] == "user"]
-            told = f": {_shown(asked[-1])}" if asked else ""
-            echo(f"{i:>3}  {text.contents.name}, {counted(len(text.contents.tokens), 'token')}{told}", err=True)
+            told = f"{text.contents.name}, {counted(len(text.contents.tokens), 'token')}"
+            echo(f"{i:>3}  {told}{': ' * bool(asked)}{_shown(*asked[-1:])}", err=True)
 
-    def _said(self, text: Stored) -> list[dict[str, Any]]:
+    def _said(self, text: Stored) -> Messages:
         return messages_of(self._llm.model, text.contents.tokens, text.contents.day)
 
-    def last(self) -> _Talk:
-        """The last chat that is kept. Raises ValueError if there is none."""
+    def last(self) -> tuple[str, Messages]:
+        """The last chat that is kept, and its name. Raises ValueError if there is none."""
         library = self._llm.library
-        for text in [] if library is None else library.stored(self._llm._state.engine.origin):
-            if any(message["role"] == "assistant" for message in self._said(text)):
-                return self._continued(text)
+        for text in library.stored(self._llm._state.engine.origin) if library else ():
+            if len(messages := self._said(text)) > 1:
+                return self._continued(text, messages)
         raise ValueError("no chat with this model is kept")
 
     def _switch(self, n: int) -> None:
@@ -201,17 +198,15 @@ class _Chat:
             self._list()
         if not 0 < n <= len(self._listed):
             echo(f"Text {n} does not exist: /list lists them.", err=True)
-        elif self._said(self._listed[n - 1]):
-            self.chosen = self._continued(self._listed[n - 1])
+        elif messages := self._said(self._listed[n - 1]):
+            self.chosen = self._continued(self._listed[n - 1], messages)
         else:
-            echo(f"{self._listed[n - 1].contents.name} is no chat, nor a document: begin its chat again.", err=True)
+            echo(f"Text {n} is neither a chat nor a document: begin its chat again.", err=True)
 
-    def _continued(self, text: Stored) -> _Talk:
-        messages = self._said(text)
-        for message in [message for message in messages if message["role"] != "system"][-2:]:
+    def _continued(self, text: Stored, messages: Messages) -> tuple[str, Messages]:
+        for message in messages[len(_begin(messages)) :][-2:]:
             echo(f"{message['role']}: {_shown(message['content'])}", err=True)
-        begin = [message for message in messages if message["role"] == "system"]
-        return _Talk(text.contents.name, begin, messages)
+        return text.contents.name, messages
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":
@@ -237,7 +232,6 @@ class _Chat:
             echo(f"h2o-llama: {describe(error)}", err=True)
 
 
-def _shown(text: str) -> str:
+def _shown(text: str = "") -> str:
     """In one line."""
-    line = " ".join(text.split())
-    return line[:_SHOWN] + "…" * (len(line) > _SHOWN)
+    return shorten(text, 60, placeholder="…")

@@ -60,7 +60,7 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
 def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
     """Read a text, and say on standard error how fast that was."""
     start = time.perf_counter()
-    with progress_bars("tokens") as update:
+    with progress_bars(" tokens") as update:
         update(name, 0, len(tokens))
         llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
     short = ", too short to keep" if llm.library is not None and len(tokens) < LEAST_TOKENS else ""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h2o_llama import H2OConfig, Llama
-from h2o_llama._cli.ask import open_for, open_read, read_first
+from h2o_llama._cli.ask import open_about, open_for, read_first
 from h2o_llama._cli.inputs import open_model, read_prompt, read_text, title_of
 from h2o_llama._cli.options import Options, default_config, option
 from h2o_llama._internal.atomic import check_target
@@ -52,7 +52,7 @@ def inspect(
     with open_model(o) as weights:
         if has_question:
             question = Question.about("inspect", weights, text, o.prompt)
-            with open_read(o, question, title, text) as (llm, question):
+            with open_about(o, question, title, text) as (llm, question):
                 other = question.again(OTHER).prompt
                 report = read_report(llm, question.prompt, title, question.document, other)
         else:

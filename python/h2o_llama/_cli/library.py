@@ -10,7 +10,7 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import Model
-from h2o_llama._cli.ask import open_begun
+from h2o_llama._cli.ask import open_about
 from h2o_llama._cli.command import Commands, as_command, as_typed, confirm
 from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import MODEL, Options, option
@@ -141,7 +141,7 @@ def why(
     with open_model(replace(o, model=model)) as weights:
         content = read_text(file, True)
         question = Question.about("why", weights, content, think=o.thinking)
-        with open_begun(o, question, file.name, content) as (llm, question):
+        with open_about(o, question, file.name, content, is_read=False) as (llm, question):
             ids, origin, core = question.shared.ids, llm._state.engine.origin, weights._handle
     n = shelf.n_known(origin, ids)
     near = max(shelf.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)

@@ -23,13 +23,13 @@ def took(verb: str, n: int, seconds: float, n_known: int = 0) -> str:
 
 @contextmanager
 def progress_bars(unit: str = "", auto_refresh: bool = True) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield `update(name, n_done, n_total)`, with one bar per name; numbers are of `unit`. The bars vanish at the end.
+    """Yield `update(name, n_done, n_total)`, a bar for each name and `unit` after numbers. Bars vanish at the end.
 
     Without a terminal there is a line now and then instead. Without `auto_refresh` bars are drawn by `update` only, not
     by a thread, which would take time from the measurement.
     """
     console = Console(stderr=True)
-    done = TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit)
+    done = TextColumn("{task.completed:,.0f} of {task.total:,.0f}" + unit)
     title, left = TextColumn("{task.description}", markup=False), (TimeRemainingColumn(), TextColumn("left"))
     columns = (title, BarColumn(), done, *left)
     tasks: dict[str, TaskID] = {}
@@ -43,7 +43,7 @@ def progress_bars(unit: str = "", auto_refresh: bool = True) -> Iterator[Callabl
             now = time.monotonic()
             if not console.is_terminal and now - last >= _PAUSE:
                 last = now
-                echo(f"{name}: {n_done:,} of {n_total:,} {unit}, {now - start:,.0f} s", err=True)
+                echo(f"{name}: {n_done:,} of {n_total:,}{unit}, {now - start:,.0f} s", err=True)
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=n_total)
             bars.update(tasks[name], completed=n_done, total=n_total, refresh=not auto_refresh)

@@ -9,6 +9,7 @@ from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama._prompt import Tokens
+from h2o_llama.chat.asking import AskOptions, Source, Texts, ask
 from h2o_llama.chat.chat_completion import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -19,7 +20,7 @@ from h2o_llama.chat.chat_completion import (
 from h2o_llama.chat.completion import Completion, CompletionChunk, CompletionOptions, Text, create_completion
 from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._state import HasState, State, check_progress
-from h2o_llama.sequence.generating import generate
+from h2o_llama.sequence.generating import GenerateOptions, generate
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ async def _each(
 
 
 async def agenerate(
-    sequence: HasState, tokens: Tokens, *, progress: ProgressOption = None, **options: Any
+    sequence: HasState, tokens: Tokens, *, progress: ProgressOption = None, **options: Unpack[GenerateOptions]
 ) -> AsyncIterator[int]:
     r"""`generate`, as an asynchronous iterator: the event loop is not blocked while a token is computed.
 
@@ -112,7 +113,7 @@ async def agenerate(
 
 @overload
 async def acreate_completion(
-    sequence: HasState, prompt: Text, *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text | list[str], *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
 ) -> Completion: ...
 @overload
 async def acreate_completion(
@@ -120,9 +121,9 @@ async def acreate_completion(
 ) -> AsyncIterator[CompletionChunk]: ...
 @overload
 async def acreate_completion(
-    sequence: HasState, prompt: Text, *, stream: bool, **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text | list[str], *, stream: bool, **options: Unpack[CompletionOptions]
 ) -> Completion | AsyncIterator[CompletionChunk]: ...
-async def acreate_completion(sequence: HasState, prompt: Text, **options: Any) -> Any:
+async def acreate_completion(sequence: HasState, prompt: Text | list[str], **options: Any) -> Any:
     r"""`create_completion`, awaited: the event loop is not blocked.
 
     With stream=True the result is an asynchronous iterator of chunks. Cancelling the task ends the call after the chunk
@@ -159,6 +160,32 @@ async def acreate_chat_completion(sequence: HasState, messages: Messages, **opti
     ...         print(chunk["choices"][0]["delta"].get("content") or "", end="")
     """
     return await _create(sequence, create_chat_completion, "acreate_chat_completion", messages, options)
+
+
+@overload
+async def aask(
+    sequence: HasState, document: Source, questions: str, *, stream: Literal[True], **options: Unpack[AskOptions]
+) -> AsyncIterator[str]: ...
+@overload
+async def aask(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+    sequence: HasState, document: Source, questions: str, *, stream: Literal[False] = ..., **options: Unpack[AskOptions]
+) -> str: ...
+@overload
+async def aask(sequence: HasState, document: Source, questions: Texts, **options: Unpack[AskOptions]) -> list[str]: ...
+async def aask(sequence: HasState, document: Source, questions: str | Texts, **options: Any) -> Any:
+    """`ask`, awaited as `acreate_completion`.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> len(asyncio.run(llm.aask("k17=4829;", ["k17?", "Which key is there?"], max_tokens=5)))
+    2
+    """
+
+    def create(sequence: HasState, questions: Any, **options: Any) -> Any:
+        return ask(sequence, document, questions, **options)
+
+    return await _create(sequence, create, "aask", questions, options)
 
 
 async def _create(sequence: HasState, create: Any, name: str, asked: Any, options: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cached_property
@@ -17,7 +17,7 @@ from h2o_llama._prompt import Prompt, Tokens, shared_prefix
 from h2o_llama._thoughts import check_think
 from h2o_llama.config import H2OConfig
 from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
-from h2o_llama.library._library import Library, day_of
+from h2o_llama.library._library import day_of
 from h2o_llama.model import Model
 from h2o_llama.models._messages import ChatImages
 from h2o_llama.models._template import parsed_message
@@ -104,7 +104,9 @@ class Question:
         return other
 
     def on_known_day(self, state: State) -> Self:
-        """The same on the day on which it continues most of a text that is known."""
+        """The same on the day on which it continues most of a known text; today if there is none."""
+        if self._is_plain or not self.model._template.tells_day:
+            return self
         days: dict[str, Self] = {}
 
         def ids_on(day: str) -> Ids:
@@ -112,8 +114,11 @@ class Question:
             other.day = day
             return other._rendered[0]
 
-        day = known_day(state, self._rendered[0], ids_on)
-        return self if day is None else days[day]
+        with state.used() as context:
+            now = context.tokens
+        best = day_of(state.engine.library, state.engine.origin, self._rendered[0], ids_on, now, state.day)
+        state.day = best or date.today().isoformat()
+        return self if best is None else days[best]
 
     # --- what it says
 
@@ -257,20 +262,3 @@ def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         question = following
     return messages
-
-
-def library_of(state: State) -> Library | None:
-    """Where its texts are kept."""
-    return state.engine.library if isinstance(state.engine.library, Library) else None
-
-
-def known_day(state: State, ids: Tokens, ids_on: Callable[[str], Tokens]) -> str | None:
-    """The day on which a prompt continues most of a known text; None if that is today, as `ids` has it."""
-    engine, model = state.engine, state.engine.model
-    if model.chat_template is None or not model._template.tells_day:
-        return None
-    with state.used() as context:
-        now = context.tokens
-    best = day_of(library_of(state), engine.origin, ids, ids_on, now, state.day)
-    state.day = best or date.today().isoformat()
-    return best

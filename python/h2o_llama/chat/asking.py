@@ -88,10 +88,11 @@ def ask(
     asked = [questions] if isinstance(questions, str) else questions
     if not isinstance(document, str | os.PathLike):
         raise check.bad_argument(owner, "document", "a text, or a path that is not a str", document)
-    if isinstance(document, str) and len(document) < 256 and "\0" not in document and os.path.isfile(document):
-        raise ValueError(f"[{owner}] {document!r} is a file: pass Path({document!r}); a str is the document's own text")
-    if isinstance(document, str) and len(document) < 256 and _is_name(document):
-        raise ValueError(f"[{owner}] there is no file {document!r}; a str is the document's own text")
+    if isinstance(document, str) and len(document) < 256 and "\0" not in document:
+        if os.path.isfile(document):
+            raise ValueError(f"[{owner}] {document!r} is a file: pass Path({document!r}); a str is the document's text")
+        if not re.search(r"\s", document) and Path(document).suffix.lower() in SUFFIXES:
+            raise ValueError(f"[{owner}] there is no file {document!r}; a str is the document's own text")
     if isinstance(questions, os.PathLike):
         raise ValueError(f"[{owner}] the document comes first, then the questions, got {questions!r} as questions")
     if not isinstance(asked, list | tuple) or not asked or not all(isinstance(question, str) for question in asked):
@@ -115,11 +116,6 @@ def ask(
         return _stripped(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
     texts = [(run.complete()["choices"][0]["message"].get("content") or "").strip() for run in answers()]
     return texts[0] if isinstance(questions, str) else texts
-
-
-def _is_name(text: str) -> bool:
-    """Whether it is a document's name, not its text."""
-    return not re.search(r"\s", text) and Path(text).suffix.lower() in SUFFIXES
 
 
 def _stripped(pieces: Iterable[str]) -> Iterator[str]:

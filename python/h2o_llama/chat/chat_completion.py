@@ -4,7 +4,7 @@ import collections.abc
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, TypedDict, cast, overload
 
 from typing_extensions import NotRequired, Unpack
 
@@ -22,9 +22,20 @@ Messages = collections.abc.Sequence[_messages.Message]
 ChatFinishReason = Literal["stop", "length", "tool_calls"] | None
 
 
+class ChatMessage(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+
+
+ResponseFormat = Mapping[str, Any] | type[Any]
+"""A dict such as {"type": "json_object"}, or a pydantic model."""
+
+
 class ChatChoice(TypedDict):
     index: int
-    message: dict[str, Any]
+    message: ChatMessage
     logprobs: _generation.ChatLogprobs | None
     finish_reason: ChatFinishReason
 
@@ -106,23 +117,20 @@ class ChatRun:
             return parse_deltas(self.parser, text, self.generation.finish_reason == "length")
         except ValueError:
             self.is_understood = False
-        whole, end = self._text(), 0
+        whole, end = "".join(self.texts), 0
         for said in told:
             found = whole.find(said, end)
             end = found + len(said) if found >= 0 else end
         return [{"content": whole[end:]}]
 
-    def _text(self) -> str:
-        return "".join(self.texts)
-
     def _parsed(self) -> dict[str, Any]:
         return parsed_message(self.parser) if self.parser is not None and self.is_understood else {}
 
-    def _message(self) -> dict[str, Any]:
-        message = self._parsed() or {"content": self._text()}
+    def _message(self) -> ChatMessage:
+        message = self._parsed() or {"content": "".join(self.texts)}
         if message.get("tool_calls") and not message.get("content"):
             message["content"] = None
-        return {"role": "assistant", **message}
+        return cast(ChatMessage, {"role": "assistant", **message})
 
     def _finish_reason(self) -> ChatFinishReason:
         if self.generation.finish_reason == "stop" and self._parsed().get("tool_calls"):
@@ -156,7 +164,7 @@ class ChatOptions(_generation.GenerationOptions, total=False):
 
     tools: collections.abc.Sequence[_messages.Tool] | None
     tool_choice: str | Mapping[str, Any] | None
-    response_format: Any
+    response_format: ResponseFormat | None
     logprobs: bool | None
     top_logprobs: int | None
     parallel_tool_calls: bool | None
@@ -185,7 +193,7 @@ def create_chat_completion(
     *,
     tools: collections.abc.Sequence[_messages.Tool] | None = None,
     tool_choice: str | Mapping[str, Any] | None = None,
-    response_format: Any = None,
+    response_format: ResponseFormat | None = None,
     stream: bool | None = False,
     logprobs: bool | None = False,
     top_logprobs: int | None = None,

@@ -2,17 +2,20 @@
 
 import collections.abc
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from itertools import chain
-from typing import Literal, TypedDict, overload
+from typing import Any, Literal, TypedDict, overload
 
 from typing_extensions import Unpack
 
 from h2o_llama._internal import check
 from h2o_llama._internal.llama_cpp import understands
-from h2o_llama._prompt import Tokens
+from h2o_llama._prompt import Prompt, Tokens, shared_prefix
 from h2o_llama.chat import _generation
+from h2o_llama.errors import BusyError
 from h2o_llama.model import Model
-from h2o_llama.sequence._state import HasState
+from h2o_llama.sequence._keeping import LEAST_NEW
+from h2o_llama.sequence._state import HasState, State
 
 Text = str | bytes | Tokens
 FinishReason = Literal["stop", "length"] | None
@@ -43,7 +46,7 @@ class CompletionOptions(_generation.GenerationOptions, total=False):
 
 @overload
 def create_completion(
-    sequence: HasState, prompt: Text, *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text | list[str], *, stream: Literal[False] = ..., **options: Unpack[CompletionOptions]
 ) -> Completion: ...
 @overload
 def create_completion(
@@ -51,19 +54,17 @@ def create_completion(
 ) -> Iterator[CompletionChunk]: ...
 @overload
 def create_completion(
-    sequence: HasState, prompt: Text, *, stream: bool, **options: Unpack[CompletionOptions]
+    sequence: HasState, prompt: Text | list[str], *, stream: bool, **options: Unpack[CompletionOptions]
 ) -> Completion | Iterator[CompletionChunk]: ...
 
 
 @understands
 def create_completion(
     sequence: HasState,
-    prompt: Text,
+    prompt: Text | list[str],
     *,
     stream: bool | None = False,
-    echo: bool | None = False,
-    logprobs: int | None = None,
-    **options: Unpack[_generation.GenerationOptions],
+    **options: Unpack[CompletionOptions],
 ) -> Completion | Iterator[CompletionChunk]:
     r"""Complete a text, as OpenAI's completions do. The sequence becomes this text and holds nothing else.
 
@@ -74,8 +75,10 @@ def create_completion(
 
     Parameters
     ----------
-    prompt : str, bytes, or token ids
-        In text, names of special tokens count as these tokens.
+    prompt : str, bytes, token ids, or list of str
+        In text, names of special tokens count as these tokens. Several texts are completed at once, as many as
+        n_seq_max has free sequences for, with a choice for each; what all of them begin with is read once. The
+        sequence then becomes one of them. Not with `stream`.
     max_tokens : int or None, default 512
         The most tokens to generate; None: until the model ends, or the context is full.
     stream : bool, default False
@@ -117,39 +120,105 @@ def create_completion(
     ['4', '8', '2', '9', ';', '']
     """
     state = sequence._state
-    owner, model = f"{state.owner}.create_completion", state.engine.model
-    if isinstance(prompt, str):
-        check.utf8(owner, "prompt", prompt)
-    tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
-    checked = state.check_prompt(owner, tokens, 0)
-    if len(checked) == 0:
-        raise ValueError(f"[{owner}] prompt must not be empty")
-    if logprobs is not None:
-        logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
-    if check.optional_flag(owner, "echo", echo) and logprobs is not None:
-        raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
-    generation = _generation.Generation(owner, state, checked, n_top_logprobs=logprobs, **options)
-    begin = _generation.Piece(_text_of(model, prompt) if echo else "", [])
+    owner = f"{state.owner}.create_completion"
+    is_stream = check.optional_flag(owner, "stream", stream)
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str):
+        if is_stream or not all(isinstance(text, str) for text in prompt):
+            raise check.bad_argument(owner, "prompt", "a list of str without stream, or one text", prompt)
+        return _together(owner, state, prompt, options)
+    run = _Run(owner, state, prompt, **options)  # type: ignore[arg-type]
+    return run.stream() if is_stream else run.complete()
 
-    def chunk(piece: _generation.Piece, end: FinishReason = None) -> CompletionChunk:
-        known = (
-            None
-            if logprobs is None
-            else _generation.completion_logprobs(model._handle, piece.logprobs, len(begin.text))
-        )
+
+class _Run:
+    """One text that is completed."""
+
+    def __init__(
+        self,
+        owner: str,
+        state: State,
+        prompt: Text,
+        echo: bool | None = False,
+        logprobs: int | None = None,
+        **options: Unpack[_generation.GenerationOptions],
+    ) -> None:
+        model = state.engine.model
+        if isinstance(prompt, str):
+            check.utf8(owner, "prompt", prompt)
+        tokens = model.tokenize(prompt, parse_special=True) if isinstance(prompt, str | bytes) else prompt
+        checked = state.check_prompt(owner, tokens, 0)
+        if len(checked) == 0:
+            raise ValueError(f"[{owner}] prompt must not be empty")
+        if logprobs is not None:
+            logprobs = check.integer(owner, "logprobs", logprobs, 0, model.n_vocab)
+        if check.optional_flag(owner, "echo", echo) and logprobs is not None:
+            raise ValueError(f"[{owner}] logprobs are of generated tokens: pass echo=False")
+        self.generation = _generation.Generation(owner, state, checked, n_top_logprobs=logprobs, **options)
+        self._model = model
+        self._begin = _generation.Piece(_text_of(model, prompt) if echo else "", [])
+
+    def _chunk(self, piece: _generation.Piece, end: FinishReason = None) -> CompletionChunk:
+        known = None
+        if self.generation.n_top_logprobs is not None:
+            n = len(self._begin.text)
+            known = _generation.completion_logprobs(self._model._handle, piece.logprobs, n)
         choice: Choice = {"text": piece.text, "index": 0, "logprobs": known, "finish_reason": end}
-        return {**generation.head, "object": "text_completion", "choices": [choice]}
+        return {**self.generation.head, "object": "text_completion", "choices": [choice]}
 
-    def streamed() -> Iterator[CompletionChunk]:
+    def stream(self) -> Iterator[CompletionChunk]:
         """Chunks with text, then one without that tells the reason of the end."""
-        yield from (chunk(piece) for piece in chain([begin], generation.pieces()) if piece.text or piece.logprobs)
-        yield chunk(_generation.Piece("", []), generation.finish_reason)
+        pieces = chain([self._begin], self.generation.pieces())
+        yield from (self._chunk(piece) for piece in pieces if piece.text or piece.logprobs)
+        yield self._chunk(_generation.Piece("", []), self.generation.finish_reason)
 
-    if check.optional_flag(owner, "stream", stream):
-        return streamed()
-    pieces = [begin, *generation.all_pieces()]
-    whole = _generation.Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
-    return {**chunk(whole, generation.finish_reason), "usage": generation.usage()}
+    def complete(self, generated: list[_generation.Piece] | None = None) -> Completion:
+        """All at once; of a generation that has ended, by its pieces."""
+        pieces = [self._begin, *(self.generation.all_pieces() if generated is None else generated)]
+        whole = _generation.Piece("".join(p.text for p in pieces), [t for p in pieces for t in p.logprobs])
+        return {**self._chunk(whole, self.generation.finish_reason), "usage": self.generation.usage()}
+
+
+def _together(owner: str, state: State, prompts: list[str], options: CompletionOptions) -> Completion:
+    """Several texts, in all sequences that are free."""
+    done: list[Completion] = []
+    places = [state]
+    with state.claim.held(), ExitStack() as stack:
+        with suppress(BusyError):
+            while len(places) < len(prompts):
+                places.append(State(state.engine, state.owner))
+                stack.callback(places[-1].close)
+        for i in range(0, len(prompts), len(places)):
+            group = prompts[i : i + len(places)]
+            runs = [_Run(owner, place, text, **options) for place, text in zip(places, group, strict=False)]
+            if len(runs) == 1 or options.get("max_tokens") == 0:
+                done += [run.complete() for run in runs]
+                continue
+            if options.get("reuse", True):
+                _share(places[: len(runs)], [run.generation.prompt for run in runs])
+            pieces = dict(_generation.Generation.together([run.generation for run in runs]))
+            done += [run.complete(pieces[run.generation]) for run in runs]
+            for place in places[: len(runs)]:
+                place.give_away()
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    usage: Any = {name: sum(dict[str, Any](each["usage"])[name] for each in done) for name in counts}
+    known = [each["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0) for each in done]
+    usage["prompt_tokens_details"] = {"cached_tokens": sum(known)}
+    choices: list[Choice] = [{**each["choices"][0], "index": i} for i, each in enumerate(done)]
+    return {**done[0], "choices": choices, "usage": usage}
+
+
+def _share(places: list[State], prompts: list[Prompt]) -> None:
+    """Read what all prompts begin with once, and copy it."""
+    first = prompts[0].ids
+    n = min(min(shared_prefix(first, other.ids) for other in prompts[1:]), *(len(each) - 1 for each in prompts))
+    if n >= LEAST_NEW:
+        n_kept = places[0].keep(first[:n])
+        with places[0].changed() as context:
+            if n_kept < n:
+                places[0].read(context, prompts[0][n_kept:n], None, 0)
+            for place in places[1:]:
+                place.context.copy_from(context)
+                place.set_logits(None)
 
 
 @overload
@@ -165,7 +234,7 @@ def generate_text(
 ) -> str | list[str]:
     r"""The texts that `create_completion` gives for prompts, without anything around them: a list for a list.
 
-    Each prompt keeps the prefix that it shares with the one before. `generate_many` computes several at once.
+    Several prompts are completed at once, as many as n_seq_max has sequences for.
 
     Examples
     --------
@@ -178,7 +247,9 @@ def generate_text(
     if not isinstance(asked, list | tuple) or not all(isinstance(prompt, str) for prompt in asked):
         owner = f"{sequence._state.owner}.generate_text"
         raise check.bad_argument(owner, "prompts", "a text or a list of texts", prompts)
-    texts = [create_completion(sequence, prompt, **options)["choices"][0]["text"] for prompt in asked]
+    if not asked:
+        return []
+    texts = [choice["text"] for choice in create_completion(sequence, list(asked), **options)["choices"]]
     return texts[0] if isinstance(prompts, str) else texts
 
 

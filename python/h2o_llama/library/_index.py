@@ -204,13 +204,6 @@ class Index:
         connection.executemany("DELETE FROM parts WHERE text = ?", [(id,) for id in ids])
         return connection.executemany("DELETE FROM texts WHERE id = ?", [(id,) for id in ids]).rowcount
 
-    def old(self, connection: sqlite3.Connection, owner: str | None = None) -> list[str]:
-        """The ids of an owner's texts, or all, that another version wrote."""
-        rows = connection.execute(
-            "SELECT id FROM texts WHERE version != ? AND (owner = ? OR ? IS NULL)", (VERSION, owner, owner)
-        )
-        return [id for (id,) in rows]
-
     def use(self, id: str) -> None:
         """Its last use is now, if that can be written."""
         with suppress(OSError, H2OError), self.changing(1.0) as connection:

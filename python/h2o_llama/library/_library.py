@@ -170,7 +170,8 @@ class Library:
         """Remove texts of earlier versions: `Text.is_old`. Returns how many there were."""
         self.flush()
         with self._index.changing() as connection:
-            n = self._index.remove(connection, self._index.old(connection, self._shown))
+            texts, _ = self._index.texts(connection, self._shown)
+            n = self._index.remove(connection, [text.id for text in texts if text.is_old])
         self._sweep()
         return n
 
@@ -201,19 +202,16 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
-                old = self._index.old(connection)
             lines = [str(problem) for problem in problems.values()]
         except DamagedFileError as error:
-            lines, texts, problems, old = [str(error)], [], {}, []
+            lines, texts, problems = [str(error)], [], {}
             if not repair:
                 return lines
             self._index.discard()
         bad = list(problems)
         there = self._blocks.names()
-        of = {
-            is_old: {n for t in texts if (t.id in old) == is_old for n in t.contents.blocks} for is_old in (True, False)
-        }
-        for name in sorted(there - (of[True] - of[False])):
+        old, current = ({n for t in texts if t.is_old == is_old for n in t.contents.blocks} for is_old in (True, False))
+        for name in sorted(there - (old - current)):
             try:
                 self._blocks.read(name, is_verified=True)
             except FileNotFoundError:  # its text was removed meanwhile

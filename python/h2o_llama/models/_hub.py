@@ -195,21 +195,15 @@ def download(url: str, path: Path, file: str) -> None:
         return
     plain = {"Accept-Encoding": "identity"}
     about = get_session().head(url, headers=plain, follow_redirects=True, timeout=_SECONDS)
-    size, etag = (about.headers.get(name) if about.is_success else None for name in ("content-length", "etag"))
+    length, etag = (about.headers.get(name) if about.is_success else None for name in ("content-length", "etag"))
+    size = int(length) if length else None
     known = hashlib.sha256(f"{size} {etag}".encode()).hexdigest()[:8]
     part = path.with_name(f".{path.name}.{known}.part")
     for left in path.parent.glob(f".{escape(path.name)}*.part"):
         if left != part or etag is None:  # of another content, or nobody knows
             left.unlink()
     with part.open("ab") as content:
-        http_get(
-            url,
-            content,
-            resume_size=content.tell(),
-            expected_size=int(size) if size else None,
-            headers=plain,
-            displayed_filename=file,
-        )
+        http_get(url, content, resume_size=content.tell(), expected_size=size, headers=plain, displayed_filename=file)
     part.replace(path)
 
 

@@ -48,14 +48,13 @@ class NamedModel:
 class NamedText:
     """The files with this ending in these places (folders, or a file) of a source distribution, in their order.
 
-    Only the prose of reStructuredText is kept. `between` are the text's beginning in the files, and the text after it.
+    `between` are the text's beginning in the files, and the text after it.
     """
 
     packaged: Packaged
     licence: str
     places: tuple[str, ...]
     ending: str = ".txt"
-    is_rst: bool = False
     between: tuple[str, str] | None = None
 
 
@@ -91,18 +90,10 @@ MODELS = {
     "smollm2-135m": NamedModel("bartowski/SmolLM2-135M-Instruct-GGUF", "Q8_0", _APACHE, _SMOLLM, "Q8_0"),
 }
 
-_DJANGO, _BSD = ("django", "5.2.7"), "BSD-3-Clause"
-
 TEXTS = {
-    "django-docs": NamedText(
-        Packaged(*_DJANGO, "0fcb9ed4e94dcdd6174cc3d8ea708135180955dcc166b142a7027d0729470a02", 11),
-        _BSD,
-        tuple(f"docs/{part}" for part in ("intro", "topics", "howto", "faq", "internals")),
-        is_rst=True,
-    ),
     "django-code": NamedText(
-        Packaged(*_DJANGO, "e7a731b770aa883aaf9c574c9ae560db6dcb0ca276e9f229329668ac5a158e40", 11),
-        _BSD,
+        Packaged("django", "5.2.7", "e7a731b770aa883aaf9c574c9ae560db6dcb0ca276e9f229329668ac5a158e40", 11),
+        "BSD-3-Clause",
         tuple(f"django/{part}" for part in ("core", "forms", "http", "template", "utils")),
         ".py",
     ),

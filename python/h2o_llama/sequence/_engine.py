@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 from h2o_llama import _core
 from h2o_llama._internal import check, log, machine
@@ -18,7 +18,6 @@ from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
 from h2o_llama.models._files import KV_TYPES
 from h2o_llama.models.rope import RopeOptions, as_core
-from h2o_llama.sequence._keeping import Shelf
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 _OWNER = "Llama"
@@ -241,7 +240,7 @@ class Engine:
     """An open model, its llama.cpp context, and the places for sequences in it.
 
     A sequence can hold `n_ctx` tokens. `seed` is the default of generation, `origin` what snapshots are of;
-    `claim` lets one call in at a time. `library` is where texts are taken from and given to.
+    `claim` lets one call in at a time. `library`, a `Library` or None, is where texts are taken from and given to.
     """
 
     def __init__(
@@ -251,7 +250,7 @@ class Engine:
         n_ctx: int,
         seed: int | None,
         claim: Lock,
-        library: Shelf | None = None,
+        library: Any = None,
     ) -> None:
         self.model = model
         self.library = library

@@ -1,17 +1,11 @@
-"""What of a text is kept in a library, where it can be continued, and what a sequence asks of one."""
+"""What of a text is kept in a library, and where it can be continued."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from h2o_llama import _core
 from h2o_llama.documents import ABOUT_A_DOCUMENT
-from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 LEAST_TOKENS = 256
 """A shorter text is read faster than it is found."""
@@ -40,37 +34,6 @@ class About(NamedTuple):
 
 
 UNKNOWN = About()
-
-
-class Shelf(Protocol):
-    """A `Library`, to sequences."""
-
-    folder: Path
-
-    def take(
-        self,
-        origin: SnapshotOrigin,
-        ids: NDArray[np.int32],
-        n_ctx: int,
-        n_least: int,
-        use: Callable[[Snapshot], object] = ...,
-        cache_reuse: int = 0,
-    ) -> tuple[Snapshot | None, NDArray[np.int32]]:
-        """Load the text that shares most tokens with a prompt; or the tokens of the one that is most like it."""
-
-    def add(
-        self,
-        snapshot: Snapshot,
-        rows: Iterable[Sequence[int]],
-        points: Sequence[tuple[int, int]],
-        name: str,
-        day: str | None = None,
-        about: About = ...,
-    ) -> None:
-        """Write a text."""
-
-    def flush(self) -> bool:
-        """Wait until everything is written. Returns whether it could be."""
 
 
 def name_of(text: str) -> str:

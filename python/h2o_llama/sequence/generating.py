@@ -186,6 +186,15 @@ def check_max_tokens(owner: str, max_tokens: int | None) -> int | None:
     return None if max_tokens is None else check.integer(owner, "max_tokens", max_tokens, 0)
 
 
+class GenerateOptions(SamplingOptions, total=False):
+    """Options of `generate`, but `progress`; see there."""
+
+    max_tokens: int | None
+    dense_tail: int
+    draft: int
+    stopping_criteria: Stopping
+
+
 @understands
 def generate(
     sequence: HasState,
