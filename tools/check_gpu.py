@@ -115,22 +115,20 @@ def parts(python: str) -> dict[str, tuple[int, dict[str, str], list[str]]]:
     """Of each part its limit in seconds, variables, and command."""
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", ""]
     on_device = {"H2O_TEST_CUDA_BACKEND": "CUDA0"}
-    kernels = [f"tests/kernels/test_{name}.py" for name in ("attention_op", "top_keys_op", "cuda_kernels")]
-    kernels = [*pytest, *kernels, "-n"]
+    kernels = [*pytest, *map("tests/kernels/test_{}.py".format, ("attention_op", "top_keys_op", "cuda_kernels")), "-n"]
     some = ["0", "-k", "cuda and (ways or top_keys or extremes)"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "1", "--tool"]
     lengths = ["--gpu-layers", "99", "--n-prompt", "4096,16384,65536,131072", "--depth", "16384,131072"]
     # only these: others need packages that are not there
     has_oracle = re.compile(r"def test_\w*oracle")
     oracle = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if has_oracle.search(path.read_text())]
-    helpers = {"PYTHONPATH": f"{ROOT / 'site'}:{ROOT / 'tests' / 'support'}"}
     h2o = ["--h2o-set", "decode=memory", "--h2o-set", "scorer=sum", "--h2o-set", "lookup_budget=0", "--evict"]
     return {
         "kernels": (200, on_device, [*kernels, "8", "-k", "cuda"]),
         "oracle": (100, {"H2O_TEST_GPU_LAYERS": "99"}, [*pytest, *oracle, "-k", "oracle", "-n", "8"]),
         "memcheck": (60, on_device, [*sanitizer, "memcheck", *kernels, *some]),
         "racecheck": (60, on_device, [*sanitizer, "racecheck", *kernels, *some]),
-        "speed": (200, helpers, [python, "-c", SPEED, *lengths, *h2o]),
+        "speed": (200, {"PYTHONPATH": f"{ROOT}/site:{ROOT}/tests/support"}, [python, "-c", SPEED, *lengths, *h2o]),
     }
 
 

@@ -150,26 +150,6 @@ def test_generation_ends_where_the_context_ends(tiny_model: Path, n_ctx: int) ->
 # --- who looks, and who stops
 
 
-def test_others_may_use_the_sequence_in_between(tiny_model: Path, h2o: Case | None) -> None:
-    """Evaluate, generate, go on with the first generator: as without drafts."""
-    with open_short(tiny_model, h2o) as llm:
-
-        def run(draft: int) -> list[int]:
-            llm.reset()
-            first = llm.generate(PROMPT, **REPEAT, draft=draft)
-            out = list(itertools.islice(first, 20))
-            llm.eval([3, 4, 5], decode=True)
-            out += [next(first)]
-            second = llm.generate([], **REPEAT, draft=draft)
-            out += [next(g) for g in (first, second) * 10]
-            return [*out, llm.n_tokens]
-
-        expected = run(0)
-        assert run(15) == expected
-        assert expected[-1] == len(PROMPT) + 20 + 3 + 1 + 20
-        assert llm.kv.stats.drafted_tokens > 0
-
-
 def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came out is computed alone."""
     no_token = np.array([1, 2, 10**6], dtype=np.int32)
@@ -184,23 +164,6 @@ def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeyp
                 next(generator)
             assert llm.n_tokens == len(PROMPT) + 1
         assert list(itertools.islice(llm.generate([], temperature=0), 4)) == expected[1:]
-
-
-@pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
-def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: dict[str, Any]) -> None:
-    with open_short(tiny_model, h2o, n_ctx=128) as llm:
-        arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0, "reuse": False}
-        expected = llm(PROMPT, **arguments)
-        n_tokens = llm.n_tokens
-        answer = llm(PROMPT, **arguments, draft=15)
-        assert llm.n_tokens == n_tokens
-        assert answer["choices"] == expected["choices"]
-        details = answer["usage"].pop("completion_tokens_details")
-        assert answer["usage"] == expected["usage"]
-        assert details["accepted_prediction_tokens"] > 0
-        assert details["rejected_prediction_tokens"] >= 0
-        chunks = [*llm(PROMPT, **arguments, draft=15, stream=True)]
-        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected["choices"][0]["text"]
 
 
 def test_usage_is_of_one_completion(dense: Llama) -> None:

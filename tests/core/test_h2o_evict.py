@@ -74,22 +74,6 @@ def test_rows_that_come_back_take_memory_as_they_are_chosen(
     assert sizes[1] - sizes[0] < 1
 
 
-def test_the_cache_does_not_grow_with_the_text(tiny_model: Path) -> None:
-    """Whatever n_ctx is."""
-    with open_llama(tiny_model, EVICT, n_ctx=100_000) as llm:
-        n_byte = llm.kv.stats.kv_bytes
-    with open_llama(tiny_model, EVICT, n_ctx=0, n_batch=256) as llm:
-        llm.eval(random_tokens(3000))
-        assert llm.n_tokens == 3000
-        n_head_kv, _, size = llm.kv.keys(0).shape
-        assert (
-            llm.kv.stats.kv_bytes
-            == n_byte
-            == 2 * 4 * len(llm.kv.layers) * n_head_kv * (EVICT.h2o.memory_size + S) * size
-        )
-        assert np.isfinite(llm.logits).all()
-
-
 def given_back_by_a_sequence(n_chunk: int) -> list[float]:
     """Resident bytes that are freed when the chunk after a complete one begins, and when the sequence is reset.
 
@@ -149,14 +133,6 @@ def test_rows_of_a_state_are_not_continued_without_its_windows(model_by_name: Mo
 # --- dense tails
 
 
-def test_a_dense_tail_attends_to_what_is_kept(tiny_model: Path) -> None:
-    with open_llama(tiny_model, EVICT) as llm, open_llama(tiny_model, EVICT) as plain:
-        tokens = random_tokens(60)
-        llm.eval(tokens, dense_tail=20)
-        plain.eval(tokens)
-        np.testing.assert_array_equal(llm.logits, plain.logits)
-
-
 @pytest.mark.parametrize(("kv_type", "dense_layers"), [("f32", ()), ("f32", (0,)), ("q8_0", ())])
 def test_with_a_cold_store_a_dense_tail_attends_to_everything(
     tiny_model: Path, kv_type: str, dense_layers: tuple[int, ...]
@@ -196,15 +172,6 @@ def test_a_full_disk_is_told_and_changes_nothing(tiny_model: Path, tmp_path: Pat
         for x in (llm, fresh):
             x.eval(tokens[40:])
         np.testing.assert_array_equal(llm.logits, fresh.logits)
-
-
-def test_the_cold_store_is_a_file_without_a_name(tiny_model: Path, tmp_path: Path) -> None:
-    """The disk's space is free again when its sequences are closed."""
-    with open_llama(tiny_model, COLD.but(cold_store=str(tmp_path))) as llm:
-        llm.eval(random_tokens(200))
-        n_head_kv, _, size = llm.kv.keys(0).shape
-        assert llm.kv.stats.cold_bytes == 2 * 2 * len(llm.kv.layers) * n_head_kv * size * (200 // S * S)
-        assert list(tmp_path.iterdir()) == []
 
 
 # --- positions="cache": no key counts as further away than what the model was trained for

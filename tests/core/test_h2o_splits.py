@@ -112,11 +112,6 @@ def test_p2_everything_in_an_index_is_dense(model_by_name: ModelByName, H: int, 
         assert_logits_close(actual, expected, config.tolerance(model).logits)
 
 
-def test_memory_set_not_below_the_chunk_size_warns(tiny_model: Path) -> None:
-    with pytest.warns(UserWarning, match="costs more than it saves"):
-        open_llama(tiny_model, SMALL.but(local_window=0, heavy_budget=S, sink_tokens=0)).close()
-
-
 # --- P3: a text may come in any split into calls
 
 

@@ -17,7 +17,6 @@ from chats import (
     INSTRUCT,
     ROOT,
     TAGGED,
-    THINKERS,
     TOOL_CALL,
     TOOLS,
     call_text,
@@ -30,17 +29,13 @@ from chats import (
     write_chat_model,
     write_model_of_calls,
 )
-from command_line import invoke, succeeded
 from compare import case
 from doors import told, told_by_chunks
-from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core, shared_prefix
+from h2o_llama import H2OConfig, H2OError, Llama, LlamaGrammar, Model, _core
 from h2o_llama._prompt import as_generated
-from h2o_llama.chat._question import Question
 from h2o_llama.models._messages import response_schema
 from h2o_llama.models._template import ChatTemplate
-from h2o_llama.sampling import Sampling
 from inputs import EXTERNAL_MODEL, Opened
-from servers import ServerOf
 
 
 @pytest.fixture
@@ -137,9 +132,6 @@ def test_bad_templates_are_refused(tiny_model: Path) -> None:
             llm.create_chat_completion([user("x"), user("y")], tools=[ADD] if template == CHATML else None)
 
 
-# --- answers
-
-
 # --- tools
 
 
@@ -227,78 +219,6 @@ def test_a_call_cannot_be_required_where_its_form_is_not_known(tiny_model: Path)
         assert answer["choices"][0]["message"]["content"] == "Eight."
 
 
-# --- thoughts
-
-
-@pytest.mark.parametrize("name", THINKERS)
-def test_thoughts_are_not_the_answer(tiny_model: Path, name: str) -> None:
-    """They end at their budget, and where the model would end its text. Tokens of the answer are counted apart."""
-    form = THINKERS[name]
-    begin = form[: form.index("{}")]
-    is_open, is_closed = name == "DeepSeek-R1", name in ("DeepSeek-R1", "Qwen3")  # by the prompt, and without thoughts
-    cases: list[tuple[str, Any, tuple[str, str, str]]] = [
-        (form.format("Hm, hm. " * 9, "Four."), {}, ("Four.", ("Hm, hm. " * 9).strip(), "stop")),
-        (form.format("Hm", "Four."), {"max_tokens": 4 + form.count("\n\n") * 2}, ("Four", "Hm", "length")),
-        (form.format("or", "Four."), {"stop": "r"}, ("Fou", "or", "stop")),
-        (begin.strip() + "ää" * 99, {"think": 3, "max_tokens": 4}, ("ää", "ää", "length")),
-        (begin + "Hm\0Four.", {"think": True}, ("Four.", "Hm", "stop")),
-        (("" if is_closed else begin) + "Four.", {"think": False}, ("Four.", "", "stop")),
-        ("Four. <think>", {"think": False}, ("Four. <think>", "", "stop")),
-    ]
-    if is_open:
-        cases.append(("Hm\0" + "4", {"grammar": 'root ::= "4"'}, ("4", "Hm", "stop")))
-    with open_chat(tiny_model, upstream_template(name)) as llm:
-        for (text, options, expected), stream in itertools.product(cases, (False, True)):
-            asked: Any = {"messages": [user("2 + 2?")], "stream": stream, **options}
-            with case(text=text, options=options, stream=stream):
-                found: Any = llm.create_chat_completion(**asked, logits_processor=dictate(text))
-                choices = [chunk["choices"][0] for chunk in (found if stream else [found])]
-                parts = [choice["delta" if stream else "message"] for choice in choices]
-                texts = ["".join(part.get(kind) or "" for part in parts) for kind in ("content", "reasoning_content")]
-                assert (*(text.strip() for text in texts), choices[-1]["finish_reason"]) == expected
-        asked = {"max_tokens": 9, "think": 3, "logits_processor": dictate(begin.strip() + "Hm," + "4" * 99)}
-        assert llm.ask("2 + 2", "Which?", **asked) == "4" * 9
-
-
-@pytest.mark.parametrize("door", ["run", "chat", "ask", "batch"])
-def test_commands_tell_thoughts_from_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str) -> None:
-    text = THINKERS["Qwen3"].format("Hm, hm.", "Four.")
-    monkeypatch.setattr(Sampling, "processors", property(lambda sampling: [dictate(text)]))
-    model = write_chat_model(tmp_path / "model.gguf", upstream_template("Qwen3"))
-    for path in ("q.txt", "documents/d.txt"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text("2 + 2?")
-    files = ["--documents", tmp_path / "documents", "--questions", tmp_path / "q.txt", "--out", tmp_path / "out"]
-    more: dict[str, list[Any]] = {
-        "run": ["-f", tmp_path / "q.txt", "-p", "What?"],
-        "ask": [tmp_path / "q.txt", "What?"],
-        "batch": files,
-    }
-    given = [door, model, *more.get(door, []), "--threads", "1", "--think", "99", "-n", "5"]
-    result = succeeded(invoke(*given, stdin="2 + 2?\n" if door == "chat" else None))
-    if door == "batch":
-        row = json.loads((tmp_path / "out").read_text())
-        assert (row["answer"], row["reasoning"].strip(), row["finish_reason"]) == ("Fou", "Hm, hm.", "length")
-    else:
-        assert result.stdout.strip() == "Fou"
-        assert "Hm, hm." in result.stderr
-        assert "cut off by --max-tokens" in result.stderr
-    assert "--think" in invoke(*given, "--think", "yes").stderr
-
-
-@pytest.mark.slow
-def test_a_server_counts_thoughts_apart(tmp_path: Path, server_of: ServerOf) -> None:
-    server = server_of(write_chat_model(tmp_path / "model.gguf", upstream_template("Qwen3")), "--threads", "1")
-    for n, answer in ((9, "Four."), (200, "Four."), (9, None)):  # None: the text ends among thoughts
-        thoughts = "Hm, hm. " * n
-        text = THINKERS["Qwen3"].format(thoughts, answer) if answer else f"<think>\n{thoughts}"
-        asked: Any = {"messages": [user("2 + 2?")], "max_tokens": 15, "grammar": f"root ::= {json.dumps(text)}"}
-        found = told(server.request("POST", "/v1/chat/completions", asked)[1])
-        assert (found["text"], found["message"]["reasoning_content"].strip()) == (answer or "", thoughts.strip())
-        status, refused = server.request("POST", "/v1/chat/completions", asked | {"reasoning_budget_tokens": 3})
-        assert (status, "'grammar' says" in refused["error"]["message"]) == (400, True), refused
-
-
 # --- JSON
 
 
@@ -323,46 +243,10 @@ def test_an_answer_follows_a_schema(llm: Llama) -> None:
 # --- a second turn
 
 
-@pytest.mark.parametrize("template", [CHATML, None], ids=["chat", "plain"])
-def test_asking_says_what_the_long_way_says(tiny_model: Path, template: str | None) -> None:
-    document, questions = "k17=4829;\n" * 20, ["k17?", "Which <|im_end|>?"]
-    expected = []
-    with open_chat(tiny_model, template, h2o=H2OConfig(chunk_size=64)) as llm:
-        for question in questions:
-            if template is None:
-                prompt = llm.tokenize(f"{document}\n\nQuestion: {question}\nAnswer:")
-                answer = llm(prompt, max_tokens=12, temperature=0, stop="\nQuestion:", reuse=True)
-                expected.append(answer["choices"][0]["text"].strip())
-            else:
-                system = {"role": "system", "content": f"Answer questions about this text:\n\n{document}"}
-                chat = llm.create_chat_completion([system, user(question)], max_tokens=12, temperature=0)
-                expected.append(chat["choices"][0]["message"]["content"].strip())
-        llm.reset()
-        assert llm.ask(document, questions, max_tokens=12) == expected
-        assert llm.n_cached >= 192, "the document's chunks"
-        assert llm.ask(document, questions[1], max_tokens=12) == expected[1]
-        pieces = list(llm.ask(document, "k17?", logits_processor=dictate(" a b\n\nc \n"), stream=True))
-        assert pieces == ["a", " b", "\n\nc"]
-        swapped = ("Who?", tiny_model)
-        for bad in [
-            (3, "Who?"),
-            ("missing.pdf", "Who?"),
-            (document, []),
-            (document, ["Who?", 3]),
-            (str(tiny_model), "Who?"),
-            swapped,
-        ]:
-            with pytest.raises(
-                ValueError,
-                match=r"\[Llama.ask\] .*(must be|is a file: pass Path|comes first|there is no file 'missing.pdf')",
-            ):
-                llm.ask(*bad)  # type: ignore[call-overload]
-
-
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     with open_chat(tiny_model, h2o=None, type_k="f32", type_v="f32") as llm:
-        talk = [{"role": "system", "content": "Be brief."}, user("Hi")]
+        talk: list[Any] = [{"role": "system", "content": "Be brief."}, user("Hi")]
         first = llm.create_chat_completion(talk, logits_processor=dictate("Hällo\n\n you. "))
         message = {"role": "assistant", "content": "Hällo\n\n you. "}
         assert first["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
@@ -412,34 +296,6 @@ def test_an_answer_in_other_tokens_than_the_tokenizers_is_not_read_again() -> No
     assert same_text([0, 3, 2], [0, 1, 0, 1]) == [0, 1, 0, 1]  # and a special token is not text
     assert same_text([2, 3, 1], [0, 1, 3, 0]) == [2, 3, 0]
     assert same_text([], [0]) == same_text([0], [0]) == [0]
-
-
-FORMS = (CHATML, INSTRUCT.replace("(message['role'] == 'user') != (loop.index0 % 2 == 0)", "false"), None)
-
-
-@pytest.mark.parametrize("template", [*FORMS, "{{ messages | map(attribute='content') | join('\n\n') }}\n"])
-def test_more_questions_about_a_document_are_what_they_are_alone(
-    tiny_model: Path, template: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The document is rendered once, where special tokens tell turns apart; also if it quotes the template."""
-    apply, rendered = ChatTemplate.apply, list[str]()
-
-    def spy(form: ChatTemplate, owner: str, messages: Any, **options: Any) -> Any:
-        rendered.append(str(messages))
-        return apply(form, owner, messages, **options)
-
-    questions = ["Who?", "\n When?", "A", "B", NAMES, "…"]
-    with open_chat(tiny_model, template) as llm:
-        for document in ("Ada wrote it. " * 9, NAMES, "…", "a\n"):
-            alone = [Question.about("ask", llm.model, document, question).prompt for question in questions]
-            first = Question.about("ask", llm.model, document, questions[0])
-            with monkeypatch.context() as patch:
-                patch.setattr(ChatTemplate, "apply", spy)
-                assert [list(first.again(question).prompt) for question in questions] == [list(ids) for ids in alone]
-            shared = min(shared_prefix(alone[0], ids) for ids in alone)
-            assert 0 <= shared - first.n_shared < 20, (document, shared, first.n_shared)
-            of_the_document = [messages for messages in rendered if "Ada wrote" in messages]
-            assert len(of_the_document) == {CHATML: 1, None: 0}.get(template, len(of_the_document))
 
 
 @pytest.mark.parametrize("text", ["Hm\0\0Four.", "Hm, hm. " * 9 + "\0Four.", "Hm\0\n\0Four."])

@@ -90,17 +90,6 @@ def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
     return logits
 
 
-def read_with_rows(llm: Llama, text: Text) -> Any:
-    """Logits of a part of the prompt, rows of embeddings without tokens, and the rest of the prompt."""
-    llm.reset()
-    rows = np.random.default_rng(2).normal(size=(2 * S - 5, llm.n_embd))
-    parts: list[Any] = []
-    for given in ({"tokens": text.prompt[:57]}, {"embeddings": rows}, {"tokens": text.prompt[57:140]}):
-        llm.eval(**given, logits="all")
-        parts.append(llm.logits)
-    return np.concatenate(parts)
-
-
 @dataclass
 class Checks:
     """`model` has dense attention. Each method is a check: it compares, and yields what by how much.
@@ -142,7 +131,6 @@ class Checks:
             "everything in memory": partial(self.check_everything, "memory", "auto"),
             "everything in memory, composed": partial(self.check_everything, "memory", "off"),
             "everything in memory, decode=full": partial(self.check_everything, "full", "auto"),
-            "everything in memory, embeddings": self.check_embeddings,
             "evict": self.check_evict,
             "positions": self.check_positions,
             "past": partial(self.check_past, DEFAULTS),
@@ -175,12 +163,6 @@ class Checks:
         with self.open(replace(EVERYTHING, decode=decode), flash_attn=flash_attn) as llm:
             for name, sizes in {"whole": WHOLE, "in pieces": PIECES, "token by token, then the rest": TOKENS}.items():
                 yield name, relative_error(read(llm, self.text, sizes), self.dense)
-
-    def check_embeddings(self) -> Iterator[tuple[str, float]]:
-        """Property P2 with rows of embeddings among the tokens."""
-        expected = read_with_rows(self.model, self.text)
-        with self.open(EVERYTHING) as llm:
-            yield "among tokens", relative_error(read_with_rows(llm, self.text), expected)
 
     def check_evict(self) -> Iterator[tuple[str, float]]:
         with self.open(EVICT) as evicted, self.open(KEPT) as kept:
