@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama._cli.ask import answer_options, open_about, open_for, say_answer
+from h2o_llama._cli.ask import open_about, open_for, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
@@ -51,7 +52,9 @@ def chat(
     o.thinking  # noqa: B018 (checks it)
     if Path("-") in (file or []):
         raise typer.BadParameter("your messages come from standard input: name a file")
-    told = [document_messages(read_text(path))[0]["content"] for path in file or []] + ([system] if system else [])
+    told = [document_messages(read_text(path, o.library))[0]["content"] for path in file or []]
+    told += [system] if system else []
+    o = replace(o, file=file[0] if file and len(file) == 1 else None)
     name = ", ".join(map(title_of, file or [])) or "the system message"
     messages: Messages | None = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     lines, images = _lines(), o.image or []
@@ -156,7 +159,7 @@ class _Chat:
                 room = f"the chat holds {self._llm.n_ctx:,}: begin it with a larger --n-ctx"
                 echo(f"h2o-llama: with this message it has {n:,} tokens, and {room}", err=True)
                 return
-            say_answer(self._llm, question, answer_options(self._o), text)
+            say_answer(self._o, self._llm, question, text)
         except (H2OError, ValueError, OSError) as error:
             echo(f"h2o-llama: {describe(error)}", err=True)
             return

@@ -1,7 +1,7 @@
 """The model, the texts and the library that a command line names."""
 
+import re
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,15 @@ import typer
 from h2o_llama import H2OError, Llama, Model
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.progress import progress_bars, took
+from h2o_llama._cli.progress import progress_bars
 from h2o_llama._internal.terminal import echo
-from h2o_llama._prompt import Tokens
-from h2o_llama.documents import read_document
+from h2o_llama.documents import text_of
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._find import find_text
 from h2o_llama.models._hub import similar
 from h2o_llama.models._messages import data_url
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
-from h2o_llama.sequence._keeping import LEAST_TOKENS
 
 
 def open_model(o: Options, kernels: str | None = None) -> Model:
@@ -52,18 +50,9 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
         h2o=h2o,
         matmul_kernels=o.matmul_kernels,
         library=has_library(o.library),
+        cache_reuse=o.cache_reuse,
         **more,
     )
-
-
-def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
-    """Read a text, and say on standard error how fast that was."""
-    start = time.perf_counter()
-    with progress_bars(" tokens") as update:
-        update(name, 0, len(tokens))
-        llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
-    short = ", too short to keep" if llm.library is not None and len(tokens) < LEAST_TOKENS else ""
-    echo(f"[{name}: {took('read', len(tokens), time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
 
 
 def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-library") -> bool:
@@ -94,15 +83,24 @@ def read_prompt(o: Options) -> str:
     """The file's text and --prompt after it."""
     if o.file is None and not o.prompt:
         raise typer.BadParameter("give a text by --file, --prompt or both")
-    return ("" if o.file is None else read_text(o.file)) + o.prompt
+    return ("" if o.file is None else read_text(o.file, o.library)) + o.prompt
 
 
-def read_text(file: Path) -> str:
-    """A document, a text that has a name, or with - standard input."""
-    if str(file) == "-":
-        return read_document(sys.stdin.buffer.read(), "standard input")
+def read_text(file: Path, is_kept: bool = False) -> str:
+    """A document, a text that has a name, or with - standard input. `is_kept`: a text that takes long is kept."""
     path = find_text(file)
     names = similar(file, TEXTS)
-    if names and not path.exists():
+    if str(file) == "-":
+        content, name = sys.stdin.buffer.read(), "standard input"
+    elif re.match("https?:/", str(file)):
+        address = str(file).replace(":/", "://", 1)
+        raise ValueError(f"{address} is an address: save it first (`curl -LO {address}`), and name the file")
+    elif path.is_dir():
+        raise ValueError(f"{file} is a folder: `read` reads all documents in it, and `batch` asks about each")
+    elif names and not path.exists():
         raise FileNotFoundError(f"{file}: No such file or directory{names}")
-    return read_document(path, str(file))
+    else:
+        content, name = path.expanduser().read_bytes(), str(file)
+    library = default_folder() if has_library(is_kept) else None
+    with progress_bars() as update:
+        return text_of(content, name, library, lambda n, total: update(f"{name}, pages", n, total))
