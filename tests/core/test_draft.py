@@ -166,23 +166,6 @@ def test_a_call_that_fails_is_undone(tiny_model: Path, h2o: Case | None, monkeyp
         assert list(itertools.islice(llm.generate([], temperature=0), 4)) == expected[1:]
 
 
-@pytest.mark.parametrize("kwargs", [{"max_tokens": 50}, {"max_tokens": None}, {"max_tokens": 60, "stop": ["a", "e"]}])
-def test_a_completion_says_the_same(tiny_model: Path, h2o: Case | None, kwargs: dict[str, Any]) -> None:
-    with open_short(tiny_model, h2o, n_ctx=128) as llm:
-        arguments = kwargs | {"temperature": 0.7, "seed": 2, "frequency_penalty": -2.0, "reuse": False}
-        expected = llm(PROMPT, **arguments)
-        n_tokens = llm.n_tokens
-        answer = llm(PROMPT, **arguments, draft=15)
-        assert llm.n_tokens == n_tokens
-        assert answer["choices"] == expected["choices"]
-        details = answer["usage"].pop("completion_tokens_details")
-        assert answer["usage"] == expected["usage"]
-        assert details["accepted_prediction_tokens"] > 0
-        assert details["rejected_prediction_tokens"] >= 0
-        chunks = [*llm(PROMPT, **arguments, draft=15, stream=True)]
-        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == expected["choices"][0]["text"]
-
-
 def test_usage_is_of_one_completion(dense: Llama) -> None:
     """Not of all since the sequence was reset."""
     asked = {"max_tokens": 40, "draft": 15, **REPEAT}
