@@ -246,7 +246,7 @@ def test_an_answer_follows_a_schema(llm: Llama) -> None:
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_second_turn_costs_what_is_new(tiny_model: Path, reuse: bool) -> None:
     with open_chat(tiny_model, h2o=None, type_k="f32", type_v="f32") as llm:
-        talk = [{"role": "system", "content": "Be brief."}, user("Hi")]
+        talk: list[Any] = [{"role": "system", "content": "Be brief."}, user("Hi")]
         first = llm.create_chat_completion(talk, logits_processor=dictate("Hällo\n\n you. "))
         message = {"role": "assistant", "content": "Hällo\n\n you. "}
         assert first["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
