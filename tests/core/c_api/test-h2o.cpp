@@ -160,9 +160,6 @@ static void test_largest_graphs(llama_model * model, llama_h2o_params h2o) {
     }
 }
 
-static const options EVICT = { { "chunk", "32" }, { "local", "8" }, { "heavy", "8" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" },
-    { "evict", "on" }, { "cold-store", "memory" } };
-
 static const options CONFIGS[] = {
     {}, // no H2O
     { { "local", "4" }, { "heavy", "6" }, { "sinks", "1" }, { "lookup", "12" }, { "tile", "4" } },
