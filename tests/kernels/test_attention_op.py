@@ -57,11 +57,6 @@ LARGE = {
     "a long memory": Case(300, 2100, 2, 128, 128, n_head_kv=1, scale=3.0),
     "tiles of fewer rows": Case(20, 200_000, 2, 16, 16, n_head_kv=1),
 }
-# K and V of three KV heads together are too large to be packed at once: a single thread packs one at a time.
-IN_ROUNDS = {
-    "limits": Case(5, 8300, 2, 256, 256, n_head_kv=3, has_limits=True),
-    "lists": Case(5, 8300, 2, 256, 256, n_head_kv=3, n_further=8, tile=2, offset=1),
-}
 
 # Every two of these values meet, where they can be combined. Of a pair (least, most) any number is taken.
 AXES: dict[str, list[Any]] = {
@@ -257,19 +252,6 @@ class TestExtremes:
                 np.testing.assert_array_equal(got.m, want.m)
                 np.testing.assert_allclose(got.l, want.l, rtol=1e-6)
                 problem.assert_close(got, want, kernel, size=0)
-
-    def test_a_large_further_key(self, isa: str) -> None:
-        """Its products overflow float32, and its value is next to the largest number."""
-        for n_q in (3, 40):
-            with case(n_q=n_q):
-                problem = Problem(Case(n_q, 70, n_further=1, tile=n_q, offset=0))
-                free = [np.setdiff1d(np.arange(problem.k.shape[1]), own)[:1] for own in problem.rows]
-                problem.list_rows, row = np.array(free)[:, None], free[0]
-                problem.k[0, row], problem.v[0, row] = 3e37 * np.sign(problem.q[0, 2]), 3e38
-                got, want = problem.attend(isa), problem.reference(isa)
-                assert want.m[0, 2] > 1e38
-                np.testing.assert_allclose(got.o, want.o, rtol=1e-5, atol=1e-4)
-                np.testing.assert_allclose(got.sums, want.sums, rtol=1e-4, atol=1e-5)
 
     def test_sinks(self, kernel: str, way: Case) -> None:
         """All the weight, or none of it; all that a query sees, or no sink (-inf). NaN reaches its own head only."""
