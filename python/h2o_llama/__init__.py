@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ __version__ = version("h2o-llama")
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__all__":
+    if (name.startswith("__") and name != "__all__") or find_spec(f"h2o_llama.{name}"):  # import finds modules itself
         raise AttributeError(name)
     return getattr(import_module("h2o_llama._api"), name)
 

@@ -153,4 +153,4 @@ def test_run_asks_as_ask_does(chat_model: Path, monkeypatch: pytest.MonkeyPatch,
         parts = asked.partition("<|im_start|>user")
         begin, turn = (llm.tokenize(part, parse_special=True) for part in (parts[0], parts[1] + parts[2]))
     found = [(list(call["prompt"]), call["dense_tail"]) for call in evals]
-    assert found == [(begin, 0), (turn, len(turn)), (list(("abc " + question).encode()), 200)]
+    assert found == [(begin, 0), (turn, len(turn)), (list(("abc " + question).encode()), 128)]

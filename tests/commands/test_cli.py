@@ -195,23 +195,6 @@ def test_run_goes_on_from_a_file(text_file: Path, tmp_path: Path, monkeypatch: p
     assert_one_line_error(invoke("run", "demo", "-p", "x", "--save", str(tmp_path), *options), "is a folder")
 
 
-@pytest.mark.parametrize(
-    ("options", "tail"),
-    [
-        (["--file", "FILE"], 128),
-        (["--file", "FILE", "--prompt", "x" * 200], 200),
-        (["--prompt", "x" * 200], 128),
-        (["--file", "FILE", "--prompt", "x" * 200, "--dense-tail", "7"], 7),
-    ],
-)
-def test_run_reads_the_question_densely(
-    evals: list[dict[str, Any]], text_file: Path, options: list[str], tail: int
-) -> None:
-    options = [str(text_file) if option == "FILE" else option for option in options]
-    succeeded(invoke("run", "demo", "--raw", *options, "-n", "1", *SMALL))
-    assert [call["dense_tail"] for call in evals] == [tail]
-
-
 @pytest.mark.filterwarnings("default::h2o_llama.H2OWarning")
 @pytest.mark.parametrize("command", [["run", "--raw", "--file"], ["ask"]], ids=["run", "ask"])
 def test_a_model_that_h2o_refuses_is_read_densely(

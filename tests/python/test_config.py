@@ -18,7 +18,7 @@ def test_defaults() -> None:
     config = H2OConfig()
     assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 0, 4)
     assert (config.schedule, config.decode, config.evict, config.scorer) == ("single_pass", "full", False, "distant")
-    assert (config.memory_size, config.lookup_budget, config.tile) == (64, 2048, 32)
+    assert (config.memory_size, config.lookup_budget, config.tile) == (64, 2560, 32)
     assert (config.dense_layers, config.preset) == ((), "balanced")
 
 
@@ -26,19 +26,19 @@ def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(), evict=True, cold_store="folder")
-    assert (config.heavy_budget, config.lookup_budget, config.positions) == (0, 2048, "text")
+    assert (config.heavy_budget, config.lookup_budget, config.positions) == (0, 2560, "text")
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
     assert H2OConfig(chunk_size=1024) == H2OConfig()
     for chunk_size, others, sizes, lookup_budget in (
-        (4096, {}, (60, 0, 4), 2048),
+        (4096, {}, (60, 0, 4), 2560),
         (4096, {"lookup_budget": 0}, (60, 448, 4), 0),
         (4096, {"preset": "fast"}, (60, 128, 4), 512),
         (4096, {"preset": "faithful"}, (60, 0, 4), 4096),
         (7, {"preset": "faithful"}, (0, 1, 0), 28),
-        (256, {}, (15, 0, 4), 512),
-        (256, {"heavy_budget": 7}, (15, 7, 4), 512),
+        (256, {}, (15, 0, 4), 640),
+        (256, {"heavy_budget": 7}, (15, 7, 4), 640),
         (256, {"evict": True}, (15, 112, 4), 0),
         (1, {"scorer": "sum"}, (0, 1, 0), 2),
     ):
@@ -60,7 +60,7 @@ def test_what_was_not_given_follows_anew() -> None:
     assert H2OConfig.from_dict(dataclasses.asdict(research)) == research
     assert dataclasses.replace(pickle.loads(pickle.dumps(config)), evict=True).decode == "memory"
     assert config.in_chunks_of(256) == H2OConfig(
-        local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=2048, chunk_size=256
+        local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=2560, chunk_size=256
     )
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
     assert H2OConfig(local_window=60) != H2OConfig()  # they differ with other chunks

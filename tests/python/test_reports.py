@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cases import SMALL
+from compare import assert_all_equal
 from h2o_llama import H2OError
 from h2o_llama.inspect._report import (
     READ_MOST,
@@ -21,7 +22,7 @@ from h2o_llama.inspect._report import (
     stands_out,
 )
 from inputs import repetitive_tokens
-from llamas import open_llama
+from llamas import open_llama, restore, state_of
 
 
 def shown(html: str) -> tuple[str, list[tuple[str, list[int]]]]:
@@ -95,6 +96,26 @@ def test_what_a_question_reads_is_the_sum_of_its_weights(tiny_model: Path) -> No
             llm.kv.attention(0, 0)
     assert report.heads[0].positions[0] == 3 + np.argmax(asked[3 : report.local.start])
     assert "read most by" in render_html(report)
+
+
+def test_scores_after_a_text_without_scores_whose_attention_was_kept(tiny_model: Path) -> None:
+    """The same step, of the same sequence: its scores come from a graph that leaves out the local window."""
+    tokens, config = repetitive_tokens(30), SMALL.but(heavy_budget=0, scorer="distant")
+    states = []
+    for keep_history in (False, True):
+        with open_llama(tiny_model, config, keep_history=keep_history) as llm:
+            llm.eval(tokens[:20])
+            states.append(state_of(llm))
+    scores = []
+    for with_text_before in (False, True):
+        with open_llama(tiny_model, config, keep_history=True) as llm:
+            if with_text_before:
+                restore(llm, states[0])
+                llm.eval(tokens[20:], dense_tail=10, keep_attention=True)
+            restore(llm, states[1])
+            llm.eval(tokens[20:], dense_tail=10)
+            scores.append([llm.kv.scores(layer) for layer in llm.kv.layers])
+    assert_all_equal(*scores)
 
 
 # --- the page and the terminal

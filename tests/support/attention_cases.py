@@ -210,8 +210,8 @@ class Problem:
         return np.concatenate([self.rows, of_heads], -1), np.concatenate([visible, seen[:, :, listed]], -1)
 
     def rounded_q(self, kernel: str) -> Array:
-        """As products take it: CUDA's in F16 have q in F16, scaled so that a row's largest number is in [2^7, 2^8)."""
-        if kernel != CUDA or self.type not in ("f16", "bf16", "q8_0"):
+        """As products take it: CUDA's have q in F16, scaled so that a row's largest number is in [2^7, 2^8)."""
+        if kernel != CUDA:
             return self.q.astype(np.float64)
         peak = np.abs(self.q).max(axis=-1, keepdims=True, where=np.isfinite(self.q), initial=0)
         scale = 2.0 ** (np.frexp(peak)[1] - 8.0)
@@ -222,6 +222,8 @@ class Problem:
         sums = self.case.sums if sums is None else sums
         wide = self.wide()
         q, k, v = (x.astype(np.float64) for x in (self.rounded_q(kernel), wide.k, wide.v))
+        if kernel == CUDA and self.type == "f32":
+            k, v = (x.astype(np.float16).astype(np.float64) for x in (k, v))
         rows, visible = self.keys()
         n_head_kv, n = rows.shape
         n_head, n_q, d_k = q.shape

@@ -99,9 +99,7 @@ ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
     "avx512": {"any": (2.0**-18, 0.0)},
     "amx": {"any": (2.0**-15, 0.0)},
     "cuda": {
-        "f32": (2.0**-18, 2.0**-18),
-        "f16": (2.0**-18, 2.0**-11),
-        "bf16": (2.0**-18, 2.0**-11),
+        "any": (2.0**-18, 2.0**-11),
         "q8_0": (2.0**-10, 2.0**-9),
     },
 }
@@ -115,7 +113,7 @@ def attention_tolerance(kernel: str, type: str, d_k: int) -> tuple[float, float]
     """
     bounds = ATTENTION[kernel]
     logit, output = bounds.get(type) or bounds["any"]
-    return logit + (d_k * 2.0**-24 if kernel == "cuda" and type != "f32" else 0), output
+    return logit + (d_k * 2.0**-24 if kernel == "cuda" else 0), output
 
 
 # The bounds hold for this many layers; the errors of more are independent, and add up like a random walk.

@@ -12,15 +12,16 @@ import typer
 
 from h2o_llama import H2OConfig, Llama, Model
 from h2o_llama._cli.command import describe
-from h2o_llama._cli.inputs import open_llama, open_model, read_text, read_tokens, title_of
+from h2o_llama._cli.inputs import open_llama, open_model, read_text, title_of
 from h2o_llama._cli.options import FILE, MODEL, Options
-from h2o_llama._cli.progress import took
+from h2o_llama._cli.progress import progress_bars, took
 from h2o_llama._internal.terminal import counted, echo, write, write_thoughts
 from h2o_llama._prompt import Tokens
 from h2o_llama.batch._answers import find_documents
 from h2o_llama.chat._generation import quotable
 from h2o_llama.chat._question import Question, check_length
 from h2o_llama.chat.chat_completion import answer_to
+from h2o_llama.sequence._keeping import LEAST_TOKENS
 
 _ROOM = 8192
 """Tokens of questions and answers after the document, at most the model's trained length."""
@@ -61,12 +62,7 @@ def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> Non
             for i, question in enumerate(questions):
                 if len(questions) > 1:
                     echo(f"> {question}")
-                say_answer(llm, first.again(question) if i else first, answer_options(o) | more)
-
-
-def answer_options(o: Options) -> dict[str, Any]:
-    """As `answer_to` takes them."""
-    return {"max_tokens": o.max_tokens, "temperature": o.temp, "seed": o.seed}
+                say_answer(o, llm, first.again(question) if i else first, **more)
 
 
 @contextmanager
@@ -94,24 +90,31 @@ def open_about(
 
 
 def read_first(llm: Llama, tokens: Tokens, name: str) -> None:
-    """Read what questions are about. When that is stopped it says how much is kept."""
+    """Read what questions are about, and say how fast that was; or, when it is stopped, how much is kept."""
+    start, n = time.perf_counter(), len(tokens)
+    if n == 0:
+        return
     try:
-        if len(tokens) > 0:
-            read_tokens(llm, tokens, name)
+        with progress_bars(" tokens") as update:
+            update(name, 0, n)
+            llm.eval(tokens, progress=lambda done, total: update(name, done, total))
     except (KeyboardInterrupt, SystemExit):
         if llm.library is not None:
             llm.library.flush()
-            n = llm.library.n_known(llm._state.engine.origin, tokens)
-            kept = f"{n:,} of {counted(len(tokens), 'token')} of {name} are kept"
-            echo(f"stopped: {kept}{'; the same command continues' * (n > 0)}", err=True)
+            n_known = llm.library.n_known(llm._state.engine.origin, tokens)
+            kept = f"{n_known:,} of {counted(n, 'token')} of {name} are kept"
+            echo(f"stopped: {kept}{'; the same command continues' * (n_known > 0)}", err=True)
         raise
+    short = ", too short to keep" if llm.library is not None and n < LEAST_TOKENS else ""
+    echo(f"[{name}: {took('read', n, time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
 
 
-def say_answer(llm: Llama, question: Question, options: dict[str, Any], text: list[str] | None = None) -> None:
+def say_answer(o: Options, llm: Llama, question: Question, text: list[str] | None = None, **more: Any) -> None:
     """Write an answer while it comes, also to the end of `text`; and a line of measurements to standard error."""
     start, first = time.perf_counter(), None
     said = [] if text is None else text
-    run = answer_to("ask", llm._state, question, **options)
+    more |= {"max_tokens": o.max_tokens, "temperature": o.temp, "seed": o.seed}
+    run = answer_to("ask", llm._state, question, **more)
     for chunk in run.stream():
         delta = chunk["choices"][0]["delta"]
         if thoughts := delta.get("reasoning_content"):
@@ -126,7 +129,7 @@ def say_answer(llm: Llama, question: Question, options: dict[str, Any], text: li
     told = took("read", len(answer.prompt), first - start, answer.n_cached)
     told += f"; {took('wrote', answer.answer.n_tokens, end - first)}"
     if answer.finish_reason == "length":
-        is_full = answer.answer.is_full(options["max_tokens"])
+        is_full = answer.answer.is_full(o.max_tokens)
         told += ", cut off by " + ("--max-tokens" if is_full else f"the context of {llm.n_ctx:,} tokens (--n-ctx)")
     told += "" if any(said) else "; there is no answer"
     echo(f"[{told}]{quotable(llm._state)}", err=True)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from h2o_llama import H2OError, Llama, Model
-from h2o_llama._cli.ask import answer_options, open_about, open_for, say_answer
+from h2o_llama._cli.ask import open_about, open_for, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
@@ -156,7 +156,7 @@ class _Chat:
                 room = f"the chat holds {self._llm.n_ctx:,}: begin it with a larger --n-ctx"
                 echo(f"h2o-llama: with this message it has {n:,} tokens, and {room}", err=True)
                 return
-            say_answer(self._llm, question, answer_options(self._o), text)
+            say_answer(self._o, self._llm, question, text)
         except (H2OError, ValueError, OSError) as error:
             echo(f"h2o-llama: {describe(error)}", err=True)
             return

@@ -1,7 +1,6 @@
 """The model, the texts and the library that a command line names."""
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import typer
 from h2o_llama import H2OError, Llama, Model
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.options import Options
-from h2o_llama._cli.progress import progress_bars, took
 from h2o_llama._internal.terminal import echo
-from h2o_llama._prompt import Tokens
 from h2o_llama.documents import read_document
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._find import find_text
@@ -21,7 +18,6 @@ from h2o_llama.models._hub import similar
 from h2o_llama.models._messages import data_url
 from h2o_llama.models._named import TEXTS
 from h2o_llama.sequence._engine import resolved_matmul_kernels
-from h2o_llama.sequence._keeping import LEAST_TOKENS
 
 
 def open_model(o: Options, kernels: str | None = None) -> Model:
@@ -54,16 +50,6 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
         library=has_library(o.library),
         **more,
     )
-
-
-def read_tokens(llm: Llama, tokens: Tokens, name: str, **options: Any) -> None:
-    """Read a text, and say on standard error how fast that was."""
-    start = time.perf_counter()
-    with progress_bars(" tokens") as update:
-        update(name, 0, len(tokens))
-        llm.eval(tokens, progress=lambda done, total: update(name, done, total), **options)
-    short = ", too short to keep" if llm.library is not None and len(tokens) < LEAST_TOKENS else ""
-    echo(f"[{name}: {took('read', len(tokens), time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
 
 
 def has_library(is_wanted: bool, folder: Path | None = None, off: str = "--no-library") -> bool:

@@ -53,7 +53,6 @@ def run(
     text = "" if before and o.file is None and not o.prompt else read_prompt(o)
     with open_model(o) as weights:
         tokens = weights.tokenize(text, add_special=before is None, parse_special=special)
-        n_asked = len(weights.tokenize(o.prompt, add_special=False, parse_special=special))
         name = "the text" if o.file is None else title_of(o.file)
         if before is not None:
             h2o = _as_saved(before.origin.h2o, h2o)
@@ -69,11 +68,9 @@ def run(
             llm.text_name = "" if o.file is None else name
             start = time.perf_counter()
             if len(tokens) > 0:
-                dense_tail = o.dense_tail
-                if dense_tail is None:
-                    dense_tail = DENSE_TAIL if o.file is None else max(DENSE_TAIL, n_asked)
+                tail = DENSE_TAIL if o.dense_tail is None else o.dense_tail
                 with progress_bars(" tokens") as update:
-                    llm.eval(tokens, progress=lambda done, total: update("prompt", done, total), dense_tail=dense_tail)
+                    llm.eval(tokens, progress=lambda done, total: update("prompt", done, total), dense_tail=tail)
             prefilled = time.perf_counter()
             if save is not None:
                 llm.save(save)

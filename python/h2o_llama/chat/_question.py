@@ -34,35 +34,20 @@ Ids = NDArray[np.int32]
 
 
 class _Turn(NamedTuple):
-    """The last turn in a short prompt, where OTHER stands for all that was said before.
-
-    The text of the question begins at `text`, its turn at `start`. `is_apart`: what is before it changes none of its
-    tokens.
-    """
+    """The last turn in a short prompt, where OTHER stands for all that was said before. Its text begins at `text`."""
 
     ids: Ids
     text: int
     start: int
-    is_apart: bool
+    is_apart: bool  # no token from `start` on depends on those before
 
 
 class Question:
-    """What a model is asked, about a document or after messages. It is rendered once, whatever is asked of it.
+    """What a model is asked, about a document or after messages. The last user's message is the question.
 
-    Images count as in `prompt`. A model without a chat template is asked about a document in plain text.
-
-    Parameters
-    ----------
-    owner : str
-        What errors call it. They are raised when it is rendered: as by `create_chat_completion`.
-    messages : sequence of dict
-        Checked; the last user's message is the question.
-    think, kwargs
-        `think` and `chat_template_kwargs` of `create_chat_completion`.
-    day : str, optional
-        The date that the template writes, as "2026-11-28"; by default today.
-    **options
-        Of `ChatTemplate.apply`: tools, tool_choice, parallel_tool_calls, json_schema.
+    It is rendered once; errors then name the `owner`. `kwargs` are `chat_template_kwargs`, `options` those of
+    `ChatTemplate.apply`. `day` is the date that the template writes, by default today. A model without a chat template
+    is asked about a document in plain text.
     """
 
     def __init__(

@@ -66,8 +66,9 @@ struct ggml_h2o_attn_result {
     struct ggml_tensor * l;
 };
 
-// Attention of queries to keys chosen by index, in one softmax. NaN is kept. Keys that a query does not see have no
-// effect on it.
+// Attention of queries to keys chosen by index, in one softmax. Keys that a query does not see have no effect on it,
+// while all numbers are finite. One that is not makes l and o NaN where a query sees it, and may do so for other queries
+// that are computed with it.
 //
 //   q         F32 [d_k, n_q, n_head], nb[0] == 4
 //   k         [d_k, n_kv, n_head_kv], of F32 or a type that can be converted to it, whole rows

@@ -47,35 +47,14 @@ static __device__ __forceinline__ void h2o_mma_bytes(float (& c)[4], const int (
     }
 }
 
-// Numbers in which products are computed.
-template <typename T> struct h2o_number;
-
-template <> struct h2o_number<half> {
-    static constexpr ggml_type type  = GGML_TYPE_F16;
-    static constexpr bool      is_16 = true;
-
-    static __device__ __forceinline__ half from(float x) { return __float2half(x); }
-
-    static __device__ __forceinline__ uint32_t pair(float x, float y) {
-        const half2 xy = __floats2half2_rn(x, y);
-        return *(const uint32_t *) &xy;
-    }
-
-    static __device__ __forceinline__ void mma(float (& c)[4], const uint32_t (& a)[4], uint32_t b0, uint32_t b1) {
+// c += a*b of F16
+static __device__ __forceinline__ void h2o_mma_halves(float (& c)[4], const uint32_t (& a)[4], uint32_t b0, uint32_t b1) {
 #ifdef H2O_CUDA_EMULATED
-        emulated_mma<half>(c, a, b0, b1);
+    emulated_mma<half>(c, a, b0, b1);
 #elif __CUDA_ARCH__ >= GGML_CUDA_CC_AMPERE
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-        NO_DEVICE_CODE;
+    NO_DEVICE_CODE;
 #endif
-    }
-};
-
-template <> struct h2o_number<float> {
-    static constexpr ggml_type type  = GGML_TYPE_F32;
-    static constexpr bool      is_16 = false;
-
-    static __device__ __forceinline__ float from(float x) { return x; }
-};
+}

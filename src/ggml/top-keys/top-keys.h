@@ -18,8 +18,10 @@ extern "C" {
 // A query's logit of a row is its dot product with the sum of q over the query heads of the KV head's group. The sum is
 // rounded to 8 bits: x = round(sum/peak*127), half to even, peak the largest |sum| of the query and head. Per block of
 // 32 numbers the products are summed exactly, then scaled and added up in float32, and multiplied by peak/127. A tile's
-// score of a row is the largest logit of its queries. Of equal scores the lower row wins. A query whose sum is 0 or not
-// finite does not count; a row whose logits are NaN ranks below all others.
+// score of a row is the largest of its queries' logits, each less an offset of its query: the 90th percentile, or 0 if
+// that is not finite, of the query's logits of a sample, the rows 0, n_k/n, 2*(n_k/n), ... (n = min(n_k, 256) of them).
+// So a query that hardly tells rows apart has a say as well. Of equal scores the lower row wins. A query whose sum is 0
+// or not finite does not count; a row whose logits are NaN ranks below all others.
 //
 // The result for a tile does not depend on other tiles.
 GGML_API struct ggml_tensor * ggml_h2o_top_keys(

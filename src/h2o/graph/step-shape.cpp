@@ -62,7 +62,8 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     const uint32_t n_chunk = step.pos - start + step.n_tokens; // of the open chunk
 
     h2o_step_shape res = { seq, step.phase, step.n_tokens, step.n_memory, 0, 0, 0, 0, 0,
-            state.is_scored || step.keeps_attention, step.keeps_choices };
+            state.is_scored ? 1u : step.keeps_attention ? 2u : 0u, // sums for scores have limits, others have none
+            step.keeps_choices };
 
     switch (step.phase) {
         case h2o_step::SINGLE_PASS:

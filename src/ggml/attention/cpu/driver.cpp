@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-constexpr int64_t MAX_IN_PLACE_ROWS = 16;   // of a KV head; from about twice as many on, packed keys are faster
+constexpr int64_t MAX_IN_PLACE_ROWS = 24;   // of a KV head; from about 26 (2,000 keys) to 32 on, packed keys are faster
 constexpr int64_t MAX_SHARED_KEYS   = 4096; // without lists; each group of rows packs more of them for itself
 
 constexpr int64_t IN_PLACE_BLOCK = 128;
@@ -241,9 +241,11 @@ void h2o_attn_driver::compute(const ggml_compute_params * params, const shared &
         }
 
         // a KV head's items in a row, items that see most keys first
-        h2o_for_items(params, is_in_place ? n_items : n*n_items, [&](int64_t i) {
+        const int64_t n_parts = n_threads > n_items ? n_head_kv : 1; // of heads, in place
+        h2o_for_items(params, n_items*(is_in_place ? n_parts : n), [&](int64_t i) {
             if (is_in_place) {
-                compute_in_place(w, s, i);
+                const int64_t part = i%n_parts;
+                compute_in_place(w, s, i/n_parts, part*n_head_kv/n_parts, (part + 1)*n_head_kv/n_parts);
             } else {
                 compute_packed(w, s, first + i/n_items, n_items - 1 - i%n_items);
             }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "ggml/attention/args.h"
-#include "ggml/attention/cpu/plain.h"
+#include "ggml/attention/cpu/rows.h"
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@
 //              rounds of KV heads. With column sums the KV head's keys are one block, which comes last: each item makes
 //              sums of its weights, which are added up in order at the end.
 //   in place   Few rows read keys in the cache. An item is a range of blocks, or a block of a list, for all KV heads,
-//              whose rows lie side by side in the cache. Query sums are made of the blocks' saved weights.
+//              whose rows lie side by side in the cache; for one of them if threads are more than ranges and blocks. Query sums are made of the blocks' saved weights.
 //
 // The results of ranges, and in place of lists, are fused at the end, in order. None of this depends on the number of
 // threads.
@@ -107,12 +107,10 @@ private:
     void attend_group  (const shared & w, const scratch & s, const row_group & g, float * item_sums) const;
     void store_tile    (const shared & w, const row_group & g, int64_t row, const h2o_attn_tile & t,
             float * item_sums) const;
-    void attend_plainly(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
-            float * item_sums) const;
     void add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const;
 
     // in place
-    void compute_in_place(const shared & w, const scratch & s, int64_t item) const;
+    void compute_in_place(const shared & w, const scratch & s, int64_t item, int64_t first_head, int64_t end_head) const;
     void attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
             const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
     void set_query_sums(const shared & w, int64_t h, int64_t query) const;

@@ -19,9 +19,7 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     t.n_next      = next.n;
     t.logits      = weights ? weights + row*ld : s.logits;
 
-    if (!kernel.in_place(t)) {
-        h2o_attn_plain_tile(t, keys, *this, row);
-    }
+    kernel.in_place(t);
     for (int r = 0; r < t.n_rows; ++r) {
         fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
@@ -30,8 +28,9 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     }
 }
 
-// A block of a list, or a range of blocks.
-void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int64_t item) const {
+// A block of a list, or a range of blocks, for some KV heads.
+void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int64_t item, int64_t first_head,
+        int64_t end_head) const {
     const int64_t n_list_items = extra.n*n_list_blocks;
     const bool    is_list      = item < n_list_items;
     const int64_t list         = is_list ? item/n_list_blocks : 0;
@@ -41,7 +40,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     const int64_t n_keys       = n_visible(n_rows - 1);
     const int64_t end          = is_list ? 1 : std::min(range_start(range + 1, n_keys), n_keys);
 
-    for (int64_t h = 0; h < n_head_kv; ++h) {
+    for (int64_t h = first_head; h < end_head; ++h) {
         for (int64_t row = start; row < stop; ++row) {
             clear(state_of(w, range, h, row), range, h, row);
         }
@@ -50,16 +49,16 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*list_block); };
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
-        h2o_attn_key_set keys = is_list ? list_keys(0) : keys_of(0, key, end);
+        h2o_attn_key_set keys = is_list ? list_keys(first_head) : keys_of(first_head, key, end);
         for (int64_t i = 0; is_list && i < keys.n; ++i) {
             h2o_attn_prefetch_key(keys, i);
         }
-        for (int64_t h = 0; h < n_head_kv; ++h) {
+        for (int64_t h = first_head; h < end_head; ++h) {
             h2o_attn_key_set after = {};
-            if (h + 1 < n_head_kv) {
+            if (h + 1 < end_head) {
                 after = is_list ? list_keys(h + 1) : keys_of(h + 1, key, end);
             } else if (!is_list) {
-                after = keys_after(keys, range, n_keys, 0);
+                after = keys_after(keys, range, n_keys, first_head);
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
                 attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);

@@ -65,30 +65,6 @@ h2o_attn_key_set h2o_attn_driver::pack_block(const shared & w, const scratch & s
     return keys;
 }
 
-// Computes rows again whose result from a kernel is not finite.
-void h2o_attn_driver::attend_plainly(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
-        float * item_sums) const {
-    for (int64_t row = g.start + i; row < g.start + i + n; ++row) {
-        clear(state_of(w, g.range, g.h, row), g.range, g.h, row);
-    }
-    for (int64_t block = 0; block < g.n_blocks; ++block) {
-        const h2o_attn_key_set keys = block_of(g, block);
-        const h2o_attn_tile    t    = tile_of(s, i, n, keys);
-        h2o_attn_plain_tile(t, keys, *this, g.start + i);
-
-        for (int64_t r = 0; r < n; ++r) {
-            const int64_t row = g.start + i + r;
-            const state   res = state_of(w, g.range, g.h, row);
-            fuse(res, d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
-
-            const int64_t n_sums = item_sums && !keys.is_extra ? std::min(t.visible[r], n_counted(row, g.h)) : 0;
-            for (int64_t j = 0; j < n_sums && t.l[r] != 0.0f; ++j) {
-                item_sums[j] += t.logits[r*ld + j]*(expf(t.m[r] - *res.m) / *res.l);
-            }
-        }
-    }
-}
-
 void h2o_attn_driver::store_tile(const shared & w, const row_group & g, int64_t row, const h2o_attn_tile & t,
         float * item_sums) const {
     int64_t counted[H2O_ATTN_MAX_ROWS];
@@ -129,12 +105,8 @@ void h2o_attn_driver::attend_group(const shared & w, const scratch & s, const ro
             if (block + 1 < g.n_blocks) {
                 continue;
             }
-            float * sums_of_keys = keys.is_extra ? nullptr : item_sums;
-            if (kernel.finish(t)) {
-                store_tile(w, g, g.start + i, t, sums_of_keys);
-            } else {
-                attend_plainly(w, s, g, i, t.n_rows, sums_of_keys);
-            }
+            kernel.finish(t);
+            store_tile(w, g, g.start + i, t, keys.is_extra ? nullptr : item_sums);
         }
     }
 }

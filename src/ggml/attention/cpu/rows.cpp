@@ -17,7 +17,8 @@ h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int
         t->type, t->ne[0] };
 }
 
-void h2o_attn_read_row(const h2o_attn_source & x, int64_t key, float * dst) {
+// A key or value as float32.
+static void read_row(const h2o_attn_source & x, int64_t key, float * dst) {
     const char * src = row_of(x, key);
     switch (x.type) {
         case GGML_TYPE_F32:
@@ -51,7 +52,7 @@ h2o_attn_source h2o_attn_in_place(h2o_attn_source x, int64_t n, const int32_t * 
     }
     const int64_t d = h2o_ceil_div(x.d, H2O_ATTN_LANES)*H2O_ATTN_LANES;
     for (int64_t i = 0; i < n; ++i) {
-        h2o_attn_read_row(x, i, converted + i*d);
+        read_row(x, i, converted + i*d);
         std::fill(converted + i*d + x.d, converted + (i + 1)*d, 0.0f);
     }
     const int64_t size = d*sizeof(float);
@@ -65,7 +66,7 @@ void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set &
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {
         const int64_t d = x.d;
         for (int64_t i = 0; i < n; ++i) {
-            h2o_attn_read_row(x, key + i, scratch + i*d);
+            read_row(x, key + i, scratch + i*d);
         }
         std::fill(scratch + n*d, scratch + H2O_ATTN_PAD*d, 0.0f);
         pack_rows(scratch, d, key, h2o_attn_pad(keys.n), packed);

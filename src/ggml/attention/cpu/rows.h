@@ -8,9 +8,6 @@
 h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int64_t head, const int32_t * rows,
         int64_t start);
 
-// A key or value as float32.
-void h2o_attn_read_row(const h2o_attn_source & x, int64_t key, float * dst);
-
 // n keys or values as kernels read them in place: converted where they do not know the type.
 //   iota:      0, 1, ...: numbers of consecutive rows
 //   converted: [n][d, a multiple of H2O_ATTN_LANES]

@@ -23,7 +23,7 @@ struct h2o_cuda_attn : h2o_attn_args<int> {
     h2o_cuda_rows k, v;
     h2o_cuda_rows list_k, list_v; // of extra keys
 
-    char  * rounded; // q in the type of products: [n_head_kv][rows][d_q]
+    half  * rounded; // q in F16: [n_head_kv][rows][d_q]
     int     d_q;     // d_k, a multiple of 16: then zeros
     float * factors; // [n_head_kv][rows]: of their products
 

@@ -22,15 +22,8 @@ static int ceil_div(int64_t a, int64_t b) {
     return (int) ((a + b - 1)/b);
 }
 
-// in which numbers K and V are multiplied; GGML_TYPE_COUNT: they are not
-static ggml_type product_type(ggml_type k, ggml_type v) {
-    const auto has = [](ggml_type type) {
-        return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0;
-    };
-    if (!has(k) || !has(v)) {
-        return GGML_TYPE_COUNT;
-    }
-    return k == GGML_TYPE_F32 || v == GGML_TYPE_F32 ? GGML_TYPE_F32 : GGML_TYPE_F16; // as upstream's flash attention
+static bool is_known(ggml_type type) {
+    return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_Q8_0;
 }
 
 static h2o_cuda_rows rows_at(const ggml_tensor * t, const void * data) {
@@ -58,29 +51,16 @@ static size_t shared_memory() {
     return ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo;
 }
 
-// f(product type, largest head size, warps of a block)
-template <typename T, int D, typename F>
+// f(largest head size, warps of a block)
+template <int D, typename F>
 static void with_warps(int n_warps, const F & f) {
-    using sizes = h2o_tile_sizes<T, D>;
+    using sizes = h2o_tile_sizes<D>;
 
     const size_t shared = std::max(sizes::shared(ROW_WARPS), sizes::shared_of_sums(ROW_WARPS));
     if (n_warps == 1 || shared + STATIC_SHARED > shared_memory()) {
-        f(T(), std::integral_constant<int, D>(), std::integral_constant<int, 1>());
+        f(std::integral_constant<int, D>(), std::integral_constant<int, 1>());
     } else {
-        f(T(), std::integral_constant<int, D>(), std::integral_constant<int, ROW_WARPS>());
-    }
-}
-
-template <typename T, typename F>
-static void with_head_size(int d, int n_warps, const F & f) {
-    if (d <= 64) {
-        with_warps<T, 64>(n_warps, f);
-    } else if (d <= 128) {
-        with_warps<T, 128>(n_warps, f);
-    } else if (d <= 256) {
-        with_warps<T, 256>(n_warps, f);
-    } else {
-        with_warps<T, MAX_HEAD_SIZE>(n_warps, f);
+        f(std::integral_constant<int, D>(), std::integral_constant<int, ROW_WARPS>());
     }
 }
 
@@ -89,10 +69,14 @@ static void with_kernel(const h2o_cuda_attn & a, int n_rows, const F & f) {
     const int d       = std::max(a.d_k, a.d_v);
     const int n_warps = n_rows <= H2O_ATTN_WARP_ROWS ? 1 : ROW_WARPS;
 
-    if (product_type((ggml_type) a.k.type, (ggml_type) a.v.type) == GGML_TYPE_F16) {
-        with_head_size<half>(d, n_warps, f);
+    if (d <= 64) {
+        with_warps<64>(n_warps, f);
+    } else if (d <= 128) {
+        with_warps<128>(n_warps, f);
+    } else if (d <= 256) {
+        with_warps<256>(n_warps, f);
     } else {
-        with_head_size<float>(d, n_warps, f);
+        with_warps<MAX_HEAD_SIZE>(n_warps, f);
     }
 }
 
@@ -105,11 +89,10 @@ static int parts_for(int64_t n_blocks, size_t shared, int64_t n_max) {
 }
 
 static void launch_attention(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & parts, cudaStream_t stream) {
-    with_kernel(a, a.tile_rows(), [&](auto number, auto d, auto n_warps) {
-        using T = decltype(number);
-        constexpr size_t shared = h2o_tile_sizes<T, d>::shared(n_warps);
+    with_kernel(a, a.tile_rows(), [&](auto d, auto n_warps) {
+        constexpr size_t shared = h2o_tile_sizes<d>::shared(n_warps);
 
-        const int n_slices = ceil_div(a.d_v, h2o_tile_sizes<T, d>::d_out);
+        const int n_slices = ceil_div(a.d_v, h2o_tile_sizes<d>::d_out);
         const int n_each   = ceil_div(a.tile_rows(), n_warps*H2O_ATTN_WARP_ROWS);
         const dim3 grid(n_slices*a.n_head_kv, a.extra.n*n_each);
 
@@ -126,10 +109,10 @@ static void launch_attention(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & pa
             a.part_l = a.part_m + n_states;
         }
 
-        h2o_launch(h2o_attn_queries<T>, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS), a.n_head_kv),
+        h2o_launch(h2o_attn_queries, dim3(ceil_div(a.n_q*a.group, H2O_ATTN_QUERY_WARPS), a.n_head_kv),
                 H2O_ATTN_QUERY_WARPS*WARP_SIZE, 0, stream, a);
 
-        const auto kernel = h2o_attn_tiles<T, d, n_warps>;
+        const auto kernel = h2o_attn_tiles<d, n_warps>;
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
         h2o_launch(kernel, dim3(grid.x, grid.y, a.n_parts), n_warps*WARP_SIZE, shared, stream, a);
     });
@@ -143,11 +126,10 @@ static void launch_sums(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & splits,
     const int     unit_rows = a.n_q/n_units*a.group;
     const int64_t n_sums    = (int64_t) a.n_k*a.n_head_kv*n_units;
 
-    with_kernel(a, unit_rows, [&](auto number, auto d, auto n_warps) {
-        using T = decltype(number);
-        constexpr size_t shared = h2o_tile_sizes<T, d>::shared_of_sums(n_warps);
+    with_kernel(a, unit_rows, [&](auto d, auto n_warps) {
+        constexpr size_t shared = h2o_tile_sizes<d>::shared_of_sums(n_warps);
 
-        dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<T, d>::n_keys), a.n_head_kv, n_units);
+        dim3 grid(ceil_div(a.n_k, h2o_tile_sizes<d>::n_keys), a.n_head_kv, n_units);
 
         // keys of the chunk are seen by a part of the rows only: twice as many
         const int n_splits = 2*parts_for((int64_t) grid.x*grid.y*grid.z, shared, ceil_div(unit_rows, 2*MIN_SPLIT_ROWS));
@@ -157,7 +139,7 @@ static void launch_sums(h2o_cuda_attn & a, ggml_cuda_pool_alloc<float> & splits,
         a.split_sums = a.n_splits > 1 ? splits.alloc(a.n_splits*n_sums) : a.sums;
         grid.z      *= a.n_splits;
 
-        const auto kernel = h2o_attn_sums<T, d, n_warps>;
+        const auto kernel = h2o_attn_sums<d, n_warps>;
         CUDA_SET_SHARED_MEMORY_LIMIT(kernel, shared);
         h2o_launch(kernel, grid, n_warps*WARP_SIZE, shared, stream, a, unit_rows);
     });
@@ -177,12 +159,10 @@ bool ggml_cuda_h2o_attn_supported(int device, const ggml_tensor * dst) {
     if (!GGML_CUDA_CC_IS_NVIDIA(info.cc) || info.cc < GGML_CUDA_CC_AMPERE) {
         return false;
     }
-    const ggml_type type = product_type(k->type, v->type);
-    const int64_t   d    = std::max(k->ne[0], v->ne[0]);
-    if (type == GGML_TYPE_COUNT || d > MAX_HEAD_SIZE) {
+    if (!is_known(k->type) || !is_known(v->type) || std::max(k->ne[0], v->ne[0]) > MAX_HEAD_SIZE) {
         return false;
     }
-    if (h2o_tile_sizes<float, MAX_HEAD_SIZE>::shared(1) + STATIC_SHARED > info.smpbo) { // the largest
+    if (h2o_tile_sizes<MAX_HEAD_SIZE>::shared(1) + STATIC_SHARED > info.smpbo) { // the largest
         return false;
     }
     return k->ne[2] <= UINT16_MAX && q->ne[1] <= UINT16_MAX/2 && q->ne[1]*q->ne[2] <= INT_MAX;
@@ -193,7 +173,7 @@ void ggml_cuda_op_h2o_attn(ggml_backend_cuda_context & ctx, ggml_tensor * dst) {
 
     const int64_t n_rows = (int64_t) a.n_q*a.n_head;
 
-    ggml_cuda_pool_alloc<char>  rounded(ctx.pool(), n_rows*a.d_q*sizeof(float)); // at most
+    ggml_cuda_pool_alloc<half>  rounded(ctx.pool(), n_rows*a.d_q);
     ggml_cuda_pool_alloc<float> factors(ctx.pool(), n_rows);
     ggml_cuda_pool_alloc<float> parts  (ctx.pool());
     ggml_cuda_pool_alloc<float> splits (ctx.pool());

@@ -11,17 +11,17 @@
 constexpr int H2O_ATTN_SUM_THREADS = 128;
 
 // blockIdx.x: tile of keys, y: KV head, z: unit and split of its rows
-template <typename T, int D, int N_WARPS>
-static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>::min_blocks) h2o_attn_sums(
+template <int D, int N_WARPS>
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<D>::min_blocks) h2o_attn_sums(
         const h2o_cuda_attn a, int unit_rows) {
-    using sizes = h2o_tile_sizes<T, D>;
+    using sizes = h2o_tile_sizes<D>;
 
     constexpr int n_keys = sizes::n_keys;
     constexpr int n_rows = N_WARPS*H2O_ATTN_WARP_ROWS;
 
     H2O_DYNAMIC_SHARED(memory);
-    T * k = (T *) memory;
-    T * q = k + n_keys*sizes::ld; // of sum_stages
+    half * k = (half *) memory;
+    half * q = k + n_keys*sizes::ld; // of sum_stages
 
     __shared__ int   rows_of_keys[n_keys];
     __shared__ int   firsts[n_keys];
@@ -61,16 +61,16 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         }
     }
     if (row < end) {
-        h2o_load_tile<T, D, n_keys, N_WARPS*WARP_SIZE>(a.k, rows_of_keys, h, k, 0, a.d_k);
-        h2o_load_queries<T, D, n_rows>(a, h, row, end, q);
+        h2o_load_tile<D, n_keys, N_WARPS*WARP_SIZE>(a.k, rows_of_keys, h, k, 0, a.d_k);
+        h2o_load_queries<D, n_rows>(a, h, row, end, q);
     }
-    T * q_row = q;
+    half * q_row = q;
     for (; row < end; row += n_rows) {
         h2o_wait_for_copies();
         __syncthreads(); // these rows are there, the last ones were read
-        T * q_next = sizes::sum_stages == 1 || q_row > q ? q : q + sizes::q_size(N_WARPS);
+        half * q_next = sizes::sum_stages == 1 || q_row > q ? q : q + sizes::q_size(N_WARPS);
         if (sizes::sum_stages > 1 && row + n_rows < end) {
-            h2o_load_queries<T, D, n_rows>(a, h, row + n_rows, end, q_next);
+            h2o_load_queries<D, n_rows>(a, h, row + n_rows, end, q_next);
         }
 
         // the thread's two rows; weight: 1/l, 0 where there is nothing to add
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         }
 
         float s[n_keys/8][4];
-        h2o_logits<T, D, n_rows>(s, q_row, k, a.d_k);
+        h2o_logits<D>(s, q_row, k);
 
         const auto add = [&](const auto & logit) {
 #pragma unroll
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
 
         if (sizes::sum_stages == 1 && row + n_rows < end) {
             __syncthreads(); // q was read
-            h2o_load_queries<T, D, n_rows>(a, h, row + n_rows, end, q_next);
+            h2o_load_queries<D, n_rows>(a, h, row + n_rows, end, q_next);
         }
         q_row = q_next;
     }

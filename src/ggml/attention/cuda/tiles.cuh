@@ -8,10 +8,10 @@
 #include "ggml/attention/cuda/keys.cuh"
 #include "ggml/attention/cuda/product.cuh"
 
-template <typename T, int D, int N_WARPS>
-static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>::min_blocks) h2o_attn_tiles(
+template <int D, int N_WARPS>
+static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<D>::min_blocks) h2o_attn_tiles(
         const h2o_cuda_attn a) {
-    using sizes = h2o_tile_sizes<T, D>;
+    using sizes = h2o_tile_sizes<D>;
 
     constexpr int n_keys    = sizes::n_keys;
     constexpr int n_rows    = N_WARPS*H2O_ATTN_WARP_ROWS;
@@ -20,9 +20,9 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
     constexpr int n_own     = (n_keys + n_threads - 1)/n_threads; // keys of a thread
 
     H2O_DYNAMIC_SHARED(memory);
-    T * q = (T *) memory;
-    T * k = q + sizes::q_size(N_WARPS);
-    T * v = k + n_keys*sizes::ld;
+    half * q = (half *) memory;
+    half * k = q + sizes::q_size(N_WARPS);
+    half * v = k + n_keys*sizes::ld;
 
     // of two tiles
     __shared__ int rows_of_keys[2][n_keys];
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         return;
     }
 
-    h2o_load_queries<T, D, n_rows>(a, h, row, end, q);
+    h2o_load_queries<D, n_rows>(a, h, row, end, q);
 
     const int           end_query = (end - 1)/a.group + 1;
     const h2o_cuda_list of_head   = h2o_head_keys(a, h, end_query);
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         return is_hidden;
     };
     const auto load_k = [&](int t) {
-        h2o_load_tile<T, D, n_keys, n_threads>(t < n_head ? a.k : a.list_k, rows_of_keys[t%2], h, k, 0, a.d_k);
+        h2o_load_tile<D, n_keys, n_threads>(t < n_head ? a.k : a.list_k, rows_of_keys[t%2], h, k, 0, a.d_k);
     };
 
     // the thread's two rows
@@ -120,11 +120,11 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         find_keys(t + 1);
         h2o_wait_for_copies();
         __syncthreads(); // K is there, V was read
-        h2o_load_tile<T, d_out, n_keys, n_threads>(t < n_head ? a.v : a.list_v, rows_of_keys[t%2], h, v, first_out,
+        h2o_load_tile<d_out, n_keys, n_threads>(t < n_head ? a.v : a.list_v, rows_of_keys[t%2], h, v, first_out,
                 end_out);
 
         float s[n_keys/8][4];
-        h2o_logits<T, D, n_rows>(s, q, k, a.d_k);
+        h2o_logits<D>(s, q, k);
 
         const bool is_hidden = set_keys(t + 1);
         const auto sees      = [&](int r, int key) { return firsts[t%2][key] <= query[r]; };
@@ -185,10 +185,7 @@ static __global__ void __launch_bounds__(N_WARPS*WARP_SIZE, h2o_tile_sizes<T, D>
         if (t + 1 < n_head + n_list) {
             load_k(t + 1);
         }
-        // a weight of 0 does not hide infinity or NaN
-        const bool by_hand = is_masked &&
-                __syncthreads_or(!h2o_tile_is_finite<T, d_out, n_keys>(v, end_out - first_out));
-        h2o_add_values<T, D>(o, s, v, end_out - first_out, by_hand, sees);
+        h2o_add_values<D>(o, s, v);
         is_masked = is_next_masked;
     }
     h2o_wait_for_copies(); // of q, without keys

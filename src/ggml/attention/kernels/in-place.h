@@ -159,7 +159,7 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
 
 // N vectors of the rows' output, from the i-th number on
 template <typename T, int M, int N>
-void add_values(const h2o_attn_tile & t, int first_row, int64_t i, vec_i & finite) {
+void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
     const bool is_first = first_row == 0; // the rows after these find all in the cache
     const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
 
@@ -187,9 +187,8 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i, vec_i & finit
 
     for (int r = 0; r < M; ++r) {
         const float l = t.l[first_row + r];
-        const float f = l > 0.0f ? 1.0f/l : 0.0f;
+        const float f = l == 0.0f ? 0.0f : 1.0f/l;
         for (int j = 0; j < N; ++j) {
-            check(sum[r][j], finite);
             store(t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL, sum[r][j]*f);
         }
     }
@@ -212,25 +211,23 @@ void multiply_keys(const h2o_attn_tile & t) {
 }
 
 // the rows' output
-void add_up_values(const h2o_attn_tile & t, vec_i & finite) {
+void add_up_values(const h2o_attn_tile & t) {
     with_type(t.v.type, [&](auto type) {
         for_row_blocks(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;
 
             int64_t i = 0;
             for (; i + IN_PLACE_NV*VL <= t.d_v; i += IN_PLACE_NV*VL) {
-                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i, finite);
+                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i);
             }
             for (; i < t.d_v; i += VL) {
-                add_values<decltype(type), M, 1>(t, r, i, finite);
+                add_values<decltype(type), M, 1>(t, r, i);
             }
         });
     });
 }
 
-bool in_place(const h2o_attn_tile & t) {
-    vec_i finite = vec_i {} - 1;
-
+void in_place(const h2o_attn_tile & t) {
     const int64_t n = (t.n_keys + VL - 1)/VL*VL;
 
     multiply_keys(t);
@@ -239,12 +236,10 @@ bool in_place(const h2o_attn_tile & t) {
         for (int i = r; i < r + decltype(c)::value; ++i) {
             t.m[i] = -__builtin_inff();
         }
-        softmax<plain_weights, decltype(c)::value>(t, r, n, t.l + r, finite);
+        softmax<plain_weights, decltype(c)::value>(t, r, n, t.l + r);
     });
 
-    add_up_values(t, finite);
-
-    return all_lanes(finite);
+    add_up_values(t);
 }
 
 } // namespace

@@ -72,13 +72,13 @@ struct h2o_attn_kernel {
     // Adds the block to the rows' state.
     void (*tile)(const h2o_attn_tile & t);
 
-    // After the last block: divides l*o by l. Returns whether all was finite; if not, the state may be anything.
-    bool (*finish)(const h2o_attn_tile & t);
+    // After the last block: divides l*o by l.
+    void (*finish)(const h2o_attn_tile & t);
 
     // Adds the last block's weights, multiplied by each row's factor, to sums [n_keys]: row r counts in the first
     // counted[r] keys.
     void (*add_sums)(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums);
 
-    // Sets m, l and o for keys in place. Returns whether all was finite; if not, they may be anything.
-    bool (*in_place)(const h2o_attn_tile & t);
+    // Sets m, l and o for keys in place.
+    void (*in_place)(const h2o_attn_tile & t);
 };

@@ -15,10 +15,15 @@ struct plain_weights {
     static void get(const float * x, vec_f (& e)[N]) { e[0] = load(x); }
 };
 
+// NaN for NaN, unlike exp_negative
+inline vec_f exp_or_nan(vec_f x) {
+    return x == x ? exp_negative(x) : x;
+}
+
 // after Cephes' tanhf
 inline vec_f tanh_of(vec_f x) {
     const vec_f a = (vec_f) ((vec_i) x & 0x7fffffff);
-    const vec_f e = exp_negative(-2.0f*a);
+    const vec_f e = exp_or_nan(-2.0f*a);
     const vec_f z = x*x;
 
     vec_f p = broadcast(-5.70498872745e-3f);
@@ -32,34 +37,20 @@ inline vec_f tanh_of(vec_f x) {
     return a < 0.625f ? x + x*z*p : large;
 }
 
-// Lanes of finite become 0 where numbers are not finite.
-inline void check(vec_f x, vec_i & finite) {
-    finite &= x - x == 0.0f;
-}
-
-inline bool all_lanes(vec_i x) {
-    bool res = true;
-    for (int j = 0; j < VL; ++j) {
-        res &= x[j] != 0;
-    }
-    return res;
-}
-
 // x = softcap*tanh(x/softcap)
 template <int M>
-void cap_logits(float * x, int64_t ld, int64_t end, float softcap, vec_i & finite) {
+void cap_logits(float * x, int64_t ld, int64_t end, float softcap) {
     for (int i = 0; i < M; ++i) {
         float * row = x + i*ld;
         for (int64_t j = 0; j < end; j += VL) {
-            check(load(row + j), finite);
             store(row + j, softcap*tanh_of(load(row + j)/softcap));
         }
     }
 }
 
-// m = the largest of m and the row's logits. What a row does not see of the vectors up to the end is hidden.
+// m = the largest of m and the row's logits that are not NaN. What a row does not see of the vectors up to the end is hidden.
 template <int M>
-void mask_and_max(float * x, int64_t ld, int64_t end, const int64_t * visible, float * m, vec_i & finite) {
+void mask_and_max(float * x, int64_t ld, int64_t end, const int64_t * visible, float * m) {
     vec_f most[M];
     for (int i = 0; i < M; ++i) {
         most[i] = broadcast(m[i]);
@@ -68,16 +59,12 @@ void mask_and_max(float * x, int64_t ld, int64_t end, const int64_t * visible, f
     int64_t j = 0;
     for (; j + VL <= visible[0]; j += VL) {
         for (int i = 0; i < M; ++i) {
-            const vec_f v = load(x + i*ld + j);
-            check(v, finite);
-            most[i] = max(v, most[i]);
+            most[i] = max(load(x + i*ld + j), most[i]);
         }
     }
     for (; j < end; j += VL) {
         for (int i = 0; i < M; ++i) {
-            const vec_f all = load(x + i*ld + j);
-            const vec_f v   = lanes_below(visible[i] - j) ? all : broadcast(-__builtin_inff());
-            check(all, finite);
+            const vec_f v = lanes_below(visible[i] - j) ? load(x + i*ld + j) : broadcast(-__builtin_inff());
             store(x + i*ld + j, v);
             most[i] = max(v, most[i]);
         }
@@ -96,14 +83,14 @@ inline float finite_or_0(float m) {
 // Logits of M rows from the row-th on become weights of the kind W, exp(logit - m). A row's m becomes their largest
 // one if it was less.
 template <typename W, int M>
-void softmax(const h2o_attn_tile & t, int row, int64_t end, float * sums, vec_i & finite) {
+void softmax(const h2o_attn_tile & t, int row, int64_t end, float * sums) {
     float * x = t.logits + row*t.ld;
     float * m = t.m + row;
 
     if (t.softcap > 0.0f) {
-        cap_logits<M>(x, t.ld, end, t.softcap, finite);
+        cap_logits<M>(x, t.ld, end, t.softcap);
     }
-    mask_and_max<M>(x, t.ld, end, t.visible + row, m, finite);
+    mask_and_max<M>(x, t.ld, end, t.visible + row, m);
 
     float from[M];
     vec_f of_lanes[M] = {};
@@ -116,7 +103,7 @@ void softmax(const h2o_attn_tile & t, int row, int64_t end, float * sums, vec_i 
 
             vec_f e[W::N];
             for (int v = 0; v < W::N; ++v) {
-                e[v] = exp_negative(load(logits + v*VL) - from[i]);
+                e[v] = exp_or_nan(load(logits + v*VL) - from[i]);
                 of_lanes[i] += e[v];
             }
             W::put(logits, e);

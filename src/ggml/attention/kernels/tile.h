@@ -78,19 +78,15 @@ void multiply_v(const h2o_attn_tile & t) {
 }
 
 // o = f*o
-inline void scale_row(float * o, int64_t d_v, float f, vec_i & finite) {
+inline void scale_row(float * o, int64_t d_v, float f) {
     for (int64_t i = 0; i < d_v; i += VL) {
-        const vec_f x = load(o + i)*f;
-        check(x, finite);
-        store(o + i, x);
+        store(o + i, load(o + i)*f);
     }
 }
 
-// Logits that are not finite make l NaN.
 void tile(const h2o_attn_tile & t) {
     [[maybe_unused]] const product_setup setup;
 
-    vec_i finite = vec_i {} - 1;
     float factors[TILE_ROWS] = {}; // of what the rows have so far
     float sums   [TILE_ROWS];
 
@@ -99,35 +95,27 @@ void tile(const h2o_attn_tile & t) {
     }
     multiply_k(t);
     for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
-        softmax<weights, decltype(c)::value>(t, r, end, sums + r, finite);
+        softmax<weights, decltype(c)::value>(t, r, end, sums + r);
     });
-    if (!all_lanes(finite)) {
-        t.l[0] = __builtin_nanf("");
-    }
     for (int r = 0; r < t.n_rows; ++r) {
         factors[r] -= finite_or_0(t.m[r]);
     }
     for (int r = 0; r < t.n_rows; r += VL) {
-        store(factors + r, exp_negative(load(factors + r)));
+        store(factors + r, exp_or_nan(load(factors + r)));
     }
     for (int r = 0; r < t.n_rows; ++r) {
         t.l[r] = factors[r]*t.l[r] + sums[r];
         if (factors[r] != 1.0f) {
-            scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, factors[r], finite);
+            scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, factors[r]);
         }
     }
     multiply_v(t);
 }
 
-bool finish(const h2o_attn_tile & t) {
-    vec_i finite = vec_i {} - 1;
-
-    bool res = true;
+void finish(const h2o_attn_tile & t) {
     for (int r = 0; r < t.n_rows; ++r) {
-        res &= t.m[r] + t.l[r] < __builtin_inff(); // of a row that sees nothing, m is -inf
-        scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, t.l[r] > 0.0f ? 1.0f/t.l[r] : 0.0f, finite);
+        scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, t.l[r] == 0.0f ? 0.0f : 1.0f/t.l[r]);
     }
-    return res && all_lanes(finite);
 }
 
 void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums) {

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t BATCH_KEYS  = 256;          // their panels stay in the L1 cache while a tile's queries are multiplied
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
 constexpr int64_t MIN_ITEMS  = 32;
+constexpr int64_t MAX_SAMPLE = 256;          // rows by which a query's logits are judged
 
 // An item of work is a tile of one KV head: its score of each key, then the choice. With few tiles, an item has a range
 // of keys, and all threads wait for each other in between. Keys are packed once for all tiles; KV heads are computed in
@@ -24,6 +25,7 @@ struct top_keys {
     struct shared {
         h2o_index_query * q;       // [n_q][n_blocks]
         float           * factors; // [n_q] of scores; NaN: the query does not count
+        float           * offsets; // [n_q] of scores, before these factors
         char            * panels;  // [n_round] of a KV head's keys
         float           * scores;  // [n_tiles][n_k_pad], with ranges
     };
@@ -32,6 +34,7 @@ struct top_keys {
     struct scratch {
         float   * sum;    // of heads
         char    * panels; // of a batch
+        char    * sample; // panels of a KV head's sample
         float   * scores; // [n_k_pad], without ranges
         float   * values; // to select from
         int32_t * rows;
@@ -56,6 +59,7 @@ private:
     int64_t batch_keys(int64_t batch) const { return std::min(BATCH_KEYS, n_k - batch*BATCH_KEYS); }
 
     void quantize(const shared & w, const scratch & s, int64_t h, int64_t i) const;
+    float offset_of(const shared & w, const scratch & s, int64_t h, int64_t i) const;
     void pack    (int64_t h, int64_t batch, char * panels) const;
     void score   (const shared & w, const scratch & s, const tile_queries & t, int64_t range, float * scores) const;
     void select  (const scratch & s, const tile_queries & t, float * scores) const;
@@ -79,6 +83,7 @@ private:
     int64_t n_batches;     // of a KV head
     int64_t n_ranges;     // of these
     int64_t n_round;     // KV heads at once
+    int64_t n_sample;    // 0: every tile has one query, whose offset changes no order
     bool    packs_once;  // for all tiles
 };
 
@@ -103,12 +108,14 @@ top_keys::top_keys(const ggml_tensor * dst)
     packs_once = n_tiles > 1;
     n_round    = packs_once ? std::clamp<int64_t>(MAX_PACKED/(n_batches*batch_size), 1, n_head_kv) : n_head_kv;
     n_ranges    = std::min(h2o_ceil_div(MIN_ITEMS, n_round*n_tiles), n_batches);
+    n_sample    = tile > 1 && n_q > 1 ? std::min(n_k, MAX_SAMPLE) : 0;
 }
 
 top_keys::shared top_keys::get_shared(h2o_take & arena) const {
     shared w;
     w.q       = arena.get<h2o_index_query>(n_head_kv*n_q*n_blocks);
     w.factors = arena.get<float>(n_head_kv*n_q);
+    w.offsets = arena.get<float>(n_head_kv*n_q);
     w.panels  = arena.get<char>(packs_once ? n_round*n_batches*batch_size : 0);
     w.scores  = arena.get<float>(n_ranges > 1 ? n_head_kv*n_tiles*n_k_pad : 0);
     return w;
@@ -118,6 +125,7 @@ top_keys::scratch top_keys::get_scratch(h2o_take & arena) const {
     scratch s;
     s.sum    = arena.get<float>(d);
     s.panels = arena.get<char>(packs_once ? 0 : batch_size);
+    s.sample = arena.get<char>(h2o_ceil_div(n_sample, kernel.n_lanes)*panel_size);
     s.scores = arena.get<float>(n_ranges > 1 ? 0 : n_k_pad);
     s.values = arena.get<float>(n_k_pad + kernel.n_lanes);
     s.rows   = arena.get<int32_t>(n_k_pad + kernel.n_lanes);
@@ -162,6 +170,16 @@ void top_keys::quantize(const shared & w, const scratch & s, int64_t h, int64_t 
     }
 }
 
+// The 90th percentile of the query's logits over the sample, before they are multiplied by its factor.
+float top_keys::offset_of(const shared & w, const scratch & s, int64_t h, int64_t i) const {
+    const int64_t n_panels = h2o_ceil_div(n_sample, kernel.n_lanes);
+    const float   zero = 0.0f, one = 1.0f;
+    kernel.score(s.sample, n_panels, d, w.q + (h*n_q + i)*n_blocks, 1, &one, &zero, s.values);
+
+    const float x = kernel.find(s.values, n_panels*kernel.n_lanes, h2o_ceil_div(n_sample, 10));
+    return std::isfinite(x) ? x : 0.0f;
+}
+
 void top_keys::pack(int64_t h, int64_t batch, char * panels) const {
     const int64_t first = batch*BATCH_KEYS;
 
@@ -176,7 +194,7 @@ void top_keys::score(const shared & w, const scratch & s, const tile_queries & t
             pack(t.h, batch, panels);
         }
         kernel.score(panels, h2o_ceil_div(batch_keys(batch), kernel.n_lanes), d, w.q + (t.h*n_q + t.first)*n_blocks,
-                t.n, w.factors + t.h*n_q + t.first, scores + batch*BATCH_KEYS);
+                t.n, w.factors + t.h*n_q + t.first, w.offsets + t.h*n_q + t.first, scores + batch*BATCH_KEYS);
     }
 }
 
@@ -199,8 +217,16 @@ void top_keys::compute(const ggml_compute_params * params, const shared & w, con
     const int ith = params->ith;
     const int nth = params->nth;
 
+    int64_t sampled = -1;
     for (int64_t i = ith; i < n_head_kv*n_q; i += nth) {
-        quantize(w, s, i/n_q, i%n_q);
+        const int64_t h = i/n_q;
+        quantize(w, s, h, i%n_q);
+
+        if (n_sample > 0 && h != sampled) {
+            kernel.pack((const char *) k->data + h*k->nb[2], n_k/n_sample*k->nb[1], n_sample, d, s.sample);
+            sampled = h;
+        }
+        w.offsets[i] = n_sample > 0 ? offset_of(w, s, h, i%n_q) : 0.0f;
     }
 
     for (int64_t first = 0; first < n_head_kv; first += n_round) {

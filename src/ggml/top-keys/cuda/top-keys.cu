@@ -17,6 +17,7 @@ constexpr int     WARPS         = 4;
 constexpr int     THREADS       = WARPS*WARP_SIZE;
 constexpr int     WARP_KEYS     = 32;
 constexpr int     KEYS          = WARPS*WARP_KEYS;
+constexpr int     MAX_SAMPLE    = 256; // rows by which a query's logits are judged
 constexpr int     MIN_BLOCKS    = 1024; // of scores, if there are tiles enough
 constexpr int64_t MAX_SCORES    = 8*1024*1024; // at once, unless one tile of each KV head has more
 
@@ -39,6 +40,7 @@ struct top_keys_args {
     // [n_head_kv] of each
     int         * queries;  // [n_q][groups][GROUP][WORDS]: bytes, -127 to 127
     float       * factors;  // [n_q] of scores; NaN: the query does not count
+    float       * offsets;  // [n_q] of scores, before these factors
 
     // of tiles [first_tile, first_tile + n_round)
     int     first_tile, n_round;
@@ -90,12 +92,61 @@ static __global__ void __launch_bounds__(WARP_SIZE) k_round_queries(const top_ke
     }
     if (lane == 0) {
         a.factors[query] = counts ? __fdiv_rn(peak, 127.0f) : NAN;
+        a.offsets[query] = 0.0f;
     }
 }
 
 // 8 less for each of 4 bytes, 0 to 15
 static __device__ __forceinline__ int less_8(int x) {
     return ((x | 0x80808080) - 0x08080808) ^ 0x80808080;
+}
+
+// The sum of 4 products of bytes, from -127 to 127.
+static __device__ __forceinline__ int dot_bytes(int x, int y) {
+    int sum = 0;
+#pragma unroll
+    for (int shift = 0; shift < 32; shift += 8) {
+        sum += (int8_t) (x >> shift)*(int8_t) (y >> shift);
+    }
+    return sum;
+}
+
+// The 90th percentile of a query's logits over a sample. Each thread has a row of it.
+// blockIdx: query, KV head
+static __global__ void __launch_bounds__(MAX_SAMPLE) k_offsets(const top_keys_args a) {
+    __shared__ float logits[MAX_SAMPLE];
+
+    const int64_t query = (int64_t) blockIdx.y*a.n_q + blockIdx.x;
+    const int     n     = min(a.n_k, MAX_SAMPLE);
+    const int     j     = threadIdx.x;
+
+    float logit = NAN;
+    if (j < n) {
+        const int  * x   = a.queries + query*query_size(a.d)/(int) sizeof(int);
+        const char * key = a.k + (int64_t) j*(a.n_k/n)*a.k_stride + blockIdx.y*a.k_head_stride;
+
+        logit = 0.0f;
+        for (int b = 0; b < a.d/BLOCK; ++b, x += WORDS, key += BLOCK_BYTES) {
+            const uint16_t * block = (const uint16_t *) key;
+
+            int sum = 0;
+            for (int w = 0; w < 4; ++w) {
+                const int y = (int) (block[1 + 2*w] | (uint32_t) block[2 + 2*w] << 16);
+                sum += dot_bytes(less_8(y & 0x0f0f0f0f), x[w]) + dot_bytes(less_8(y >> 4 & 0x0f0f0f0f), x[4 + w]);
+            }
+            logit += (float) *(const half *) key*(float) sum;
+        }
+    }
+    logits[j] = logit;
+    __syncthreads();
+
+    int n_before = 0;
+    for (int i = 0; i < n; ++i) {
+        n_before += logits[i] > logit || (logits[i] == logit && i < j);
+    }
+    if (n_before == (n + 9)/10 - 1 && h2o_is_finite(logit)) {
+        a.offsets[query] = logit;
+    }
 }
 
 // Products of the tiles' queries with some keys, of each key and tile the highest.
@@ -169,11 +220,12 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
             load_queries(next_start, end_of(next_tile), next);
         }
 
-        float factors[QUERIES/8];
+        float factors[QUERIES/8], offsets[QUERIES/8];
 #pragma unroll
         for (int r = 0; r < QUERIES/8; ++r) {
             const int i = start + lane/4 + r*8;
             factors[r] = i < end ? a.factors[(int64_t) h*a.n_q + i] : NAN;
+            offsets[r] = i < end ? a.offsets[(int64_t) h*a.n_q + i] : 0.0f;
         }
 
         int x[GROUP][QUERIES/16][4];
@@ -226,7 +278,7 @@ static __global__ void __launch_bounds__(THREADS, 4) k_score(const top_keys_args
             for (int p = 0; p < QUERIES/16; ++p) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    highest[n][i%2] = fmaxf(highest[n][i%2], sums[p][i]*factors[2*p + i/2]);
+                    highest[n][i%2] = fmaxf(highest[n][i%2], (sums[p][i] - offsets[2*p + i/2])*factors[2*p + i/2]);
                 }
             }
         }
@@ -325,10 +377,12 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
 
     ggml_cuda_pool_alloc<int>         queries (ctx.pool(), n_queries*query_size(a.d)/sizeof(int));
     ggml_cuda_pool_alloc<float>       factors (ctx.pool(), n_queries);
+    ggml_cuda_pool_alloc<float>       offsets (ctx.pool(), n_queries);
     ggml_cuda_pool_alloc<float>       scores  (ctx.pool(), max_round*tile_scores);
 
     a.queries  = queries.get();
     a.factors  = factors.get();
+    a.offsets  = offsets.get();
     a.scores   = scores.get();
 
     cudaStream_t stream = ctx.stream();
@@ -336,6 +390,9 @@ void ggml_cuda_op_h2o_top_keys(ggml_backend_cuda_context & ctx, ggml_tensor * ds
     CUDA_SET_SHARED_MEMORY_LIMIT(k_score, shared_size(MAX_HEAD_SIZE));
 
     h2o_launch(k_round_queries, dim3(a.n_q, a.n_head_kv), WARP_SIZE, 0, stream, a);
+    if (a.tile > 1 && a.n_q > 1) { // an offset changes no order among a single query's logits
+        h2o_launch(k_offsets, dim3(a.n_q, a.n_head_kv), MAX_SAMPLE, 0, stream, a);
+    }
 
     for (a.first_tile = 0; a.first_tile < a.n_tiles; a.first_tile += a.n_round) {
         a.n_round = (int) std::min<int64_t>(max_round, a.n_tiles - a.first_tile);

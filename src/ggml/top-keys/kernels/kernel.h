@@ -25,9 +25,12 @@ struct h2o_index_kernel {
     // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
     void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
 
-    // For each key the largest score*factor of n_q queries [n_q][d/32 blocks], -inf if all are NaN.
+    // For each key the largest (score - offset)*factor of n_q queries [n_q][d/32 blocks], -inf if all are NaN.
     void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
-            const float * factors, float * scores);
+            const float * factors, const float * offsets, float * scores);
+
+    // The k-th largest of n numbers (whole panels). No number is NaN.
+    float (*find)(const float * x, int64_t n, int64_t k);
 
     // The n_top highest of n scores (whole panels) that are not NaN, as their numbers in ascending order; of equal ones
     // the first. Returns how many there are. values and rows are scratch for n + n_lanes numbers.

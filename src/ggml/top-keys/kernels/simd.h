@@ -107,7 +107,7 @@ inline void for_queries(int64_t n_q, const F & f) {
 }
 
 void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,
-        const float * factors, float * scores) {
+        const float * factors, const float * offsets, float * scores) {
     const int64_t n_blocks = d/H2O_INDEX_BLOCK;
 
     for_queries(n_q, [&](auto n, int64_t first) {
@@ -119,7 +119,7 @@ void score(const char * panels, int64_t n_panels, int64_t d, const h2o_index_que
 
             vec_f high = first > 0 ? load(scores + p*VL) : broadcast(-__builtin_inff());
             for (int i = 0; i < N; ++i) {
-                high = max(sum[i]*factors[first + i], high);
+                high = max((sum[i] - offsets[first + i])*factors[first + i], high);
             }
             store(scores + p*VL, high);
         }
@@ -200,20 +200,15 @@ float find_threshold(const float * x, int64_t n, int64_t k, int64_t slack) {
     return float_of(reached);
 }
 
-// The largest of each lane of every n vectors. Returns how many.
-int64_t find_maxima(const float * x, int64_t n_x, int64_t n, float * maxima) {
-    int64_t n_maxima = 0;
-    for (int64_t start = 0; start < n_x; start += n*VL) {
-        const int64_t end = min_of(start + n*VL, n_x);
+float find(const float * x, int64_t n, int64_t k) {
+    const vec_f threshold = broadcast(find_threshold(x, n, k, 0));
 
-        vec_f high = broadcast(-__builtin_inff());
-        for (int64_t i = start; i < end; i += VL) {
-            high = max(load(x + i), high);
-        }
-        store(maxima + n_maxima, high);
-        n_maxima += VL;
+    vec_f low = broadcast(__builtin_inff());
+    for (int64_t i = 0; i < n; i += VL) {
+        const vec_f v = load(x + i);
+        low = v >= threshold ? min(v, low) : low;
     }
-    return n_maxima;
+    return fold(low, min)[0];
 }
 
 // Appends the scores that reach the bound, and their numbers. Returns how many; up to VL - 1 more are written.
@@ -235,15 +230,8 @@ int64_t append_at_least(const float * scores, int64_t n, float bound, float * va
     return n_found;
 }
 
-// Where scores are many, the n_top-th largest of the maxima of as many groups as are 8 times n_top is a lower bound of
-// the n_top-th largest score, and few scores reach it.
 int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, int32_t * rows, int32_t * top) {
-    const int64_t n_group = n/(8*n_top);
-    const int64_t slack   = n_top/4;
-
-    const float bound = n_group < 2 ?
-        find_threshold(scores, n, n_top, slack) :
-        find_threshold(values, find_maxima(scores, n, n_group, values), n_top, slack);
+    const float bound = find_threshold(scores, n, n_top, n_top/4);
 
     const int64_t n_found = append_at_least(scores, n, bound, values, rows);
     if (n_found <= n_top) {
@@ -274,4 +262,4 @@ int64_t select(const float * scores, int64_t n, int64_t n_top, float * values, i
 
 } // namespace
 
-extern const h2o_index_kernel KERNEL = { VL, pack, score, select };
+extern const h2o_index_kernel KERNEL = { VL, pack, score, find, select };
