@@ -1,5 +1,7 @@
 #include "server/slots.h"
 
+#include "h2o/llama/memory/moves.h"
+
 #include "log.h"
 #include "mtmd.h"
 #include "server-common.h"
@@ -88,12 +90,14 @@ static bool is_endless(const llama_context * ctx) {
     return kv && llama_h2o_kv_info(kv).n_positions == INT32_MAX;
 }
 
-int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room) {
-    const auto * kv = llama_get_h2o_kv(ctx);
+int32_t server_h2o_piece_end(
+    const llama_context * ctx, llama_seq_id id, int32_t n_past, int32_t n_prompt, int32_t n_room) {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv) {
         return std::min(n_prompt, n_past + n_room);
     }
-    const auto    info  = llama_h2o_kv_info(kv);
+    const auto info = llama_h2o_kv_info(kv);
+    n_prompt = std::min<uint32_t>(n_prompt, info.next_piece);
     const int32_t start = n_past - n_past % (int32_t) info.chunk_size;
     const int32_t end   = (int32_t) std::min<int64_t>(n_prompt, (int64_t) start + info.chunk_size);
     if (end <= n_past + n_room) {
@@ -244,6 +248,39 @@ int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common
     return res;
 }
 
+llama_h2o_info server_h2o_info(const llama_context * ctx, llama_seq_id id) {
+    llama_h2o_info none = {};
+    none.next_piece = none.exact_end = UINT32_MAX;
+
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    return kv ? llama_h2o_kv_info(kv) : none;
+}
+
+int32_t server_h2o_arrange(llama_context * ctx, llama_seq_id id, const llama_tokens & text, const llama_tokens & prompt,
+    int32_t n_past, int32_t end, int32_t n_min) try {
+    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
+    if (!kv || !llama_memory_can_shift(llama_get_memory(ctx))) {
+        return -1;
+    }
+    // a call that failed has left fewer tokens than the slot was given
+    const llama_tokens known(text.begin(), text.begin() + std::min<size_t>(text.size(), n_tokens(kv)));
+    const llama_tokens next(prompt.begin(), prompt.begin() + end);
+    n_past = std::min(n_past, (int32_t) known.size());
+
+    const auto pieces = h2o_find_pieces(known, next, n_past, n_min);
+    if (pieces.empty()) {
+        return -1;
+    }
+    while (!llama_h2o_kv_can_rewind(kv, n_past)) {
+        n_past--;
+    }
+    h2o_arrange(ctx, id, n_past, pieces);
+    return n_past;
+} catch (const std::exception & e) {
+    LOG_ERR("%s: slot %d: %s\n", __func__, id, e.what());
+    return -1;
+}
+
 bool server_h2o_wants_checkpoint(
         const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
     return !server_h2o_enabled(ctx) || is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
@@ -301,10 +338,16 @@ void server_h2o_counts::add_timings(common_json & timings) const {
         timings["h2o_kv_cold_bytes"]    = kv_cold;
         timings["h2o_kv_dropped_bytes"] = kv_dropped;
     }
+    if (n_moved > 0) {
+        timings["cache_moved"] = n_moved;
+    }
 }
 
 common_json server_h2o_counts::prompt_details(int32_t n_cached) const {
     common_json res = { { "cached_tokens", n_cached } };
+    if (n_moved > 0) {
+        res["moved_tokens"] = n_moved;
+    }
     stop.add_to(res);
     if (!attention.is_null()) {
         res["attention"] = attention;

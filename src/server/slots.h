@@ -63,12 +63,34 @@ int32_t server_h2o_tail_begin(const Task & task) {
 int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
         const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
 
-// The same for a slot. A prompt whose attention is asked for reads its tail again.
+// The state of a slot's sequence. Without H2O its rows have never moved.
+llama_h2o_info server_h2o_info(const llama_context * ctx, llama_seq_id id);
+
+// --cache-reuse: the sequence keeps at most n_past tokens, and pieces of its text, of at least n_min tokens, come to where
+// the prompt has them before `end`: it takes them over when it is read up to them. Returns how many tokens are kept; < 0:
+// the prompt has no such pieces.
+int32_t server_h2o_arrange(llama_context * ctx, llama_seq_id id, const llama_tokens & text, const llama_tokens & prompt,
+    int32_t n_past, int32_t end, int32_t n_min);
+
+// The same for a slot. A prompt whose attention is asked for reads its tail again. A text that was put together of
+// pieces is continued only with --cache-reuse.
 template <typename Slot>
 int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
-    const auto & task = *slot.task;
+    const auto &  task = *slot.task;
+    const int32_t tail = server_h2o_tail_begin(task), n_min = task.params.n_cache_reuse;
     if (task.h2o.n_attention > 0) {
-        n_past = std::min(n_past, server_h2o_tail_begin(task));
+        n_past = std::min(n_past, tail);
+    }
+    if (n_min == 0) {
+        n_past = std::min<uint32_t>(n_past, server_h2o_info(ctx, slot.id).exact_end);
+    } else if (task.params.cache_prompt && task.n_tokens_shared == 0 && slot.alora_invocation_start <= 0 &&
+               !slot.prompt.tokens.has_mtmd && !task.tokens.has_mtmd) {
+        const int32_t n_kept = server_h2o_arrange(
+            ctx, slot.id, slot.prompt.tokens.get_tokens(), task.tokens.get_tokens(), n_past, tail, n_min);
+        if (n_kept >= 0) {
+            slot.stats.h2o.takes_over = true;
+            return n_kept;
+        }
     }
     const auto is_inside = [&tokens = slot.prompt.tokens](int32_t n) {
         return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL &&
@@ -149,8 +171,9 @@ void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool 
 void server_h2o_drop_attention(const llama_context * ctx, llama_seq_id id);
 
 // The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
-// ends with its chunk or with a tile, so an answer does not depend on the other slots. n_past: it waits for more room.
-int32_t server_h2o_piece_end(const llama_context * ctx, int32_t n_past, int32_t n_prompt, int32_t n_room);
+// ends with its chunk or with a tile, so an answer does not depend on the other slots, and where moved rows begin. n_past: it waits for more room.
+int32_t server_h2o_piece_end(
+    const llama_context * ctx, llama_seq_id id, int32_t n_past, int32_t n_prompt, int32_t n_room);
 
 // Prepares a slot for the prompt's tokens [pos, end) in the next call. At most n_dense attend to everything.
 template <typename Slot>
@@ -161,6 +184,19 @@ void server_h2o_begin_prompt(llama_context * ctx, Slot & slot, int32_t pos, int3
     server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
     server_h2o_set_call(ctx, slot.id, true, std::clamp(end - tail_begin, 0, n_dense));
     server_h2o_keep_attention(ctx, slot.id, slot.task->h2o.n_attention > 0, pos <= tail_begin);
+}
+
+// The slot's prompt has been read up to pieces that were moved: they are part of its text now.
+template <typename Slot>
+void server_h2o_take_over(const llama_context * ctx, Slot & slot) {
+    if (!slot.stats.h2o.takes_over) {
+        return;
+    }
+    for (int32_t i = slot.prompt.n_tokens(), n = server_h2o_info(ctx, slot.id).n_tokens; i < n; ++i) {
+        slot.prompt.tokens.push_back(slot.task->tokens[i]);
+        slot.stats.h2o.n_moved++;
+        slot.stats.n_prompt_cached++;
+    }
 }
 
 // Prepares every slot for a call with n tokens of upstream's batch, from `off` on.
@@ -208,7 +244,9 @@ struct server_h2o_counts {
     uint64_t kv_dropped = 0; // bytes that are gone
 
     // of a slot's request alone
-    bool            has_begun = false;   // its prompt is being read, or was
+    bool            has_begun  = false;  // its prompt is being read, or was
+    bool            takes_over = false;  // pieces of its text were moved
+    int32_t         n_moved    = 0;      // their tokens, up to where the prompt has been read
     server_h2o_stop stop      = {};
     common_json     attention = nullptr; // which positions the prompt's tail has read, if that is asked
 
@@ -250,7 +288,9 @@ void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, serv
     all = {};
     for (auto & slot : slots) {
         auto counts = server_h2o_count(ctx, slot.id);
-        counts.has_begun = slot.stats.h2o.has_begun;
+        counts.has_begun  = slot.stats.h2o.has_begun;
+        counts.takes_over = slot.stats.h2o.takes_over;
+        counts.n_moved    = slot.stats.h2o.n_moved;
         counts.stop      = std::move(slot.stats.h2o.stop);
         counts.attention = std::move(slot.stats.h2o.attention);
         if (counts.has_begun && slot.is_processing() && slot.task->h2o.n_attention > 0 && counts.attention.is_null()) {

@@ -195,8 +195,8 @@ def test_nobody_comes_between_what_is_known_and_the_rest_of_a_prompt(
     """A stream's answer would be about the other thread's text, without an error."""
     keep, refused = State.keep, list[BaseException | None]()
 
-    def interrupted(state: State, ids: Any) -> int:
-        n = keep(state, ids)
+    def interrupted(state: State, *asked: Any) -> int:
+        n = keep(state, *asked)
         with ThreadPoolExecutor(1) as pool:
             refused.append(pool.submit(llm.eval, random_tokens(20)).exception())
         return n

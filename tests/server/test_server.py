@@ -357,6 +357,34 @@ def test_a_server_says_what_it_serves_and_what_it_is_asked(tmp_path: Path) -> No
     assert "exceeds the available context size" in error
 
 
+def test_only_what_changed_is_read_again(start: Start) -> None:
+    """With --cache-reuse, in a slot; and texts that fill their slot are shifted."""
+    server = start(["--cache-reuse", "64"], ["--context-shift"])
+    text, new, system = random_tokens(900), random_tokens(3, seed=1), random_tokens(50, seed=2)
+    tail, again = 128, 32
+    changed, with_system = [*text[:200], *new, *text[201:]], [*system, *text]
+
+    def timings(prompt: list[int], **options: Any) -> list[int]:
+        found = server.complete(prompt, n_predict=1, id_slot=0, **options)["timings"]
+        return [found["prompt_n"], found["cache_n"], found.get("cache_moved", 0)]
+
+    def expected(prompt: list[int], n_kept: int, n_moved: int) -> list[int]:
+        return [len(prompt) - n_kept - n_moved, n_kept + n_moved, n_moved]
+
+    timings(text)
+    n_moved = 699 - again - tail
+    assert timings(changed) == expected(changed, 192, n_moved)
+    assert timings(changed, n_cache_reuse=0) == expected(changed, 224, 0)  # what was read is exact
+    n_moved += 200 - len(system)
+    assert timings(with_system) == expected(with_system, 0, n_moved)
+    body = {"prompt": [*text[:300], *text[400:]], "max_tokens": 1, "id_slot": 0}
+    usage = server.post("/v1/completions", body)["usage"]
+    assert usage["prompt_tokens_details"]["moved_tokens"] == 800 - 300 - again - tail  # the rest is in RAM
+    answer = server.complete(random_tokens(2000, seed=3), n_predict=100, id_slot=0, ignore_eos=True)
+    assert answer["truncated"]
+    assert answer["timings"]["predicted_n"] == 100
+
+
 def test_embeddings(tmp_path: Path) -> None:
     """Dense, and equal to the Python interface's."""
     texts = [OTHER[:300], "short"]

@@ -57,12 +57,12 @@ _TEXT = tuple(name for name in _TALK if name != "mmproj")
 _READ = tuple(name for name in _TEXT if name not in ("model", "max_tokens", "temp", "seed", "library"))
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": as_command(demo.demo),
-    "chat": as_command(chat.chat, *_TALK, "image"),
+    "chat": as_command(chat.chat, *_TALK, "image", "cache_reuse"),
     "ask": as_command(ask.ask, *_TEXT, "file", temp=0.0),
     "read": as_command(ask.read, *_READ),
     "run": as_command(run.run, *_TEXT, "file", "prompt", "dense_tail", "matmul_kernels"),
     "batch": as_command(batch.batch, *_LLAMA, *_ANSWER, temp=0.0, seed=0),
-    "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "matmul_kernels", "rpc", model="demo"),
+    "serve": as_command(serve.serve, *_LLAMA, "mmproj", "n_ctx", "cache_reuse", "matmul_kernels", "rpc", model="demo"),
     "rpc-server": as_command(serve.rpc_server),
     "options": as_command(measure.list_settings),
     "inspect": as_command(inspect.inspect, *_LLAMA, "file", "prompt", "library"),

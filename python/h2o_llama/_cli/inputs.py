@@ -48,6 +48,7 @@ def open_llama(o: Options, weights: Model, n_ctx: int, h2o: Any = "auto", **more
         h2o=h2o,
         matmul_kernels=o.matmul_kernels,
         library=has_library(o.library),
+        cache_reuse=o.cache_reuse,
         **more,
     )
 

@@ -139,9 +139,6 @@ def serve(
             show_default="the user's library",
         ),
     ] = None,
-    cache_reuse: Annotated[
-        int, option("Do not read pieces of N tokens and more again that moved; 0: only the same beginning.", min=0)
-    ] = 0,
     embeddings: Annotated[bool, option("Serve embeddings instead of answers, without H2O.", "--embeddings")] = False,
 ) -> None:
     """Serve a model over HTTP, with a web page.
@@ -183,7 +180,7 @@ def serve(
     layers = (-1 if o.rpc else 0) if o.gpu_layers is None else o.gpu_layers
     arguments += ["--gpu-layers", layers] if o.rpc or uses_gpu(-1) else ["--fit", "off"]  # no warning of no GPU
     arguments += [] if o.rpc is None else ["--rpc", ",".join(check_rpc_servers(o.rpc))]
-    arguments += ["--cache-reuse", cache_reuse] if cache_reuse else []
+    arguments += ["--cache-reuse", o.cache_reuse] if o.cache_reuse else []
     arguments += ["--threads", o.threads or available_cpus(), *_cache_ram()]
     if check.choice("serve", "matmul_kernels", o.matmul_kernels, MATMUL_KERNELS) != MATMUL_KERNELS[0]:
         arguments += ["--h2o-products", o.matmul_kernels]
@@ -200,7 +197,7 @@ def serve(
         arguments += ["--no-kv-unified", *upstream_options(h2o)]
     folder = default_folder() if library_folder is None else Path(library_folder)
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
-    texts = ServerTexts(folder, origin, tells_day, cache_reuse) if is_kept else None
+    texts = ServerTexts(folder, origin, tells_day, o.cache_reuse) if is_kept else None
     raise typer.Exit(run_server([*map(str, arguments), *further], texts))
 
 
