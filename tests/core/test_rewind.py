@@ -316,7 +316,7 @@ def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName
             memory = llm.kv.history[start // S - 1][layer][head] if start else []
             assert keys is not None
             assert sorted({*keys} - {*memory}) == keys
-            n = max(1, int(INDEX.h2o.lookup_budget * (start / (8 * S)) ** 0.4 + 0.5))
+            n = max(1, int(INDEX.h2o.lookup_budget * (start / (8 * S)) ** 0.6 + 0.5))
             assert len(keys) == max(0, min(n, start - config.h2o.memory_size))
             assert max(keys, default=-1) < start
         with llm.fork() as fork:

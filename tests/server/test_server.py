@@ -521,7 +521,7 @@ def test_only_pages_that_were_named_may_use_the_server(origins: tuple[Server, st
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
     calls: list[list[str]] = []
-    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts: calls.append(arguments) or 0)
+    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts, read: calls.append(arguments) or 0)
     return calls
 
 
