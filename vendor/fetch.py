@@ -1,9 +1,8 @@
-"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pcre2|pdfjs|markdown
+"""Fill a folder with pinned sources: python vendor/fetch.py llama.cpp|codecs|pcre2|markdown
 
 - `vendor/llama.cpp`: the llama.cpp that is built, with patches/ applied
 - `vendor/codecs`: zstd, for the codec of K and V
 - `vendor/pcre2`: PCRE2, for the patterns of pre-tokenizers and of grammars' triggers
-- `page/app/pdfjs` of the package: the part of pdf.js with which the server's page gets the text out of PDF files
 - `page/app/markdown` of the package: marked and DOMPurify, with which the page shows answers
 
 CMake runs this when it configures. Each is part of a Python package's distribution, which a requirements file here pins
@@ -77,15 +76,6 @@ SOURCES = {
             | tables | ucd | valid_utf | xclass)\.c
           | pcre2_(compile | internal | intmodedep | ucp | ucptables_inc | util)\.h)""",
         r"\g<license>\g<generic>\g<tables>\g<code>",
-    ),
-    "pdfjs": Source(
-        f"{PAGE}/pdfjs",
-        "requirements-pdfjs.txt",
-        "pdfjs_viewer/pdfjs/",
-        # cmaps: from the codes of Chinese, Japanese and Korean fonts to characters
-        r"(?P<license>LICENSE) | build/(?P<code>pdf(\.worker)?\.mjs) | web/(?P<tables>cmaps/[^/]+)",
-        r"\g<license>\g<code>\g<tables>",
-        is_wheel=True,
     ),
     "markdown": Source(
         f"{PAGE}/markdown",

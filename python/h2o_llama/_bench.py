@@ -189,6 +189,9 @@ class Bench:
                     plain = " without flash attention" if case.mode.flash_attn == "off" else ""
                     speed = n_tokens / found[-1].prefill_s
                     report(f"{n_tokens:,} tokens, {case.mode.name}{plain}: {speed:,.0f} tokens/s")
+                    if sum(map(len, self.samples.values())) == 1:
+                        minutes = self.repetitions * sum(case.n_used for case in self.samples) / speed / 60
+                        report(f"at that speed everything takes {minutes:,.1f} minutes, long texts more")
 
     def rows(self) -> list[Row]:
         """A row for each length and name of a mode that has samples; speeds are of medians, in tokens per second.

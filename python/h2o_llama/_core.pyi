@@ -538,7 +538,7 @@ def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...
 def quantize_types() -> list[str]: ...
-def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any) -> int:
+def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any, read: typing.Any) -> int:
     """
     Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.
     """

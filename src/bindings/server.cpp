@@ -76,18 +76,24 @@ public:
         return texts.attr("time")(key, now, ids_at).cast<int64_t>();
     }
 
-    std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) override {
+    std::pair<int, std::string> answer(
+            const std::string & key, const std::optional<std::string> & id, bool removes) override {
         py::gil_scoped_acquire gil;
-        auto res = texts.attr("answer")(key, id).cast<std::pair<int, std::string>>();
-        n_removed += id && res.first == 200;
+        auto res = texts.attr("answer")(key, id, removes).cast<std::pair<int, std::string>>();
+        n_removed += removes && res.first == 200;
         return res;
+    }
+
+    std::string like(const std::string & key, const std::vector<llama_token> & prompt) override {
+        py::gil_scoped_acquire gil;
+        return texts.attr("like")(key, token_array(prompt.size(), prompt.data())).cast<std::string>();
     }
 
 private:
     const py::object & texts; // the caller's
 };
 
-static int serve(const std::vector<py::bytes> & given, const py::object & texts) {
+static int serve(const std::vector<py::bytes> & given, const py::object & texts, const py::object & read) {
     std::vector<std::string> arguments(given.begin(), given.end());
     std::vector<char *> argv;
     for (auto & argument : arguments) {
@@ -98,11 +104,16 @@ static int serve(const std::vector<py::bytes> & given, const py::object & texts)
         kept.emplace(texts);
         server_h2o_set_texts(&*kept);
     }
+    server_h2o_set_reader([&read](const std::string & name, const std::string & content) {
+        py::gil_scoped_acquire gil;
+        const auto said = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(name.data(), name.size(), "replace"));
+        return read(said, py::bytes(content)).cast<std::pair<int, std::string>>();
+    });
     py::gil_scoped_release release;
     return llama_server(argv.size(), argv.data());
 }
 
 void init_server(py::module_ & m) {
-    m.def("serve", &serve, py::arg("arguments"), py::arg("texts"),
+    m.def("serve", &serve, py::arg("arguments"), py::arg("texts"), py::arg("read"),
         "Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.");
 }

@@ -1,6 +1,8 @@
 #include "server/library-routes.h"
 
 #include "server/library.h"
+#include "server/requests.h"
+#include "server/texts.h"
 
 #include "server-common.h"
 
@@ -19,18 +21,18 @@ static server_http_res_ptr failed(const std::string & message, error_type type) 
     return res;
 }
 
-server_http_context::handler_t server_h2o_library_route(const common_params & params, bool removes) {
-    return [&params, removes](const server_http_req & request) {
+server_http_context::handler_t server_h2o_library_route(const common_params & params, bool has_id, bool removes) {
+    return [&params, has_id, removes](const server_http_req & request) {
         auto * texts = server_h2o_get_texts();
 
         if (!texts || !server_h2o_may_have_library(params)) {
             return failed("this server has no library: start it with `h2o-llama serve`, without --library off; where "
                 "others can reach it, with --api-key", ERROR_TYPE_NOT_SUPPORTED);
         }
-        const auto id = removes ? std::optional(request.get_param("id")) : std::nullopt;
+        const auto id = has_id ? std::optional(request.get_param("id")) : std::nullopt;
 
         auto res = std::make_unique<server_http_res>();
-        std::tie(res->status, res->data) = texts->answer(server_h2o_owner(params, request), id);
+        std::tie(res->status, res->data) = texts->answer(server_h2o_owner(params, request), id, removes);
         return res;
     };
 }
@@ -47,4 +49,29 @@ server_http_context::handler_t server_h2o_model_route(server_http_context::handl
         }
         return failed("there is no model " + name.substr(0, 100), ERROR_TYPE_NOT_FOUND);
     };
+}
+
+static server_h2o_reader reader_of_server;
+
+void server_h2o_set_reader(server_h2o_reader reader) {
+    reader_of_server = std::move(reader);
+}
+
+server_http_context::handler_t server_h2o_document_route() {
+    return [](const server_http_req & request) {
+        if (!reader_of_server) {
+            return failed("this server reads no documents: start it with `h2o-llama serve`", ERROR_TYPE_NOT_SUPPORTED);
+        }
+        auto res = std::make_unique<server_http_res>();
+        std::tie(res->status, res->data) = reader_of_server(request.get_param("name"), request.body);
+        return res;
+    };
+}
+
+common_json server_h2o_texts_like(
+        const common_params & params, const server_http_req & request, const std::vector<llama_token> & prompt) {
+    auto * texts = server_h2o_get_texts();
+
+    return texts && server_h2o_may_have_library(params) ?
+        json::parse(texts->like(server_h2o_owner(params, request), prompt)) : json::object();
 }

@@ -4,7 +4,9 @@
 #include "server/texts.h"
 
 #include "common.h"
+#include "json.h"
 #include "llama.h"
+#include "server-http.h"
 
 #include <algorithm>
 #include <chrono>
@@ -27,6 +29,10 @@
 // Each owner has a library (server/requests.h). Without API keys it is the user's own, and only for programs of this
 // machine.
 bool server_h2o_may_have_library(const common_params & params);
+
+// How many of a prompt's first tokens the texts of its owner have, by their ids.
+common_json server_h2o_texts_like(
+        const common_params & params, const server_http_req & request, const std::vector<llama_token> & prompt);
 
 class server_h2o_library {
 public:

@@ -45,8 +45,12 @@ public:
     virtual int64_t time(const std::string & key, int64_t now,
         const std::function<std::vector<llama_token>(int64_t)> & prompt_at) = 0;
 
-    // what GET /h2o/library and, with an id, DELETE /h2o/library/{id} answer: the HTTP status, and JSON
-    virtual std::pair<int, std::string> answer(const std::string & key, const std::optional<std::string> & id) = 0;
+    // what GET /h2o/library and, with an id, GET and DELETE /h2o/library/{id} answer: the HTTP status, and JSON
+    virtual std::pair<int, std::string> answer(
+        const std::string & key, const std::optional<std::string> & id, bool removes) = 0;
+
+    // JSON: by the ids of texts, how many of a prompt's first tokens each has
+    virtual std::string like(const std::string & key, const std::vector<llama_token> & prompt) = 0;
 
     int32_t              n_least = 0; // tokens of a text that is kept
     int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
@@ -60,3 +64,8 @@ public:
 // the texts of the server in this process, or none
 server_h2o_texts * server_h2o_get_texts();
 void               server_h2o_set_texts(server_h2o_texts * texts);
+
+// The HTTP status, and JSON with the text of a file of this name and content: Python's documents.py.
+using server_h2o_reader = std::function<std::pair<int, std::string>(const std::string & name, const std::string & content)>;
+
+void server_h2o_set_reader(server_h2o_reader reader);

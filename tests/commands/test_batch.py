@@ -101,7 +101,7 @@ def test_answers_are_those_of_one_chat_each(
     options, h2o = CONFIGS[config]
     result = succeeded(run_batch(folder, model, *options, "--parallel", "2"))
     assert len(evaluated) == len(DOCUMENTS)
-    assert "left out, neither text nor HTML nor PDF by their suffixes: picture.png" in result.stderr
+    assert "left out, no documents by their suffixes: picture.png" in result.stderr
     assert f"{len(DOCUMENTS) * len(QUESTIONS)} answers added" in result.stderr
 
     expected = {}

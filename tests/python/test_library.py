@@ -370,6 +370,7 @@ def test_a_servers_owners_share_a_writer(tiny_model: Path, tmp_path: Path, monke
         assert served.give(str(owner), ids, memoryview(bytes(1000)), [], [(N, N)], "text")
         assert json.loads(served.answer(str(owner), None)[1])["texts"]
         assert json.loads(served.answer(f"{owner}'s friend", None)[1])["texts"] == []
+    assert json.loads(served.answer("0", None)[1])["texts"]  # which others have too
     assert threading.active_count() <= n_threads + 1
     monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "900")
     served = ServerTexts(tmp_path / "small", served._origin, tells_day=False)
@@ -688,23 +689,35 @@ def test_a_full_disk_keeps_nothing(tiny_model: Path, library: Library, limit: in
 
 def test_commands(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "own"))
-    for seed, name in enumerate(("one.txt", "two.txt")):
+    for seed, name in enumerate(("one.txt", "/b/two.txt", "/a/two.txt")):
         with open_llama(tiny_model, CONFIG, library=True) as llm:
             llm.text_name = name
             llm.eval(random_tokens(N, seed=seed))
+            llm.library.flush()
+            if seed == 0:  # a question, and another one
+                for question in ("Who?", "When?"):
+                    llm.rewind(N)
+                    llm._state.question = question
+                    llm.eval(random_tokens(200, seed=len(question)))
     lines = succeeded(invoke("library")).stdout.splitlines()
-    assert [line.split()[1] for line in lines[:6:3]] == ["two.txt", "one.txt"]
-    assert f"{N:,} tokens of {tiny_model.name}" in lines[1]
-    assert lines[6].startswith("2 texts, ")
+    assert [line.split()[1:] for line in lines if re.match("[0-9a-f]{8} ", line)] == [
+        *(["two.txt,", "in", folder] for folder in ("/a", "/b")),
+        ["one.txt"],
+    ]
+    assert sum(f"{N:,} tokens of {tiny_model.name}" in line for line in lines) == 3
+    assert [line.strip() for line in lines if ">" in line[:12]] == ["> When?", "> Who?"]
+    assert "another document than" in "".join(lines)
+    assert lines[-1].startswith("3 documents in 5 texts, ")
+    assert_one_line_error(invoke("library", "rm", "two.txt"), "names 2 documents: choose by id: ")
     (tmp_path / "one.txt").write_text("Another text.")
     told = succeeded(invoke("library", "why", tmp_path / "one.txt", "--model", tiny_model)).stdout
     assert "0 of 25 tokens" in told
     assert re.search(r"one.txt \(\w{8}\) is not for it: .*its chunk_size is 64, not 1024", told)
     assert "one.txt (" in succeeded(invoke("library", "why", tmp_path / "one.txt")).stdout
     assert succeeded(invoke("library", "verify")).stdout == "nothing is damaged\n"
-    assert succeeded(invoke("library", "rm", "one.txt")).stdout == "1 text removed\n"
+    assert succeeded(invoke("library", "rm", "one.txt")).stdout == "3 texts removed\n"
     assert_one_line_error(invoke("library", "rm", "one.txt"), "there is no text 'one.txt'")
-    assert succeeded(invoke("library", "rm", "--all")).stdout == "1 text removed\n"
+    assert succeeded(invoke("library", "rm", "--all")).stdout == "2 texts removed\n"
     assert files_of(Library()) == []
     assert invoke("library", "rm").exit_code == 2
 
@@ -750,7 +763,7 @@ def test_only_what_is_named_is_removed(tiny_model: Path, library: Library) -> No
         ("", "no text"),
         (first[0], "no text"),
         (first[:5], "no text"),
-        ("two", "'two' names 2 texts: choose by id: "),
+        ("two", "'two' names 2 documents: choose by id: "),
     ):
         with pytest.raises(ValueError, match=match):
             library.remove("one", name)

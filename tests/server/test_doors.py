@@ -14,13 +14,13 @@ import pytest
 from chats import dictate, user, write_model_of_calls
 from command_line import invoke, succeeded
 from compare import case
+from documents import READ, UNREADABLE
 from doors import (
     AGENTS,
     ANSWERED,
     MESSAGES,
     OF_AGENTS,
     PICKY,
-    READ,
     REFUSED,
     Fields,
     Refused,
@@ -28,10 +28,10 @@ from doors import (
     ask_server,
     tool_of,
 )
-from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, read_document
+from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, documents, read_document
 from h2o_llama.documents import SUFFIXES
+from h2o_llama.library import Library
 from h2o_llama.sequence._state import State
-from pdfs import ENCRYPTED, pdf
 from servers import TEXT, Server, ServerOf, leave
 from spies import record_calls
 
@@ -262,25 +262,25 @@ def test_a_line_stays_open_while_an_answer_is_waited_for(server: Server) -> None
 
 # --- documents
 
-UNREADABLE: dict[str, tuple[bytes, str]] = {
-    "empty.txt": (b" \n", "is empty"),
-    "nul.txt": (b"a\0b", "is binary data, not text"),
-    "wide.txt": ("Gänse".encode("utf-16-le"), "is UTF-16 without a byte order mark"),
-    "a.png": (b"\x89PNG\r\n\x1a\n\0\0", "is an image, not text"),
-    "a.docx": (b"PK\x03\x04\0\xff", "is an archive, as files of office programs are"),
-    "latin.txt": ("Gänse".encode("latin-1"), "is not UTF-8: byte 0xe4 at 1"),
-    "locked.pdf": (pdf(["a"], trailer=ENCRYPTED), "is encrypted"),
-    "scan.pdf": (pdf([""]), "has no text, only images"),
-    "cut.pdf": (pdf(["a"])[:40], "is damaged"),
-}
-"""Files without a text, and the reason in the error."""
-
 
 @pytest.mark.parametrize("name", READ)
 def test_a_document_is_its_text(name: str, tmp_path: Path) -> None:
     content, text = READ[name]
     (tmp_path / name).write_bytes(content)
     assert read_document(tmp_path / name) == text
+
+
+def test_a_document_is_extracted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a process of its own, page by page; kept until a text is removed from the library."""
+    content, text = READ["a.pdf"]
+    pages = record_calls(monkeypatch, documents, "iterate_apart")
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        assert documents.text_of(content, "a.pdf", tmp_path, lambda *page: told.append(page)) == text
+    assert (len(pages), told) == (1, [(1, 3), (2, 3), (3, 3)])
+    assert (tmp_path / "documents").stat().st_mode & 0o077 == 0
+    Library(tmp_path).clear()
+    assert not (tmp_path / "documents").exists()
 
 
 @pytest.mark.parametrize("name", UNREADABLE)

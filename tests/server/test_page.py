@@ -11,11 +11,10 @@ import pytest
 
 from chats import THINKERS, upstream_template
 from command_line import h2o_set
-from doors import READ
+from documents import READ, UNREADABLE
 from gguf_mutation import STRING, mutated, pack_string
-from h2o_llama import demo_model_path
+from h2o_llama import demo_model_path, document_messages
 from h2o_llama.documents import ABOUT_A_DOCUMENT
-from pdfs import ENCRYPTED, pdf
 from servers import Server, ServerOf, serving
 
 if not (shutil.which("chromedriver") and (shutil.which("chromium") or shutil.which("google-chrome"))):
@@ -286,15 +285,9 @@ def test_files_are_read_as_by_commands(page: Any) -> None:
 
 
 def test_files_that_cannot_be_read(page: Any, tmp_path: Path) -> None:
-    for name, data, message in (
-        ("binary.txt", b"a\0b", " is neither text nor PDF"),
-        ("a.pdf", pdf(["", ""]), " has no text, only images. Run a text recognition (OCR) on it first."),
-        ("b.pdf", pdf(["one"])[:200], " is damaged. Open it in a PDF viewer and save it again."),
-        ("c.pdf", b"no PDF", " is damaged. Open it in a PDF viewer and save it again."),
-        ("d.pdf", pdf(["one"], trailer=ENCRYPTED), " is encrypted. Save it without a password first."),
-    ):
+    for name, (data, reason) in UNREADABLE.items():
         read(page, tmp_path / name, data)
-        wait(page, lambda said=name + message: said in text_of(page, "error"))
+        wait(page, lambda said=f"{name} {reason}": said in text_of(page, "error"))
         assert text_of(page, "documents") == ""
 
 
@@ -304,35 +297,52 @@ def test_the_library(browser: Any, tmp_path: Path) -> None:
         read_keys(page, tmp_path)
         get_answers(page, "k07=", 1)
         server.complete("Of another browser. " * 20, 1)
-        wait(page, lambda: len(server.get("/h2o/library")["texts"]) == 2)
+        command = document_messages(DOCUMENT[::-1], "k31=")
+        server.post("/v1/chat/completions", {"messages": command, "max_tokens": 1})
+        wait(page, lambda: len(server.get("/h2o/library")["texts"]) == 3)
         page.refresh()
         wait_for_server(page)
         rows = "#texts > li"
-        wait(page, lambda: len(texts_of(page, rows)) == 2)
+        wait(page, lambda: len(texts_of(page, rows)) == 3)
         assert text_of(page, "state") == "; this document has been read"
         assert re.fullmatch(r"The server keeps [\d.]+ .B of at most [\d.]+ .B\.", text_of(page, "used"))
-        keys, other = texts_of(page, rows)
+        keys, read_by_command, other = texts_of(page, rows)
         assert re.fullmatch(r"keys\.txt\s+Delete\s+900 tokens · [\d.]+ .B · used \w+ \d+\s+k07=\s+Delete", keys)
         assert re.fullmatch(r"Of another browser.*\s+Delete\s+400 tokens · [\d.]+ .B · used \w+ \d+\s*", other)
 
-        click(page, "#texts > li > button.name")
-        wait(page, lambda: text_of(page, "turns") == "")
-        assert text_of(page, "documents").startswith("keys.txt")
-        get_answers(page, "k31=", 1)
-        assert asked(page)[0][0]["content"] == ABOUT_A_DOCUMENT + DOCUMENT
+        click(page, f"{rows}:nth-child(2) > button.name")  # only a command has read it
+        wait(page, lambda: text_of(page, "documents").startswith(read_by_command.split()[0]))
+        wait(page, lambda: text_of(page, "state") == "; this document has been read")
+        assert "tokens were cached" in get_answers(page, "k07=", 1)[0]
+        assert asked(page)[0][0] == command[0]
 
-        click(page, "#texts [aria-label^='Delete Of another browser']")
+        click(page, "#again")
+        read(page, tmp_path / "keys.txt", "Another text of this name.")
+        wait(page, lambda: text_of(page, "documents").startswith("keys.txt"))
+        wait(page, lambda: text_of(page, "state") == "")
+
+        def delete(selector: str) -> None:
+            click(page, f"#texts [aria-label{selector}]")
+            assert "from the server, with" in page.switch_to.alert.text
+            page.switch_to.alert.accept()
+
+        kept = server.get("/h2o/library")["texts"]
+        delete("^='Delete Of another browser'")
         wait(page, lambda: not any("another browser" in text for text in texts_of(page, rows)))
-        for text in server.get("/h2o/library")["texts"]:  # another window deletes
-            assert server.request("DELETE", f"/h2o/library/{text['id']}")[0] == 200
-        click(page, "#texts [aria-label$='from the server']")
-        wait(page, lambda: text_of(page, "library-error"))
-        wait(page, lambda: page.find_elements("css selector", "#texts [aria-label$='from the server']") == [])
+        click(page, "#library [role=status] button")  # undo
+        wait(page, lambda: any("another browser" in text for text in texts_of(page, rows)))
+        assert server.get("/h2o/library")["texts"] == kept
+        delete("='Delete keys.txt from the server'")
+        wait(page, lambda: "keys.txt is deleted." in text_of(page, "library"))
+        page.refresh()  # who leaves the page does not undo it
+        wait(page, lambda: len(server.get("/h2o/library")["texts"]) < len(kept))
+        left = server.get("/h2o/library")["texts"]
+        assert any(text["name"].startswith("Of another") for text in left)
 
 
 def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
     with serving(tmp_path / "log", "demo", *OPTIONS, "--api-key", "k") as server:
-        paths = {"/": 200, "/app/main.js": 200, "/app/pdfjs/pdf.mjs": 200, "/props": 401, "/application": 401}
+        paths = {"/": 200, "/app/main.js": 200, "/props": 401, "/application": 401}
         paths["/app/../props"] = 404
         assert {path: server.request("GET", path)[0] for path in paths} == paths
         browser.get(f"http://127.0.0.1:{server.port}/")
@@ -344,10 +354,10 @@ def test_only_questions_need_the_api_key(browser: Any, tmp_path: Path) -> None:
 
 
 def test_nothing_runs_or_is_fetched_but_the_page(page: Any, tmp_path: Path) -> None:
-    read(page, tmp_path / "a.pdf", pdf(["one"]))
+    read(page, tmp_path / "a.pdf", READ["a.pdf"][0])
     wait(page, lambda: "tokens" in text_of(page, "size"))
     fetched = page.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-    assert any(name.endswith("pdf.worker.mjs") for name in fetched)
+    assert any("h2o/document" in name for name in fetched)
     assert all(name.startswith((page.current_url, "data:")) for name in fetched)
     violate = """
         const done = arguments[0], found = [];

@@ -529,7 +529,7 @@ def test_a_browser_is_told_what_it_may_send_and_its_user_what_to_type(origins: t
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
     calls: list[list[str]] = []
-    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts: calls.append(arguments) or 0)
+    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts, read: calls.append(arguments) or 0)
     return calls
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from chats import ADD, ROOT, TOOLS, named, user
 from h2o_llama import H2OError, Llama
-from pdfs import CHINESE, pdf
 from servers import Server
 
 Fields = dict[str, Any]
@@ -330,19 +329,3 @@ REFUSED: list[tuple[Fields, str | None, str]] = [
     ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "chat_template_kwargs must be a dict"),
 ]
 """Bad fields of a chat; what the server says, unless it answers them or they are not JSON; what `Llama` says."""
-
-PAGES = ["one\ntwo", "", "three"]
-READ: dict[str, tuple[bytes, str]] = {
-    "bom.txt": (b"\xef\xbb\xbfa\r\nb\rc", "a\nb\nc"),
-    "wide.txt": ("ä\r\nb".encode("utf-16"), "ä\nb"),
-    "big-endian.csv": (b"\xfe\xff" + "ä,b".encode("utf-16-be"), "ä,b"),
-    "a.json": (b'{"a": "<p>"}', '{"a": "<p>"}'),
-    "a.html": (
-        b"<!DOCTYPE html><head><title>x</title></head><style>y</style><h1>A  &amp;\nB</h1><p>c<b>d</b></p>"
-        b"<pre>e\n  f</pre><table><tr><td>1<td>2</table><script>z</script>",
-        "A & B\ncd\ne\n  f\n1\t2",
-    ),
-    "b.pdf": (pdf(["中文"], CHINESE, "gbk"), "[page 1]\n\n中文\n"),  # a file of the page has the meaning of its codes
-    "a.pdf": (pdf(PAGES), "[page 1]\n\none\ntwo\n\n[page 3]\n\nthree\n"),
-}
-"""Files, and the texts in them."""

@@ -54,7 +54,8 @@ def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> Non
             raise ValueError("a question is empty")
         if os.path.isfile(question):
             raise ValueError(f"{question} is a file, but ask reads one document: batch reads several")
-    text, name = read_text(file), title_of(file)
+    o = replace(o, file=file)
+    text, name = read_text(file, o.library), title_of(file)
     with open_model(o) as weights:
         first = Question.about("ask", weights, text, questions[0], think=o.thinking)
         n_longest = max(len(asked.prompt) for asked in (first, *map(first.again, questions[1:])))
@@ -72,7 +73,8 @@ def open_for(o: Options, weights: Model, name: str, n_tokens: int, n_longest: in
     if n_ctx == 0 and not (isinstance(h2o, H2OConfig) and h2o.evict):
         n_ctx = max(min(n_tokens + _ROOM, weights.n_ctx_train), max(n_tokens, n_longest) + _LEAST_ROOM)
     with open_llama(o, weights, n_ctx, h2o) as llm:
-        llm.text_name = name
+        is_file = o.file is not None and name == title_of(o.file) and o.file.is_file()
+        llm.text_name = os.path.abspath(o.file) if is_file and o.file else name
         yield llm
 
 
@@ -137,21 +139,24 @@ def say_answer(o: Options, llm: Llama, question: Question, text: list[str] | Non
 
 def read(
     o: Options,
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER…", help="Texts, PDF or HTML files.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER…", help="Documents, and folders of them.")],
     model: Annotated[str, MODEL],
 ) -> None:
     """Read documents now, for questions later.
 
     After an interruption the same command continues. All commands then find the documents in the library.
     """
-    files = [file for path in paths for file in (find_documents(path).values() if path.is_dir() else [path])]
+    left_out: dict[str, Path] = {}
+    files = [file for path in paths for file in (find_documents(path, left_out).values() if path.is_dir() else [path])]
+    if left_out:
+        echo(f"left out, no documents by their suffixes: {', '.join(left_out)}", err=True)
     has_failed = False
     with open_model(replace(o, model=model)) as weights:
         for file in files:
             try:
-                text = read_text(file)
+                text = read_text(file, o.library)
                 question = Question.about("read", weights, text, think=o.thinking)
-                with open_about(o, question, title_of(file), text):
+                with open_about(replace(o, file=file), question, title_of(file), text):
                     pass
             except (OSError, ValueError) as error:
                 has_failed = True

@@ -31,6 +31,8 @@ def batch(
     cannot be read or is too long is a line with an "error" there, and the exit code is 1.
     """
     settings = BatchSettings(o.attention, o.max_tokens, o.temp, o.seed or 0, o.thinking)
+    if out.suffix.lower() in (".csv", ".tsv", ".xlsx"):
+        raise typer.BadParameter(f"answers are JSON lines, no table: name it {out.with_suffix('.jsonl')}")
     asked = read_questions(questions)
     others = [path for path in (questions, out) if path.exists()]
     no_text: dict[str, Path] = {}
@@ -39,7 +41,7 @@ def batch(
         {name: file for name, file in some.items() if not any(map(file.samefile, others))} for some in (found, no_text)
     )
     if left_out:
-        echo(f"left out, neither text nor HTML nor PDF by their suffixes: {', '.join(left_out)}", err=True)
+        echo(f"left out, no documents by their suffixes: {', '.join(left_out)}", err=True)
     path = check_model_file("batch", o.model).absolute()
     n_total, n_added, n_errors = len(files) * len(asked), 0, 0
     done: dict[str, Any] = {}

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -51,7 +52,9 @@ def chat(
     o.thinking  # noqa: B018 (checks it)
     if Path("-") in (file or []):
         raise typer.BadParameter("your messages come from standard input: name a file")
-    told = [document_messages(read_text(path))[0]["content"] for path in file or []] + ([system] if system else [])
+    told = [document_messages(read_text(path, o.library))[0]["content"] for path in file or []]
+    told += [system] if system else []
+    o = replace(o, file=file[0] if file and len(file) == 1 else None)
     name = ", ".join(map(title_of, file or [])) or "the system message"
     messages: Messages | None = [{"role": "system", "content": "\n\n".join(told)}] if told else []
     lines, images = _lines(), o.image or []

@@ -1,5 +1,6 @@
 """The model, the texts and the library that a command line names."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,9 @@ import typer
 from h2o_llama import H2OError, Llama, Model
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.options import Options
+from h2o_llama._cli.progress import progress_bars
 from h2o_llama._internal.terminal import echo
-from h2o_llama.documents import read_document
+from h2o_llama.documents import text_of
 from h2o_llama.library import Library, default_folder
 from h2o_llama.models._find import find_text
 from h2o_llama.models._hub import similar
@@ -81,15 +83,24 @@ def read_prompt(o: Options) -> str:
     """The file's text and --prompt after it."""
     if o.file is None and not o.prompt:
         raise typer.BadParameter("give a text by --file, --prompt or both")
-    return ("" if o.file is None else read_text(o.file)) + o.prompt
+    return ("" if o.file is None else read_text(o.file, o.library)) + o.prompt
 
 
-def read_text(file: Path) -> str:
-    """A document, a text that has a name, or with - standard input."""
-    if str(file) == "-":
-        return read_document(sys.stdin.buffer.read(), "standard input")
+def read_text(file: Path, is_kept: bool = False) -> str:
+    """A document, a text that has a name, or with - standard input. `is_kept`: a text that takes long is kept."""
     path = find_text(file)
     names = similar(file, TEXTS)
-    if names and not path.exists():
+    if str(file) == "-":
+        content, name = sys.stdin.buffer.read(), "standard input"
+    elif re.match("https?:/", str(file)):
+        address = str(file).replace(":/", "://", 1)
+        raise ValueError(f"{address} is an address: save it first (`curl -LO {address}`), and name the file")
+    elif path.is_dir():
+        raise ValueError(f"{file} is a folder: `read` reads all documents in it, and `batch` asks about each")
+    elif names and not path.exists():
         raise FileNotFoundError(f"{file}: No such file or directory{names}")
-    return read_document(path, str(file))
+    else:
+        content, name = path.expanduser().read_bytes(), str(file)
+    library = default_folder() if has_library(is_kept) else None
+    with progress_bars() as update:
+        return text_of(content, name, library, lambda n, total: update(f"{name}, pages", n, total))

@@ -16,7 +16,7 @@ from h2o_llama._cli.ask import open_about, open_for, read_first
 from h2o_llama._cli.inputs import open_model, read_prompt, read_text, title_of
 from h2o_llama._cli.options import Options, default_config, option
 from h2o_llama._internal.atomic import check_target
-from h2o_llama._internal.terminal import counted, echo, plain
+from h2o_llama._internal.terminal import echo, plain, printable
 from h2o_llama._prompt import Tokens
 from h2o_llama.chat._question import OTHER, Question, check_length
 from h2o_llama.inspect import _report
@@ -36,8 +36,8 @@ def inspect(
     Passages are ranked by the attention weight of the question's tokens, of all heads or of --layer and --head, beyond
     twice what a question without content reads.
 
-    The question is --prompt after a --file; without one it is the last tokens of the text. A setting with heavy hitters
-    shows the memory sets instead. --html writes the text as a page, in which these tokens are coloured.
+    The question is --prompt after a --file; without one it is the last tokens of the text, and a setting with heavy
+    hitters shows the memory sets instead. --html writes the text as a page, in which these tokens are coloured.
     """
     config = o.attention
     if config is None or (isinstance(config, H2OConfig) and config.evict):
@@ -47,7 +47,7 @@ def inspect(
     if config == "auto":  # which is dense on a GPU where that is faster: here it is for what H2O keeps
         o = replace(o, h2o_set=[f"chunk_size={default_config(o).chunk_size}"])
     has_question = o.file is not None and bool(o.prompt)
-    text = read_text(o.file) if o.file is not None and has_question else read_prompt(o)
+    text = read_text(o.file, o.library) if o.file is not None and has_question else read_prompt(o)
     title = title_of(o.file) if o.file else "the text"
     with open_model(o) as weights:
         if has_question:
@@ -63,9 +63,10 @@ def inspect(
                 read_first(llm, tokens[:n], title)
                 report = read_report(llm, tokens, title, range(n))
         description = weights.desc
+    if html is not None:  # first: `| head` ends the printing
+        _report.write_html(html, report, [("Model", description)], (), layer, head)
     print_report(Console(), report, report.select(layer, head))
     if html is not None:
-        _report.write_html(html, report, [("Model", description)], (), layer, head)
         echo(f"Written: {html}")
 
 
@@ -76,7 +77,7 @@ def read_report(
 
     What any question reads is left out: `other` is the prompt with a question without content.
     """
-    if llm.h2o is not None and llm.h2o.heavy_budget > 0:
+    if other is None and llm.h2o is not None and llm.h2o.heavy_budget > 0:
         llm.eval(tokens[llm.reuse(tokens) :], dense_tail=0)
         return _report.memory_report(llm, tokens, title, document)
     usual = None if other is None else _attention(llm, other, document.stop)
@@ -107,11 +108,13 @@ def print_report(console: Console, report: _report.MemoryReport, heads: Sequence
         console.print(f"The first tokens and the last {len(report.local)} before the {last} are left out.")
     if not _report.stands_out(report, found):
         console.print("No passage stands out: do not trust this list.")
-    table = Table("Tokens", "Weight", "Passage")
+    has_pages = any(passage.page for passage in found)
+    table = Table("Place" if has_pages else "Tokens", "Weight", "Passage")
     for column in table.columns[:-1]:
         column.justify = "right"
     for passage in found:
-        place = f"{passage.start:,}-{passage.end - 1:,}"
-        table.add_row(place, f"{passage.share:.1%}", plain(" ".join(passage.text.split())))
+        place = passage.page if has_pages else f"{passage.start:,}-{passage.end - 1:,}"
+        table.add_row(printable(place), f"{passage.share:.1%}", plain(" ".join(passage.text.split())))
     console.print(table)
-    console.print(f"Weight is the share of the {report.marked}, in {counted(len(heads), 'head')}.", highlight=False)
+    marked = "attention to" if report.marked == _report.READ_MOST else "number of"
+    console.print(f"Weight is a passage's share of the {marked} the {report.marked}.", highlight=False)

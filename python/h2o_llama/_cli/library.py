@@ -18,7 +18,7 @@ from h2o_llama._internal.terminal import counted, echo
 from h2o_llama._prompt import shared_prefix, where_they_part
 from h2o_llama.chat._question import Question
 from h2o_llama.library import Library
-from h2o_llama.library._texts import key_of
+from h2o_llama.library._texts import Text, key_of
 
 library = typer.Typer(
     cls=Commands, help="List and remove texts that were read.", rich_markup_mode=None, invoke_without_command=True
@@ -26,21 +26,33 @@ library = typer.Typer(
 
 
 def _list() -> None:
-    """List the texts, last used first. What a text has of its own no other text shares."""
+    """List documents, and the questions about them that are kept."""
     shelf = Library()
-    texts, contents = shelf.texts(), {text.id: text.contents for text in shelf.stored()}
-    first: dict[str, str] = {}  # ids by name
+    texts, origins = shelf.texts(), {text.id: text.contents.origin for text in shelf.stored()}
+    rows: dict[str, list[Text]] = {}
     for text in texts:
-        echo(f"{text.id[:8]}  {text.name}" + ", of an earlier version: `library rm --old` removes it" * text.is_old)
-        echo(f"          {counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner))
-        sizes = f"{decimal(text.n_bytes)}, {decimal(text.n_own_bytes)} of its own"
-        echo(f"          {sizes}, last used {text.used:%Y-%m-%d %H:%M}")
-        other, it = contents.get(first.setdefault(text.name, text.id)), contents.get(text.id)
-        if other and it and other is not it:
-            same = counted(shared_prefix(other.tokens, it.tokens), "token")
-            differences = it.origin.differences(other.origin) or [f"only the first {same} are the same"]
-            echo(f"          differs from {first[text.name][:8]}: {'; '.join(differences)}")
-    n = counted(len(texts), "text")
+        rows.setdefault(text.document, []).append(text)
+    first: dict[str, Text] = {}  # by name
+    for id, row in rows.items():
+        text = next(text for text in row if text.id == id)
+        old = ", of an earlier version: `library rm --old` removes it" * text.is_old
+        echo(f"{id[:8]}  {text.name}{f', in {text.about.folder}' * bool(text.about.folder)}{old}")
+        if text.about.begin not in ("", text.name):
+            echo(f"          “{text.about.begin}”")
+        size = decimal(max(text.n_bytes for text in row) + sum(text.n_own_bytes for text in row[1:]))
+        of = f"{counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner)
+        echo(f"          {of}, {size}, last used {row[0].used:%Y-%m-%d %H:%M}")
+        other = first.setdefault(text.name, text)
+        if other is not text and id in origins and other.id in origins:
+            differences = origins[id].differences(origins[other.id])
+            echo(
+                f"          like {other.id[:8]}, read with {'; '.join(differences)}"
+                if differences
+                else f"          another document than {other.id[:8]}, of the same name"
+            )
+        for question in dict.fromkeys(text.about.question for text in row if text.about.question):
+            echo(f"          > {question}")
+    n = f"{counted(len(rows), 'document')} in {counted(len(texts), 'text')}"
     echo(f"{n}, {decimal(shelf.n_bytes)} of at most {decimal(shelf.limit_bytes)}: {shelf.folder}")
 
 
@@ -51,7 +63,7 @@ def remove(
     everything: Annotated[bool, option("Empty the library.", "--all")] = False,
     old: Annotated[bool, option("Remove the texts of earlier versions, which none finds.", "--old")] = False,
 ) -> None:
-    """Remove texts. Where a person is at the terminal, they are asked first."""
+    """Remove documents, and the questions about them. In a terminal you are asked first."""
     if everything + old + bool(names) != 1:
         raise typer.BadParameter("name texts, or pass --all or --old")
     shelf = Library()
@@ -61,17 +73,21 @@ def remove(
     elif old:
         n = shelf.remove_old()
     else:
-        texts = {text.id: text.contents for text in (shelf._named("remove", name) for name in names or ())}
-        for name, text in texts.items():
-            confirm(f"Remove {text.name} ({name[:8]}, {counted(len(text.tokens), 'token')})?")
-        n = shelf.remove(*texts)
+        texts = shelf.texts()
+        ids = {shelf._named("remove", name).id for name in names or ()}
+        for text in texts:
+            if text.id in ids:
+                others = sum(other.document == text.id for other in texts) - (text.document == text.id)
+                more = f", and {counted(others, 'text')} about it" * (others > 0)
+                confirm(f"Remove {text.name} ({text.id[:8]}, {counted(text.n_tokens, 'token')}{more})?")
+        n = shelf.remove(*ids)
     echo(f"{counted(n, 'text')} removed")
 
 
 def verify(
     repair: Annotated[bool, option("Remove damaged files, and blocks that no text has.", "--repair")] = False,
 ) -> None:
-    """Read every file, and name the damaged ones; the exit code is 1 then."""
+    """Name the damaged files. If there are any, the exit code is 1."""
     problems = Library().verify(repair=repair)
     for problem in problems:
         echo(as_typed(problem), err=True)
@@ -88,7 +104,7 @@ def export(
     name: Annotated[str, typer.Argument(metavar="TEXT", help="A name, or six or more first digits of an id.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="It must not be there yet.")],
 ) -> None:
-    """Write a text to one file, to give away. The file contains the text."""
+    """Write a text to one file, to give away."""
     if file.exists():
         raise typer.BadParameter(f"{file} exists: name another file")
     Library().export_text(name, file)
@@ -99,7 +115,10 @@ def add(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="From `h2o-llama library export`.")],
     model: Annotated[str | None, MODEL] = None,
 ) -> None:
-    """Add the text of a file. Only the same model with the same settings finds it; --model refuses another one's."""
+    """Add the text of a file.
+
+    Only the same model with the same settings finds it; --model refuses another one's.
+    """
     with nullcontext() if model is None else Model(model) as loaded:
         text = Library().import_text(file, loaded)
     echo(f"{text.name}: {counted(text.n_tokens, 'token')} of {text.model}")
@@ -110,7 +129,7 @@ def why(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, PDF or HTML file.")],
     model: Annotated[str | None, MODEL] = None,
 ) -> None:
-    """Say whether a document is kept, for a model and its settings; and if it is not, why."""
+    """Say whether a document is kept, or why not."""
     shelf = Library()
     named = [text for text in shelf.stored() if text.contents.name == file.name]
     if model is None:
@@ -120,7 +139,7 @@ def why(
             echo(f"no text is called {file.name}: --model compares its content")
         return
     with open_model(replace(o, model=model)) as weights:
-        content = read_text(file)
+        content = read_text(file, True)
         question = Question.about("why", weights, content, think=o.thinking)
         with open_about(o, question, file.name, content, is_read=False) as (llm, question):
             ids, origin, core = question.shared.ids, llm._state.engine.origin, weights._handle

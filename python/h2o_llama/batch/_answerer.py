@@ -117,7 +117,7 @@ class Answerer:
     ) -> Iterator[Answer]:
         """The same for a file."""
         try:
-            document = read_file(name, path)
+            document = read_file(name, path, self._library)
         except (OSError, ValueError) as error:
             yield self._tell(document=name, error=str(error))
             return

@@ -17,7 +17,8 @@ from h2o_llama._internal.atomic import alone_with, replacing
 from h2o_llama._thoughts import check_think
 from h2o_llama.chat._generation import MAX_TOKENS
 from h2o_llama.config import H2OConfig, named_config
-from h2o_llama.documents import SUFFIXES, read_document
+from h2o_llama.documents import SUFFIXES, text_of
+from h2o_llama.library._library import Library
 from h2o_llama.sampling import Sampling
 
 _OWNER = "batch"
@@ -69,10 +70,11 @@ def _name(path: Path) -> str:
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
-def read_file(name: str, path: str | os.PathLike[str]) -> Document:
+def read_file(name: str, path: str | os.PathLike[str], library: Library | None = None) -> Document:
     """Read a file. Raises as `documents.read_document`."""
     content = Path(path).read_bytes()
-    return Document(name, read_document(content, name), hashlib.sha256(content).hexdigest())
+    text = text_of(content, name, None if library is None else library.folder)
+    return Document(name, text, hashlib.sha256(content).hexdigest())
 
 
 @dataclass(frozen=True)

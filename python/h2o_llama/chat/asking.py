@@ -13,7 +13,7 @@ from h2o_llama._internal import check
 from h2o_llama.chat._generation import GenerationOptions
 from h2o_llama.chat._question import Question
 from h2o_llama.chat.chat_completion import ChatRun, answer_to
-from h2o_llama.documents import SUFFIXES, read_document
+from h2o_llama.documents import SUFFIXES, text_of
 from h2o_llama.sequence._state import HasState
 
 
@@ -99,7 +99,10 @@ def ask(
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
     if check.flag(owner, "stream", stream) and not isinstance(questions, str):
         raise check.bad_argument(owner, "questions", "one question with stream=True", questions)
-    text = document if isinstance(document, str) else read_document(document)
+    text, library = str(document), state.engine.library
+    if not isinstance(document, str):
+        path = Path(document).expanduser()
+        text = text_of(path.read_bytes(), str(path), None if library is None else library.folder)
     think = options.pop("think", None)
     said: GenerationOptions = {"temperature": 0.0, **options}  # type: ignore[typeddict-unknown-key]
     first = Question.about(owner, state.engine.model, text, asked[0], think=think).on_known_day(state)

@@ -318,6 +318,8 @@ def answer_to(
     **options: Unpack[_generation.GenerationOptions],
 ) -> ChatRun:
     """The answer to a question."""
+    said = question.messages[-1]
+    state.question = said["content"] if said["role"] == "user" and isinstance(said["content"], str) else ""
     generation = _generation.Generation(owner, state, question, n_top_logprobs, **options)
     return ChatRun(generation, question.form.parser(f"call_{uuid.uuid4().hex}_") if question.form else None)
 

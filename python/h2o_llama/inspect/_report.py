@@ -25,6 +25,7 @@ HEAVY, READ_MOST = "heavy hitters", "tokens read most"
 _LONGEST = 64
 """Tokens of a passage."""
 
+_PAGE_LINE = re.compile(r"\[((?:page|sheet) [^\]\n]*)\]")
 _SENTENCE_END = re.compile(r"(?<!\s\d)(?<!\s\d\d)[.!?;][\"')\]]*\s+$")
 """Not after the number of a clause."""
 
@@ -110,14 +111,14 @@ def memory_report(
 ) -> MemoryReport:
     """What a sequence kept, or read, of `tokens`, which are all that it has evaluated since its last reset.
 
-    With heavy hitters it is the memory sets. Without, it is what the tokens after `document` attended to, which the
-    last `eval` has kept (keep_attention=True), but for the tokens before it, beyond twice the
+    With heavy hitters and no question it is the memory sets. Else it is what the tokens after `document` attended to,
+    which the last `eval` has kept (keep_attention=True), but for the tokens before it, beyond twice the
     `usual` weights: another question's, for each layer and head.
     """
     state = sequence._state
     kv, h2o, detokenize = SequenceKV(state), state.engine.params.h2o, state.engine.model.detokenize
     assert h2o is not None  # `kv` works with H2O only
-    has_heavy = h2o.heavy_budget > 0
+    has_heavy = h2o.heavy_budget > 0 and usual is None
     if has_heavy or document is None:
         document = range(max(0, kv.chunk_index - 1) * kv.chunk_size)
     end = document.stop
@@ -154,13 +155,17 @@ def memory_report(
 
 @dataclass(frozen=True)
 class Passage:
-    """A sentence or a line of the text, its share of the weight of all marked tokens, and its strongest token."""
+    """A sentence or a line of the text, its share of the weight of all marked tokens, and its strongest token.
+
+    `page` is the last line like "[page 3]" before its end.
+    """
 
     start: int
     end: int
     share: float
     text: str
     strongest: int
+    page: str
 
 
 def _weights(report: MemoryReport, heads: Sequence[HeadMemory]) -> NDArray[np.float64]:
@@ -171,7 +176,7 @@ def _weights(report: MemoryReport, heads: Sequence[HeadMemory]) -> NDArray[np.fl
     return weights
 
 
-def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int = 20) -> list[Passage]:
+def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int = 6) -> list[Passage]:
     """The n passages that were read most, or that most heads keep, the strongest first."""
     weights = _weights(report, heads)
     starts, texts = [0], [""]
@@ -179,12 +184,16 @@ def passages(report: MemoryReport, heads: Sequence[HeadMemory], n: int = 20) -> 
     for piece, following in pairwise([*report.pieces, end]):
         texts[-1] += piece.text
         ends = any(_SENTENCE_END.search(text) for text in (texts[-1], texts[-1] + following.text[:1]))
+        ends |= report.marked == READ_MOST and piece.end == report.memory_end  # then the question begins
         if ends or "\n\n" in texts[-1] or piece.end - starts[-1] >= _LONGEST or following is end:
             starts.append(piece.end)
             texts.append("")
+    pages = [""]
+    for text in texts:
+        pages.append(next(reversed(_PAGE_LINE.findall(text)), pages[-1]))
     shares = np.add.reduceat(weights, starts[:-1]) / (weights.sum() or 1.0)
     return [
-        Passage(start, end, float(shares[i]), texts[i], start + int(weights[start:end].argmax()))
+        Passage(start, end, float(shares[i]), texts[i], start + int(weights[start:end].argmax()), pages[i + 1])
         for i in np.argsort(-shares, kind="stable")[:n]
         if shares[i] > 0
         for start, end in [(starts[i], starts[i + 1])]

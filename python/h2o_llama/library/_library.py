@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from h2o_llama._internal import check
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Tokens, shared_prefix
+from h2o_llama.documents import forget_texts
 from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.library import _texts
 from h2o_llama.library._index import Index, Stored
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
-from h2o_llama.sequence._keeping import LEAST_NEW
+from h2o_llama.sequence._keeping import LEAST_NEW, UNKNOWN, About
 from h2o_llama.sequence._moving import find_pieces, n_moved
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
@@ -147,19 +148,22 @@ class Library:
             stored, _ = self._index.texts(connection, self._shown, None if origin is None else _texts.key_of(origin))
             sizes, n_users = self._index.blocks(connection), self._index.n_users(connection)
         stored.sort(key=lambda text: text.used, reverse=True)
-        return [_described(text, sizes, n_users) for text in stored]
+        documents = _texts.documents_of((text.id, f"{text.owner} {text.is_old}", text.contents) for text in stored)
+        return [_described(text, sizes, n_users, documents[text.id]) for text in stored]
 
     def remove(self, *names: str) -> int:
         """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
 
-        Raises ValueError if a name means no text, or several. Nothing is removed then. Raises BusyError if another
-        program does not let go of the library.
+        With a document go the texts that continue it, such as questions about it. Raises ValueError if a name means no
+        text, or several documents. Nothing is removed then. Raises BusyError if another program does not let go of the
+        library.
         """
-        self.flush()
+        texts = self.texts()
         ids = {self._named("remove", name).id for name in names}
         with self._index.changing() as connection:
-            n = self._index.remove(connection, list(ids))
+            n = self._index.remove(connection, [text.id for text in texts if ids & {text.id, text.document}])
         self._sweep()
+        forget_texts(self.folder)
         return n
 
     def remove_old(self) -> int:
@@ -182,6 +186,7 @@ class Library:
             self._index.discard()
             n = 0
         self._sweep(every=True)
+        forget_texts(self.folder)
         return n
 
     def verify(self, *, repair: bool = False) -> list[str]:
@@ -384,6 +389,7 @@ class Library:
         points: Sequence[tuple[int, int]],
         name: str,
         day: str | None = None,
+        about: About = UNKNOWN,
     ) -> None:
         """Write a text, by a thread of its own. `flush` waits for it.
 
@@ -396,8 +402,8 @@ class Library:
             len(snapshot.state), places, snapshot.n_tokens, h2o.chunk_size if h2o else None, points
         )
         self.flush()
-        about = (snapshot.origin, name, snapshot.tokens, tuple(points), snapshot.logits is not None, layout, ())
-        contents = _texts.Contents(*about, day or date.today().isoformat())
+        known = (snapshot.origin, name, snapshot.tokens, tuple(points), snapshot.logits is not None, layout, ())
+        contents = _texts.Contents(*known, day or date.today().isoformat(), about)
         self._waiting = self._writer.submit(self._write, contents, snapshot)
 
     def flush(self) -> bool:
@@ -524,17 +530,21 @@ class Library:
             raise
 
     def _named(self, method: str, name: str) -> Stored:
-        """The text of this id, or the only one whose name this is or whose id begins so."""
+        """The text of this id, or of the only document whose name this is or whose id begins so."""
         with self._index.reading() as connection:
             texts, _ = self._index.texts(connection, self._shown)
+        documents = _texts.documents_of((text.id, f"{text.owner} {text.is_old}", text.contents) for text in texts)
         found = [text for text in texts if text.id == name] or [
             text
             for text in texts
             if text.contents.name == name or (len(name) >= _LEAST_DIGITS and text.id.startswith(name))
         ]
         if len(found) > 1:
-            ids = ", ".join(text.id[:8] for text in found)
-            raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} texts: choose by id: {ids}")
+            roots = {documents[text.id] for text in found}
+            found = [text for text in texts if text.id in roots]
+        if len(found) > 1:
+            places = ", ".join(f"{text.id[:8]} {text.contents.about.folder}".strip() for text in found)
+            raise ValueError(f"[{_OWNER}.{method}] {name!r} names {len(found)} documents: choose by id: {places}")
         if not found:
             raise ValueError(
                 f"[{_OWNER}.{method}] there is no text {name!r} in {self.folder}, expected a name or {_LEAST_DIGITS} "
@@ -560,7 +570,7 @@ def _with_pieces(
     return best if best and best.n_tokens >= n_exact + least else None
 
 
-def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> _texts.Text:
+def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int], document: str) -> _texts.Text:
     contents, blocks = text.contents, set(text.contents.blocks)
     return _texts.Text(
         id=text.id,
@@ -572,6 +582,8 @@ def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int]) -> 
         used=datetime.fromtimestamp(text.used),
         owner=text.owner,
         is_old=text.is_old,
+        document=document,
+        about=contents.about,
     )
 
 

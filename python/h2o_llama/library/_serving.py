@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,14 +14,18 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.check import INT32_MAX
 from h2o_llama._internal.terminal import warn
+from h2o_llama._prompt import shared_prefix
+from h2o_llama.documents import text_of
 from h2o_llama.errors import BusyError, H2OError
 from h2o_llama.library._library import Library, day_of
 from h2o_llama.library._texts import Text
 from h2o_llama.models._template import noon
-from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, name_of
+from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOKENS, About, name_of
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
+_READING = threading.Lock()
+"""Clients' documents take turns: each may take gigabytes."""
 
 
 class ServerTexts:
@@ -68,15 +73,21 @@ class ServerTexts:
             found = library.find(self._origin, ids, INT32_MAX)  # another slot or program may have given it
             if found is None or found.n_tokens + LEAST_NEW <= len(ids):
                 text = Snapshot(self._origin, ids, None, state)  # type: ignore[arg-type]  # bytes would be a copy
-                library.add(text, rows, points, name_of(begin), found.text.contents.day if found else None)
+                name, day = name_of(begin), found.text.contents.day if found else None
+                library.add(text, rows, points, name, day, About("", name))
                 return library.flush()
             return True
         except (H2OError, OSError, ValueError, MemoryError) as error:
             warn(f"{str(error) or 'there is not enough memory'}: a text is not kept")
             return False
 
-    def answer(self, key: str, id: str | None) -> tuple[int, str]:
-        """The status and the JSON of GET /h2o/library; with an id, of DELETE /h2o/library/{id}."""
+    def like(self, key: str, ids: NDArray[np.int32]) -> str:
+        """JSON: by the ids of texts, how many of a prompt's first tokens each has."""
+        texts = self._library(key).stored(self._origin)
+        return json.dumps({text.id: shared_prefix(text.contents.tokens, ids) for text in texts})
+
+    def answer(self, key: str, id: str | None, removes: bool = False) -> tuple[int, str]:
+        """The status and the JSON of GET /h2o/library; with an id, of GET and DELETE /h2o/library/{id}."""
         try:
             library = self._library(key)
             if id is None:
@@ -84,8 +95,11 @@ class ServerTexts:
                 listed = [_listed(text) for text in library.texts(self._origin)]  # another model's would be read again
                 return 200, json.dumps({**found, "texts": listed})
             with suppress(ValueError):  # by its whole id
-                if _ID.fullmatch(id) and library.remove(id) > 0:
+                if _ID.fullmatch(id) and removes and library.remove(id) > 0:
                     return 200, json.dumps({"success": True})
+            for text in [] if removes else library.stored(self._origin):
+                if text.id == id:
+                    return 200, json.dumps({"tokens": text.contents.tokens.tolist()})
             status, kind, message = 404, "not_found_error", f"there is no text {id!r:.40}: GET /h2o/library lists them"
         except BusyError as error:
             status, kind, message = 503, "unavailable_error", str(error)
@@ -97,4 +111,14 @@ class ServerTexts:
 
 def _listed(text: Text) -> dict[str, Any]:
     used = text.used.astimezone().isoformat(timespec="seconds")
-    return {"id": text.id, "name": text.name, "n_tokens": text.n_tokens, "n_bytes": text.n_bytes, "used": used}
+    about = {"document": text.document, **text.about._asdict()}
+    return {**about, "id": text.id, "name": text.name, "n_tokens": text.n_tokens, "n_bytes": text.n_bytes, "used": used}
+
+
+def read_posted(folder: Path | None, name: str, content: bytes) -> tuple[int, str]:
+    """The status and the JSON of POST /h2o/document: the text of a file, which is kept in a library's folder."""
+    try:
+        with _READING:
+            return 200, json.dumps({"text": text_of(content, name or "the document", folder)})
+    except ValueError as error:
+        return 400, json.dumps({"error": {"code": 400, "message": str(error), "type": "invalid_request_error"}})

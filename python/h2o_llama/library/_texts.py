@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from h2o_llama._core import UPSTREAM_COMMIT
 from h2o_llama._prompt import shared_prefix, text_ids
 from h2o_llama.sequence import _snapshot_file
+from h2o_llama.sequence._keeping import UNKNOWN, About
 from h2o_llama.sequence.snapshot import SnapshotOrigin
 
 DENSE_GRID = 256
@@ -156,6 +157,7 @@ class Contents:
     layout: Layout
     blocks: tuple[str, ...]
     day: str
+    about: About = UNKNOWN
 
     @classmethod
     def from_json(cls, text: str, tokens: bytes) -> "Contents":
@@ -173,6 +175,7 @@ class Contents:
             Layout.from_json(about["layout"]),
             tuple(blocks),
             max(date.fromisoformat(about.get("day", _NO_DAY)).isoformat(), _NO_DAY),
+            About(*map(str, about.get("about", ()))),
         )
         n = len(contents.tokens)
         if contents.layout.n_tokens != n or len(blocks) != len(contents.layout.cuts) + 1:
@@ -233,6 +236,8 @@ def is_digest(text: str) -> bool:
 class Text:
     """A text in a library, its name when it was read, or its beginning, and the file name of the model that read it.
 
+    `about` is its folder, how it begins, and the last question about it, where they are known. `document` is the id of
+    the shortest text that begins as it does: the document, or the conversation, that it continues.
     `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` is the
     size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
     `owner` is empty, or in a server's library a digest of its API key. A text that `is_old` was read by an earlier
@@ -248,6 +253,20 @@ class Text:
     used: datetime
     owner: str = ""
     is_old: bool = False
+    document: str = ""
+    about: About = UNKNOWN
+
+
+def documents_of(texts: Iterable[tuple[str, str, Contents]]) -> dict[str, str]:
+    """The `document` of each text, by ids: the shortest of the same owner and model that shares half of its tokens."""
+    found: dict[str, str] = {}
+    shortest: dict[tuple[str, str], list[tuple[str, NDArray[np.int32]]]] = {}
+    for id, owner, contents in sorted(texts, key=lambda text: len(text[2].tokens)):
+        others = shortest.setdefault((owner, key_of(contents.origin)), [])
+        like = (other for other, begin in others if 2 * shared_prefix(begin, contents.tokens) >= len(begin))
+        found[id] = next(like, id)
+        others += [(id, contents.tokens)] if found[id] == id else []
+    return found
 
 
 class BlockFiles:

@@ -1,6 +1,8 @@
 """What of a text is kept in a library, and where it can be continued."""
 
+import re
 from itertools import pairwise
+from typing import NamedTuple
 
 from h2o_llama import _core
 from h2o_llama.documents import ABOUT_A_DOCUMENT
@@ -23,9 +25,22 @@ NAME_TOKENS = 200
 _NAME_LENGTH = 40
 
 
+class About(NamedTuple):
+    """What a person knows a text by: its file's folder, how it begins, and the last question about it."""
+
+    folder: str = ""
+    begin: str = ""
+    question: str = ""
+
+
+UNKNOWN = About()
+
+
 def name_of(text: str) -> str:
-    """How a text begins, after what all texts begin with."""
-    line = " ".join(text.rpartition(ABOUT_A_DOCUMENT)[2].split())
+    """How a text begins, after what all texts begin with: the document, or what the user of a chat says first."""
+    said = re.search(r"(?:^|\n)user\n+(.+)", text, re.DOTALL)
+    begin = said[1] if said and ABOUT_A_DOCUMENT not in text else text.rpartition(ABOUT_A_DOCUMENT)[2]
+    line = " ".join(begin.split()).removeprefix("system ")
     return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)
 
 

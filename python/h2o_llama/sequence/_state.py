@@ -1,5 +1,6 @@
 """The state of one sequence: its place in the context, its logits, and pending computations."""
 
+import os
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,15 @@ from h2o_llama._internal.terminal import progress_bar, warn
 from h2o_llama._prompt import Prompt, Tokens, make_prompt, n_reusable
 from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.sequence._engine import Engine, Progress, ProgressOption, split_at_chunks, split_calls
-from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, NAME_TOKENS, name_of, needs_marks, split_at_marks
+from h2o_llama.sequence._keeping import (
+    LEAST_NEW,
+    LEAST_TOKENS,
+    NAME_TOKENS,
+    About,
+    name_of,
+    needs_marks,
+    split_at_marks,
+)
 from h2o_llama.sequence._moving import between_pieces, find_pieces, n_moved
 from h2o_llama.sequence._scoring import close_chunks
 from h2o_llama.sequence.snapshot import Snapshot, restore_snapshot, take_snapshot
@@ -134,7 +143,7 @@ class State:
         self.stream: Stream[Any] | None = None
         self.n_drafted = self.i_draft = self.drafted = self.accepted = 0
         self.n_texts = self.n_shelved = self.n_cached = self.n_moved = 0
-        self.text_name = ""
+        self.text_name = self.question = ""  # a file's name or path; the last question of a chat
         self.is_cancelled = False
         self.day: str | None = None  # that a chat template has written into the text
         self.known = self.asked = np.empty(0, dtype=np.int32)  # the text that the last prompt could continue, and it
@@ -396,9 +405,10 @@ class State:
             return
         if (snapshot.tokens == -1).any():  # unknown tokens cannot be found again
             return
-        begin = snapshot.tokens[:NAME_TOKENS]
-        name = self.text_name or name_of(self.engine.model.detokenize(begin[begin >= 0]).decode(errors="replace"))
-        library.add(snapshot, rows, points, name, self.day)
+        first = snapshot.tokens[:NAME_TOKENS]
+        begin = name_of(self.engine.model.detokenize(first[first >= 0]).decode(errors="replace"))
+        folder, name = os.path.split(self.text_name) if os.path.isabs(self.text_name) else ("", self.text_name)
+        library.add(snapshot, rows, points, name or begin, self.day, About(folder, begin, self.question[:80]))
 
     def give_away(self) -> None:
         """The same after a call. It is not kept if the sequence is closed, or in use."""

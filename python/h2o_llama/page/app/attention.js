@@ -7,6 +7,7 @@ import { call } from "./server.js";
 const POSITIONS = 128; // of each head
 const USUAL = 2; // times the share that a question without content reads
 const MARKED = 0.05; // of the tokens
+const PAGE = /\[(?:page|sheet) [^\]]*\]/g; // before its text
 
 export async function show(turn, signal) {
   const { documents, turns } = current, i = turns.indexOf(turn) - 1;
@@ -35,7 +36,8 @@ const strongestFirst = (a, b) => b.weight - a.weight;
 function draw(tokens) {
   const read = tokens.filter(({ weight }) => weight).sort(strongestFirst), all = read.reduce((sum, { weight }) => sum + weight, 0);
   const percent = (weight) => `${(100 * weight / all).toFixed(1)} %`;
-  const sentences = new Intl.Segmenter("en", { granularity: "sentence" }).segment(tokens.map(({ text }) => text).join(""));
+  const whole = tokens.map(({ text }) => text).join(""), pageOf = (index) => whole.slice(0, index).match(PAGE)?.at(-1) ?? "";
+  const sentences = new Intl.Segmenter("en", { granularity: "sentence" }).segment(whole);
   let end = 0;
   for (const token of tokens) token.end = end += token.text.length;
   const passages = new Map(); // sentences and lines, by their places
@@ -43,14 +45,14 @@ function draw(tokens) {
     token.mark = element("mark", { title: percent(token.weight), onclick: () => tell(token) }, token.text);
     token.mark.style.setProperty("--weight", `${100 * Math.sqrt(token.weight / read[0].weight)}%`);
     const { index, segment } = sentences.containing(Math.max(0, token.end - 1));
-    const passage = passages.get(index) ?? { text: segment, weight: 0, mark: token.mark };
+    const passage = passages.get(index) ?? { text: segment, page: pageOf(index), weight: 0, mark: token.mark };
     passages.set(index, { ...passage, weight: passage.weight + token.weight });
   }
   $("read-text").replaceChildren(...tokens.map(({ mark, text }) => mark ?? text));
-  const strongest = [...passages.values()].sort(strongestFirst).slice(0, 3), [first = 0, second = 0] = strongest.map(({ weight }) => weight / all);
+  const strongest = [...passages.values()].filter(({ text }) => text.trim()).sort(strongestFirst).slice(0, 3), [first = 0, second = 0] = strongest.map(({ weight }) => weight / all);
   $("read-heads").textContent = first > Math.min(0.5, Math.max(0.1, 2 * second)) ? "" : "No passage stands out: do not trust this view.";
-  $("passages").replaceChildren(...strongest.map(({ text, weight, mark }) =>
-    button(`${percent(weight)} ${text}`, () => mark.scrollIntoView({ block: "center" }), { className: "quiet" })));
+  $("passages").replaceChildren(...strongest.map(({ text, page, weight, mark }) =>
+    button(`${percent(weight)} ${page} ${text}`, () => mark.scrollIntoView({ block: "center" }), { className: "quiet" })));
   $("read").showModal();
   strongest[0]?.mark.scrollIntoView({ block: "center" });
 }

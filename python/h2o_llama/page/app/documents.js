@@ -1,11 +1,9 @@
 // The documents of a conversation: added from files or pasted, shown, and removed before the first question.
 
-import { $, button, element, number, tokens } from "./elements.js";
+import { $, button, element, tokens } from "./elements.js";
 import { begin, current, events, isFixed, keep } from "./conversation.js";
-import { isHtml, textOfHtml } from "./html.js";
-import { textOfPdf } from "./pdf.js";
 import { tooLong } from "./model.js";
-import { post } from "./server.js";
+import { call, post } from "./server.js";
 
 let adding = Promise.resolve();
 
@@ -41,28 +39,11 @@ async function addTo(own, sources) {
   if (errors.length) $("error").textContent = errors.join("\n");
 }
 
+// The server reads files as the commands do, so that all have the same text.
 async function textOf(file, own) {
-  const isPdf = file.name.toLowerCase().endsWith(".pdf") || (await file.slice(0, 5).text()) === "%PDF-";
-  const onPage = (n, all) => {
-    if (own === current) $("size").textContent = `Reading ${file.name}: page ${number(n)} of ${number(all)}`;
-  };
-  const text = await (isPdf ? textOfPdf(file, onPage) : plainText(file));
-  if (!text.trim()) throw new Error(`${file.name} is empty.`);
-  return text;
-}
-
-// As documents.py has it.
-async function plainText(file) {
-  const data = new Uint8Array(await file.arrayBuffer());
-  const begin = data[0] * 256 + data[1];
-  const encoding = begin === 0xfffe ? "utf-16le" : begin === 0xfeff ? "utf-16be" : "utf-8";
-  try {
-    const text = new TextDecoder(encoding, { fatal: true }).decode(data).replace(/\r\n?/g, "\n");
-    if (text.includes("\0")) throw new Error("binary");
-    return isHtml(text) ? textOfHtml(text) : text;
-  } catch (error) {
-    throw new Error(`${file.name} is neither text nor PDF. Save it as one of them first.`, { cause: error });
-  }
+  if (own === current) $("size").textContent = `Reading ${file.name} …`;
+  const body = new Blob([file], { type: "application/octet-stream" });
+  return (await (await call(`h2o/document?name=${encodeURIComponent(file.name)}`, { method: "POST", body })).json()).text;
 }
 
 export const length = ({ documents }) => documents.reduce((sum, { n_tokens }) => sum + n_tokens, 0);

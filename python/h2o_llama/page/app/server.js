@@ -11,9 +11,10 @@ const fail = (cause) => {
 };
 
 export async function call(path, { method = "GET", body, signal } = {}) {
-  const headers = { "Content-Type": "application/json" };
+  const headers = body instanceof Blob ? {} : { "Content-Type": "application/json" };
   if (key) headers.Authorization = "Bearer " + key;
-  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal }).catch(fail);
+  const answer = await fetch(path, { method, headers, body: body instanceof Blob ? body : body && JSON.stringify(body), signal,
+    keepalive: method === "DELETE" }).catch(fail); // also of a page that is closed
   if (answer.ok) return answer;
   if (answer.status === 401 && !isRefused) {
     $("key-refused").hidden = !key;

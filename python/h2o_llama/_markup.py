@@ -1,0 +1,79 @@
+"""The text of HTML: of a page, of a mail, of what other kinds of documents are turned into."""
+
+import re
+from html.parser import HTMLParser
+
+_COMMENTS = r"(?:\s|<\?(?:(?!\?>).)*\?>|<!--(?:(?!-->).)*-->)*"
+"""Also XML's declaration and instructions."""
+
+_HTML = re.compile(rf"{_COMMENTS}<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+_CHARSET = re.compile(rb"<(?:meta|\?xml)\b[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+
+
+def is_html(text: str) -> bool:
+    """Whether it is a page. XML of another kind is not."""
+    return _HTML.match(text) is not None
+
+
+def declared_charset(content: bytes) -> str | None:
+    """The encoding that a page says it has, as browsers take it; None if it says none, or UTF-8."""
+    found = _CHARSET.search(content[:4096]) if content.lstrip()[:1] == b"<" else None
+    name = found[1].decode().lower() if found else "utf-8"
+    if name.startswith(("utf", "unicode")):  # what can be read so far is ASCII
+        return None
+    return "windows-1252" if name in ("iso-8859-1", "latin1", "us-ascii", "ascii") else name
+
+
+def text_of_html(source: str) -> str:
+    """Its text: a line for a block, a tab between a table's cells."""
+    parser = _Html()
+    parser.feed(source)
+    parser.close()
+    return re.sub(r"[ \t]+\n", "\n", "".join(parser.parts)).strip()
+
+
+class _Html(HTMLParser):
+    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "title"))
+    _WORDS = "a abbr b bdi bdo cite code data dfn em i kbd mark q s samp small span strong sub sup time u var wbr"
+    _INLINE = frozenset(_WORDS.split())
+    _CELLS = frozenset(("td", "th"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [""]
+        self._n_hidden = self._n_pre = 0
+        self._has_cell = False  # of the row
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._n_hidden += tag in self._HIDDEN
+        self._n_pre += tag == "pre"
+        if tag in self._CELLS:
+            while self._has_cell and self.parts[-1] in (" ", "\n"):  # of the cell before
+                self.parts.pop()
+            self.parts.append("\t" if self._has_cell else "")
+        elif tag not in self._INLINE and (tag == "tr" or self.parts[-1] not in ("\t", "")):
+            self._add("\n")
+        self._has_cell = tag in self._CELLS or (self._has_cell and tag != "tr")
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        """Nothing after XHTML's `<script src="…"/>` is hidden."""
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._n_hidden -= tag in self._HIDDEN and self._n_hidden > 0
+        self._n_pre -= tag == "pre" and self._n_pre > 0
+        if tag not in self._INLINE | self._CELLS:
+            self._add("\n")
+
+    def handle_data(self, data: str) -> None:
+        if self._n_pre and not self._n_hidden:
+            self.parts.append(data)
+        elif not self._n_hidden:
+            text = re.sub(r"\s+", " ", data)
+            self._add(text.lstrip() if self.parts[-1] in ("\t", "") else text)
+
+    def _add(self, text: str) -> None:
+        """Between blocks there is one line end, and no line begins with white space."""
+        text = text.lstrip() if self.parts[-1].endswith("\n") else text
+        self.parts += [text] if text else []
