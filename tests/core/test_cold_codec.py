@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -220,28 +220,6 @@ def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
     assert 1 < ratios["probe"][1] < ratios["full"][1]
     assert n_blocks["store"] == n_blocks["full"]
     assert n_blocks["probe"] == pytest.approx(n_blocks["full"] / 16, abs=1)
-
-
-def test_every_counter_counts() -> None:
-    """Counters of failures are 0 in a run without failures."""
-    mishaps = {"raw_blocks", "failed_blocks", "skipped_blocks", "waiting_chunks"}
-    h2o = H2OConfig(chunk_size=256, evict=True, cold_store="memory")
-    words = b"The cat sat on the mat, and the dog sat on the cat. " * 40
-    with h2o_llama.Llama(
-        h2o_llama.demo_model_path(), n_ctx=4000, n_threads=1, h2o=h2o, cold_store_compression=LosslessConfig()
-    ) as llm:
-        llm.eval(llm.tokenize(words))
-        for token in llm.tokenize(words)[:100]:
-            llm.eval([token], decode=True)
-        stats = encoded(llm)
-        assert stats.ratio > 1
-        for name, value in asdict(stats).items():
-            assert (np.min(value) > 0) == (name not in mishaps), name
-        n_encoded = stats.encoded_blocks
-        llm.reset()
-        assert encoded(llm).encoded_blocks == n_encoded
-    with open_llama(h2o_llama.demo_model_path(), raw(CONFIG)) as llm:
-        assert llm.kv.stats.lossless is None
 
 
 def test_needs_a_cold_store(tiny_model: Path) -> None:

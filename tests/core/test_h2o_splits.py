@@ -3,9 +3,6 @@
 Against a user's model (LLAMACPP_TEST_MODELFILE) the oracle compares 64 tokens at most, in chunks of 16.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +181,6 @@ def test_p3_index_steps_end_with_a_tile(tiny_model: Path) -> None:
                 assert_same_to_rounding(other, eval_calls(other, [tokens])[0], llm, expected)
 
 
-def test_the_last_chunk_may_have_less_room_in_an_index(tiny_model: Path) -> None:
-    """Graphs are reserved for the end of the text, where a dense layer reads all there is: not what would be behind."""
-    config = INDEX.but(chunk_size=160, dense_layers=(1,))
-    tokens = random_tokens(250)
-    with open_llama(tiny_model, config, n_ctx=256, n_batch=256) as llm, open_llama(tiny_model, config) as larger:
-        np.testing.assert_array_equal(*(eval_calls(x, [tokens])[0] for x in (llm, larger)))
-
-
 # --- graphs
 
 
@@ -269,30 +258,3 @@ def test_steps_follow_the_chunk_grid(tiny_model: Path) -> None:
             assert stats.selections == (sum(sizes) - 1) // S * len(llm.kv.layers)
             llm.reset()
             assert (llm.kv.stats.prefill_tokens, llm.n_tokens, llm.kv.chunk_index, llm.kv.history) == (0, 0, 0, [])
-
-
-LOGGED = """[H2O] phase=1 ubatch.n_tokens=24 pos=0
-[H2O] cache ready: n_tokens=24 base_pos=0 layers=3
-[H2O] phase=2 chunk_idx=0 ubatch.n_tokens=16 has_prev=0 mem_init=0
-[H2O] phase=2 chunk_idx=1 ubatch.n_tokens=8 has_prev=1 mem_init=1
-"""
-LOGGING = """
-import sys
-from h2o_llama import H2OConfig, Llama
-h2o = H2OConfig(chunk_size=16, local_window=4, heavy_budget=4, schedule="two_phase")
-with Llama(sys.argv[1], n_ctx=256, n_threads=1, h2o=h2o) as llm:
-    llm.eval(list(range(24)))
-"""
-
-
-def test_steps_are_logged(tiny_model: Path) -> None:
-    for env, expected in (({"H2O_DEBUG_PHASES": "1", "H2O_DEBUG_CACHE": "1"}, LOGGED), ({}, "")):
-        process = subprocess.run(
-            [sys.executable, "-c", LOGGING, tiny_model],
-            env=os.environ | env,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        )
-        assert process.stderr == expected

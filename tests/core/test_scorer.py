@@ -1,6 +1,5 @@
 """A scorer in Python: the sums that it is given choose what the core's "sum" does; its errors undo the call."""
 
-import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -139,13 +138,8 @@ def test_what_it_must_be(tiny_model: Path, tmp_path: Path) -> None:
             ):
                 llm.eval(random_tokens(S))
             assert llm.n_tokens == 0
-    for options in (
-        {"evict": True},
-        {"schedule": "two_phase"},
-        {"heavy_budget": 0},
-        {"lookup_budget": 4, "heavy_budget": 0},
-    ):
-        with pytest.raises(ValueError, match=re.compile(r"with a scorer in Python")):
+    for options in ({"evict": True}, {"schedule": "two_phase"}, {"heavy_budget": 0}):
+        with pytest.raises(ValueError, match="with a scorer in Python"):
             H2OConfig(**{**SIZES, **options}, scorer=by_sums)
     with pytest.raises(ValueError, match="library must be left out with a scorer"):
         Llama(tiny_model, h2o=H2OConfig(**SIZES, scorer=by_sums), library=tmp_path)

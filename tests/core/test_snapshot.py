@@ -227,30 +227,6 @@ def test_a_header_that_lies_is_refused_or_can_be_continued(name: str, tiny_model
     assert n_refused > 100
 
 
-def test_a_state_that_llama_cpp_refuses_changes_nothing(saved: Path, tiny_model: Path) -> None:
-    """It is found out late, when a part of it has been taken over."""
-    good = Snapshot.load(saved)
-    k_and_v = good.state[:-3]
-    own = good.state.index(b"h2o\0")
-    bad = [k_and_v, good.state + b"\0", good.state[: own + 40], flipped(good.state, own + 5), b""]
-    for config in (CONFIG, None):
-        arguments = {} if config else {"type_k": "f16", "type_v": "f16"}
-        with open_llama(tiny_model, config, **arguments) as llm, open_llama(tiny_model, config, **arguments) as twin:
-            for x in (llm, twin):
-                x.eval(random_tokens(40))
-            origin = llm.snapshot().origin
-            for state in bad:
-                with pytest.raises(
-                    H2OError,
-                    match=r"\[Llama.restore\] (llama.cpp refuses the state|the state is damaged)",
-                ):
-                    llm.restore(replace(good, state=state, origin=origin))
-            with pytest.raises(H2OError, match="is damaged: it is not of 71 tokens" if config else "refuses"):
-                llm.restore(replace(good, tokens=np.append(good.tokens, 1), origin=origin))
-            np.testing.assert_array_equal(llm.logits, twin.logits)
-            assert_all_equal(what_follows(llm), what_follows(twin))
-
-
 def test_what_a_snapshot_holds_is_checked(saved: Path, tiny_model: Path) -> None:
     good = Snapshot.load(saved)
     assert good.logits is not None

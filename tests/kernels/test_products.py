@@ -157,17 +157,6 @@ def test_extreme_numbers_and_scales(rng: np.random.Generator, isa: str, type_nam
 
 
 @every_isa
-def test_columns_are_rounded_to_q8_0_or_bf16(rng: np.random.Generator, isa: str) -> None:
-    n_most = 50 if isa == "amx" else 17
-    weights, x = weights_of(rng, "q8_0", 33, 1120), rng.standard_normal((n_most, 1120), dtype=np.float32)
-    for n_columns in (1, 4, n_most):
-        with case(n_columns=n_columns):
-            bf16 = in_bf16("q8_0", isa, n_columns)
-            rounded = as_type(x[:n_columns], "bf16" if bf16 else "q8_0")
-            check("q8_0", weights, rounded, product("q8_0", weights, x[:n_columns]), bf16)
-
-
-@every_isa
 def test_columns_of_floats_are_rounded_as_upstream_does_or_not_at_all(rng: np.random.Generator, isa: str) -> None:
     for n in (1120, 1130):  # a row of 1,130 has no whole blocks, and is upstream's
         weights, x = weights_of(rng, "f16", 33, n), rng.standard_normal((130, n), dtype=np.float32)

@@ -1,8 +1,6 @@
 """The asynchronous calls: what the blocking ones do, without blocking the event loop."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,34 +66,6 @@ def test_completions_say_what_they_say_without_a_loop(tiny_model: Path) -> None:
             assert [chunk["choices"] for chunk in chunks] == [chunk["choices"] for chunk in streamed]
         told, pieces = asyncio.run(run(partial(llm.aask, "A document."), "Who?"))
         assert told == "".join(pieces) == llm.ask("A document.", "Who?", **options)
-
-
-TYPED = """
-from collections.abc import AsyncIterator, Iterator
-from typing_extensions import assert_type
-from h2o_llama import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk, Llama
-
-async def use(llm: Llama, stream: bool) -> None:
-    assert_type(await llm.acreate_completion("a", max_tokens=1), Completion)
-    assert_type(await llm.acreate_chat_completion([]), ChatCompletion)
-    assert_type(await llm.acreate_chat_completion([], stream=True), AsyncIterator[ChatCompletionChunk])
-    assert_type(await llm.acreate_completion("a", stream=stream), Completion | AsyncIterator[CompletionChunk])
-    assert_type(llm.ask("a", "b"), str)
-    assert_type(await llm.aask("a", ["b"]), list[str])
-    assert_type(await llm.aask("a", "b", stream=True), AsyncIterator[str])
-    assert_type(llm.ask("a", ["b"]), list[str])
-    assert_type(llm.ask("a", "b", stream=True), Iterator[str])
-    assert_type(llm.generate_text(["a"], temperature=0), list[str])
-    assert_type(llm.n_ctx() + llm.n_ctx, int)
-    await llm.acreate_completion("a", max_token=1)  # type: ignore[call-overload]
-"""
-
-
-@pytest.mark.slow
-def test_types_as_mypy_sees_them(tmp_path: Path) -> None:
-    (tmp_path / "typed.py").write_text(TYPED)
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent"]
-    assert subprocess.run([*mypy, str(tmp_path / "typed.py")]).returncode == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])

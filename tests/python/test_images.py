@@ -13,7 +13,6 @@ import pytest
 
 import models
 from chats import IM_END, open_chat, user
-from check_architecture import KINDS, OPEN, Checks
 from command_line import h2o_set, invoke, succeeded
 from gguf_mutation import UINT32, GGUFFile, mutated, pack
 from h2o_llama import H2OConfig, H2OError, Llama, Model, UnsupportedModelError
@@ -219,20 +218,6 @@ def test_images_that_are_read_otherwise_are_refused(chat_model: Path, tmp_path: 
     projector = write_projector(tmp_path / "mmproj.gguf", spec.n_embd)
     with pytest.raises(UnsupportedModelError, match="positions of several dimensions"):
         Model(tmp_path / "mrope.gguf", mmproj=projector)
-
-
-@pytest.mark.filterwarnings("ignore::h2o_llama.H2OWarning")
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_what_holds_for_a_text_holds_with_an_image_in_it(kind: str, model_by_name: ModelByName, tmp_path: Path) -> None:
-    """All that check_architecture.py checks: P1, P2, forks, snapshots, going back, eviction, positions."""
-    with Model(model_by_name(kind)) as weights:
-        path = write_projector(tmp_path / "mmproj.gguf", weights.n_embd)
-        with Llama(weights, h2o=None, flash_attn="off", mmproj=path, **OPEN) as dense:
-            assert dense.model._projector is not None
-            checks = Checks(dense, dense.model._projector.encode("", A))
-            checks.run()
-    assert checks.failed == {}
-    assert len(checks.errors) > 15
 
 
 @pytest.mark.parametrize("kind", ["keep", "evict"])

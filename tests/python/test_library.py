@@ -370,6 +370,7 @@ def test_a_servers_owners_share_a_writer(tiny_model: Path, tmp_path: Path, monke
         assert served.give(str(owner), ids, memoryview(bytes(1000)), [], [(N, N)], "text")
         assert json.loads(served.answer(str(owner), None)[1])["texts"]
         assert json.loads(served.answer(f"{owner}'s friend", None)[1])["texts"] == []
+    assert json.loads(served.answer("0", None)[1])["texts"]  # which others have too
     assert threading.active_count() <= n_threads + 1
     monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "900")
     served = ServerTexts(tmp_path / "small", served._origin, tells_day=False)

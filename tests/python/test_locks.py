@@ -157,17 +157,6 @@ def text_of(chunks: Any) -> str:
     return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
 
-def test_a_whole_answer_is_waited_for(tiny_model: Path) -> None:
-    """Not only a step of it."""
-    with Llama(tiny_model, n_ctx=256, n_threads=1, h2o=None, busy="wait") as llm, ThreadPoolExecutor(4) as pool:
-
-        def ask(prompt: str) -> str:
-            return text_of([llm(prompt, max_tokens=20, temperature=0)])
-
-        prompts = ["abc", "def"] * 4
-        assert list(pool.map(ask, prompts)) == [ask(prompt) for prompt in prompts]
-
-
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_a_stream_is_one_call_until_its_end(is_locked: bool, tiny_model: Path) -> None:
     """What would change its text computes the rest of it first, also on the thread that reads it, or another stream."""

@@ -122,17 +122,6 @@ BAD_REQUESTS: list[Request] = [
         for body in bodies
     ),
     *(Request("GET", f"/slots/{slot}/h2o") for slot in ("9", "-1", "x")),
-    *(
-        Request("POST", path, body)
-        for path in (
-            *("/completion", "/v1/completions", "/v1/chat/completions", "/tokenize", "/apply-template"),
-            "/slots/0?action=restore",
-        )
-        for body in (
-            *(b"{", b"", b"no JSON", b"\xff", b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}'),
-            *(b'{"temperature": NaN}', b'{"temperature": 1e999}'),
-        )
-    ),
 ]
 """Status 400, with a reason; some 501 where the server has no completions. For chats see doors.py."""
 

@@ -52,14 +52,8 @@ def generate(generator: Path, folder: Path, *options: str) -> list[Path]:
 class Text(NamedTuple):
     """Both parts are given: which token is the likeliest does not matter."""
 
-    prompt: list[int] | Prompt
+    prompt: list[int]
     generated: list[int]
-
-    def with_image(self, image: Prompt) -> Text:
-        """The same with an image twice in the place of tokens, across ends of chunks."""
-        parts: list[Any] = [self.prompt[:40], image, self.prompt[40 + len(image) : 110], image]
-        parts.append(self.prompt[110 + len(image) :])
-        return self._replace(prompt=joined(parts))
 
 
 def joined(parts: Sequence[Any]) -> Prompt:
@@ -92,20 +86,14 @@ def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
 
 @dataclass
 class Checks:
-    """`model` has dense attention. Each method is a check: it compares, and yields what by how much.
-
-    With an image all texts have it in them.
-    """
+    """`model` has dense attention. Each method is a check: it compares, and yields what by how much."""
 
     model: Llama
-    image: Prompt | None = None
     errors: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.text = random_text(self.model.n_vocab, 0)
-        if self.image is not None:
-            self.text = self.text.with_image(self.image)
         self.dense = read(self.model, self.text)
         self.errors["dense, token by token"] = relative_error(read(self.model, self.text, (1,) * N), self.dense)
         self.bound = self.bound_with_flash = against_dense(self.errors["dense, token by token"])
