@@ -174,7 +174,7 @@ INDEXED: dict[str, tuple[Case, int]] = {  # and how many tokens at the end of ea
     "rotated cache": (INDEX.but(kv_type="q8_0", decode="full"), 5),
     "queries alone": (INDEX.but(lookup_budget=1, tile=1, decode="full"), 0),
     "whole chunks": (INDEX.but(tile=S), 0),
-    "tiles that are cut": (INDEX.but(tile=7), 0),
+    "more than a chunk": (INDEX.but(tile=S + 1), 0),
     # The first chunks have fewer positions than that, the later ones more.
     "large budget": (INDEX.but(lookup_budget=60, decode="full"), 5),
     "large memory": (INDEX.but(heavy_budget=40, lookup_budget=4), 0),
@@ -302,6 +302,13 @@ def test_sinks_that_a_set_lacks_keep_their_scores(tiny_model: Path) -> None:
         llm.kv.set_memory_indices(0, np.tile(np.arange(S - n, S), (len(before), 1)))
         llm.eval(tokens[S:])
         assert (llm.kv.scores(0)[:, :2] >= before).all()
+    with open_llama(tiny_model, BLOCKS.but(heavy_budget=4)) as llm:  # but for the part that each chunk takes of all
+        llm.eval(tokens[:S])
+        llm.kv.set_memory_indices(0, np.tile(np.arange(4, S), (len(before), 1)))
+        before = llm.kv.scores(0)[:, :4]
+        llm.eval(tokens[S : 2 * S])
+        llm.eval([1], decode=True)
+        np.testing.assert_allclose(llm.kv.scores(0)[:, :4], before * np.float32(0.7), rtol=1e-6)
 
 
 def test_memory_sets_that_cannot_be_change_nothing(tiny_model: Path) -> None:

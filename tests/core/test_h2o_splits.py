@@ -196,7 +196,7 @@ REUSED: dict[str, tuple[str, Case, list[int], int, int]] = {
     # A new one for the first token and for the chunk that begins at 400.
     "index": (
         "llama-gqa2-f32",
-        LARGE.but(chunk_size=100, lookup_budget=8, tile=16),
+        LARGE.but(chunk_size=100, lookup_budget=8, tile=20),
         random_tokens(460, seed=8),
         350,
         2,

@@ -39,7 +39,7 @@ POSSIBLE: dict[str, tuple[Case | None, bool, set[int]]] = {
     "near-recorded": (NEAR, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
     "near-evict": (EVICT.but(heavy_budget=0), False, {0, *range(5 * S, N + 3)}),
     "near-index": (GRID, False, {*range(0, N, 4), N, N + 1, N + 2}),
-    "near-index of 5": (GRID.but(tile=5), False, {*(n for n in range(N) if n % S % 5 == 0), N, N + 1, N + 2}),
+    "near-index of 8": (GRID.but(tile=8), False, {*range(0, N, 8), N, N + 1, N + 2}),
 }
 
 
@@ -59,7 +59,7 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
         llm.restore(snapshot)
         # llama.cpp's programs hear of the places that can be removed from on without a gap, but for one on the grid
         lowest = next(n for n in range(len(tokens), -1, -1) if n not in possible or n == 0)
-        assert lowest <= min_position(llm) <= lowest + (config in (GRID, GRID.but(tile=5)))
+        assert lowest <= min_position(llm) <= lowest + (config in (GRID, GRID.but(tile=8)))
         for n in range(len(tokens) + 1):
             llm.restore(snapshot)
             if n in possible:
@@ -72,7 +72,7 @@ def test_back_to_any_position_or_the_nearest_are_named(tiny_model: Path, name: s
             assert found is not None
             assert int(found[1]) == max(p for p in possible if p < n)
             assert int(found[2]) == min(p for p in possible if p > n)
-            assert ("keep_history=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=5)))
+            assert ("keep_history=True" in str(error.value)) != (record or config in (GRID, GRID.but(tile=8)))
             assert llm.snapshot().state == snapshot.state
 
 
@@ -290,7 +290,19 @@ def test_the_last_token_is_left_unless_its_logits_are_there(tiny_model: Path) ->
             llm.reuse([10**9])
 
 
-# --- extra keys
+# --- attention, and extra keys
+
+
+def test_attention_goes_with_its_tokens(tiny_model: Path) -> None:
+    with open_llama(tiny_model, NEAR) as llm:
+        llm.eval(random_tokens(50))
+        llm.eval([1, 2, 3], dense_tail=3, keep_attention=True)
+        assert llm.kv.attention(0, 0).sum() > 0
+        for _ in range(2):
+            llm.rewind(50)
+            with pytest.raises(H2OError, match="no attention is kept"):
+                llm.kv.attention(0, 0)
+            llm.eval([4, 5, 6])
 
 
 def extra_keys_of(llm: h2o_llama.Sequence) -> list[Any]:
@@ -340,10 +352,11 @@ def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Pa
     with open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm:
         for call in split(random_tokens(100), [70, 10, 20]):
             llm.eval(call)
+        llm.eval([1], decode=True)  # what generated tokens choose is kept with a record alone
         assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
         with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 23)
-        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 25), (0, 0, -1)):
+        for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 26), (0, 0, -1)):
             with pytest.raises(ValueError, match="layer|head|tile"):
                 llm.kv.extra_keys(*bad)
     with (

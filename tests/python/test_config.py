@@ -102,6 +102,7 @@ def test_bad_values() -> None:
         ({"retrieval": "ngrams"}, "retrieval was removed: lookups use the index of keys. .* lookup_budget 0"),
         ({"evict": True, "schedule": "two_phase"}, "evict needs schedule single_pass, got two_phase"),
         ({"evict": True, "decode": "full"}, "evict needs decode memory, got full"),
+        ({"chunk_size": 1000}, r"chunk_size must be a multiple of tile \(32\), or less, got 1000"),
         ({"evict": True, "lookup_budget": 1}, "evict needs lookup_budget 0 or a cold_store, got 1"),
         ({"evict": True, "cold_store": ""}, "cold_store must be 'memory', the path of a folder or None, got ''"),
         ({"evict": True, "cold_store": 1}, "cold_store must be 'memory', the path of a folder or None, got 1"),

@@ -347,8 +347,8 @@ class SequenceKV(KVView):
 
         A chunk has k = ceil(S / T) tiles, T = `H2OConfig.tile`: tile i of chunk c is number c * k + i.
 
-        Raises H2OError with lookup_budget=0; or if they are not kept, as for earlier tiles without keep_history=True,
-        in a restored snapshot, or where tokens of the tile were removed.
+        Raises H2OError with lookup_budget=0; or if they are not kept, as in a restored snapshot, where tokens of the
+        tile were removed, and, without keep_history=True, for all tiles but a prompt's last one.
         """
         with self._open() as kv:
             info = kv.info
@@ -361,8 +361,8 @@ class SequenceKV(KVView):
             keys = kv.extra_keys(layer, head, check.integer(self._owner, "tile", tile, 0, last))
             if keys is None:
                 raise H2OError(
-                    f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier tiles keep theirs with "
-                    "keep_history=True. Tokens that attend to everything choose none"
+                    f"[{self._owner}] extra keys of tile {tile} are not kept. Earlier tiles, and generated tokens, "
+                    "keep theirs with keep_history=True. Tokens that attend to everything choose none"
                 )
             return keys
 

@@ -36,6 +36,9 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
             text(block_tokens) + "), got " + text(chunk_size) + ", " + text(local_window) + ", " + text(heavy_budget) +
                     " and " + text(sink_tokens));
     check(!ranks_blocks() || ema_alpha < 1.0, "ema_alpha must be at least 0 and below 1");
+    check(lookup_budget == 0 || chunk_size <= tile || chunk_size%tile == 0,
+            "lookups are of whole tiles: chunk_size must be a multiple of tile (" + text(tile) + "), or less, got " +
+                    text(chunk_size));
     check(!has_dense_layers() || schedule == LLAMA_H2O_SCHEDULE_SINGLE_PASS, "dense_layers need schedule single_pass");
 
     const std::string gone = ": what is evicted cannot be attended to";

@@ -163,7 +163,7 @@ struct h2o_computed_graph {
     virtual ~h2o_computed_graph() = default;
 
     // Adds column sums, and chosen extra keys if they are kept, to the sequences. Waits for the devices if there are any.
-    virtual void read_results(ggml_backend_sched_t sched, bool keeps_choices) = 0;
+    virtual void read_results(ggml_backend_sched_t sched, bool keeps_last) = 0;
 
     // Adds how RoPE rotates the keys of layers, where they move to other positions: the same in every graph.
     virtual void add_ropes(std::map<int32_t, h2o_rope> & ropes) const = 0;

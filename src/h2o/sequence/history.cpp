@@ -11,6 +11,9 @@ void h2o_sequence::restore(const h2o_checkpoint & record) {
         const auto & r = record.layers[layer.index];
 
         layer.forget_extra_keys(config.tile_of(record.n_tokens));
+        if (layer.attention.size() > (size_t) record.n_tokens*layer.n_head_kv) {
+            layer.attention.clear(); // of tokens that are removed
+        }
         layer.memory     = r.memory;
         layer.n_built    = r.n_built;
         layer.memory_end = r.n_built*config.chunk_size;

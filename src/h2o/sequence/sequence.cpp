@@ -212,8 +212,8 @@ std::vector<uint32_t> h2o_sequence::build_memory_set(uint32_t i_layer, uint32_t 
             for (; pos[h][i] < chosen[k]; ++i) {}
             from[h*n + k] = i;
             // a set by hand may have lacked a sink
-            kept[h*n + k] = st.is_scored && pos[h][i] != chosen[k] ? layer.score(h, chosen[k]) :
-                received[h][i]*config.ema_alpha;
+            kept[h*n + k] = (st.is_scored && pos[h][i] != chosen[k] ? layer.score(h, chosen[k]) : received[h][i])*
+                config.ema_alpha;
         }
     }
 

@@ -234,7 +234,7 @@ static void read_choices(std::vector<h2o_step_graph::choice_t> & choices, const 
     }
 }
 
-void h2o_attention_input::read_results(ggml_backend_sched_t sched, bool keeps_choices) {
+void h2o_attention_input::read_results(ggml_backend_sched_t sched, bool keeps_last) {
     bool has_some = false;
 
     const auto fetch = [&](auto & results) {
@@ -247,7 +247,7 @@ void h2o_attention_input::read_results(ggml_backend_sched_t sched, bool keeps_ch
     };
     for (auto & s : steps) {
         fetch(s.graph.sums);
-        if (keeps_choices) {
+        if (keeps_last || s.graph.step.keeps_choices) {
             fetch(s.graph.choices);
         }
     }
@@ -256,7 +256,7 @@ void h2o_attention_input::read_results(ggml_backend_sched_t sched, bool keeps_ch
     }
     for (auto & s : steps) {
         read_sums(s.graph.sums, s.graph.step, memory.config.chunk_size, s.kv->sequence);
-        if (keeps_choices) {
+        if (keeps_last || s.graph.step.keeps_choices) {
             read_choices(s.graph.choices, s.graph.step, memory.config, s.kv->sequence);
         }
     }

@@ -35,8 +35,9 @@ public:
     ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
             ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il);
 
-    // Adds column sums to the scores. keeps_choices: also the extra keys that the index chose.
-    void read_results(ggml_backend_sched_t sched, bool keeps_choices) override;
+    // Adds column sums to the scores, and keeps the extra keys that the index chose for steps that say so. keeps_last: for
+    // all steps.
+    void read_results(ggml_backend_sched_t sched, bool keeps_last) override;
 
     void add_ropes(std::map<int32_t, h2o_rope> & all) const override { all.insert(ropes.begin(), ropes.end()); }
 

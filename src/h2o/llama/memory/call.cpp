@@ -18,10 +18,6 @@ h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint3
     const auto & config = memory.config;
     const auto & first  = steps.front();
 
-    // said for this call only
-    kv.next_call  = LLAMA_H2O_CALL_AUTO;
-    kv.dense_tail = 0;
-
     // a generated token that begins no chunk changes nothing, or has a checkpoint of the sequence
     if (first.phase != h2o_step::DECODE || steps.size() > 1 || first.pos % config.chunk_size == 0) {
         const uint32_t open_start = kv.state().open_start();
@@ -31,13 +27,17 @@ h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint3
             rows = memory.store.kept_rows(kv.id, open_start, start, /*with_moved =*/ true);
             rows->save();
         }
-        if (first.phase != h2o_step::DECODE) {
-            kv.sequence.mark();
-        }
         // a dense tail changes the scores of any position
         checkpoint = kv.state().record(start, steps.back().phase == h2o_step::TAIL && !config.evict ? 0 : open_start);
     }
     windows = kv.memory.caches.side.keep(kv.id, steps.size() > 1);
+
+    // nothing fails from here on; the next call says these two again
+    if (first.phase != h2o_step::DECODE) {
+        kv.sequence.mark();
+    }
+    kv.next_call  = LLAMA_H2O_CALL_AUTO;
+    kv.dense_tail = 0;
     kv.sequence.drop_unseen(start + n_tokens);
 }
 

@@ -86,9 +86,9 @@ bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t
         // a chunk's extra keys would be forgotten when the next chunk's come
         const auto & [kv, step, i_call] = steps[i_step].front();
         const auto & call        = calls[i_call];
-        const bool keeps_choices = step.keeps_choices || (call.has_logits &&
-                step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1));
-        h2o_for_inputs(res, [&](h2o_computed_graph & graph) { graph.read_results(sched, keeps_choices); });
+        const bool keeps_last = step.phase != h2o_step::DECODE && call.has_logits &&
+            step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1);
+        h2o_for_inputs(res, [&](h2o_computed_graph & graph) { graph.read_results(sched, keeps_last); });
         // devices compute while the host prepares the next step, unless that reads or moves their rows
         if (i_step + 1 == steps.size() || memory.store.layout.is_compact || !memory.caches.side.empty()) {
             ggml_backend_sched_synchronize(sched);

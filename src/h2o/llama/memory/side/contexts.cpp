@@ -13,7 +13,8 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
         if (ubatches.empty()) {
             rows = std::make_unique<llama_kv_cache_context>(window.get());
         } else if (auto slots = window->prepare(ubatches); !slots.empty()) {
-            rows = std::make_unique<llama_kv_cache_context>(window.get(), std::move(slots), ubatches);
+            rows = std::make_unique<h2o_side_context<llama_kv_cache_context>>(steps, window.get(), std::move(slots),
+                    ubatches);
         } else {
             return nullptr;
         }
@@ -25,7 +26,7 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
             return nullptr;
         }
         auto state = ubatches.empty() ? std::make_unique<llama_memory_recurrent_context>(recurrent.get()) :
-            std::make_unique<h2o_recurrent_context>(steps, recurrent.get(), ubatches);
+            std::make_unique<h2o_side_context<llama_memory_recurrent_context>>(steps, recurrent.get(), ubatches);
 
         if (window) {
             res = std::make_unique<h2o_composed_context<llama_memory_hybrid_iswa_context>>(steps, ubatches,

@@ -28,13 +28,14 @@ struct h2o_composed_context : context, h2o_composed {
     bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override { return steps->finish(res, sched); }
 };
 
-// Recurrent states get their cells only for a step that will be computed: upstream would also ask them after a refusal.
-struct h2o_recurrent_context : llama_memory_recurrent_context {
-    h2o_recurrent_context(const h2o_step_context * steps, llama_memory_recurrent * memory,
-            std::vector<llama_ubatch> ubatches)
-        : llama_memory_recurrent_context(memory, std::move(ubatches)), steps(steps) {}
+// Side caches get cells only for a step that will be computed: upstream would also ask them after a refusal.
+template <typename context>
+struct h2o_side_context : context {
+    template <typename... parts>
+    explicit h2o_side_context(const h2o_step_context * steps, parts &&... args)
+        : context(std::forward<parts>(args)...), steps(steps) {}
 
-    bool apply() override { return steps->is_applied && llama_memory_recurrent_context::apply(); }
+    bool apply() override { return steps->is_applied && context::apply(); }
 
     const h2o_step_context * steps;
 };
