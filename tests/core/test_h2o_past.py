@@ -352,7 +352,7 @@ class Past(RuleBasedStateMachine):
         text = self.at(i)
         n = round(part * text.sequence.n_tokens)
         lowest = min_position(text.sequence)
-        assert (lowest == -1) == (not text.calls)
+        assert (lowest == -1) == (text.sequence.n_tokens == 0)
         if remove(text.sequence, n):
             text.cut(n, self.chunk_size)
         else:

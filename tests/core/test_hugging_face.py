@@ -29,7 +29,8 @@ CONFIGS: dict[str, H2OConfig | None] = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_external_logits_are_hugging_faces(name: str) -> None:
     """Of every token: its likeliest next ones, and the sum over the vocabulary."""
-    golden = np.load(GOLDEN)
+    with np.load(GOLDEN) as file:
+        golden = dict(file)
     if EXTERNAL_MODEL is None:
         pytest.skip("LLAMACPP_TEST_MODELFILE is not set")
     # upstream's flash attention rounds to F16

@@ -178,8 +178,7 @@ def serve(
         stretched = _stretched(weights)
         n_ctx = _room(weights, o.attention, o.n_ctx, further)
         h2o = None if embeddings else _possible(o, weights, n_ctx)
-        if weights.chat_template is None and not embeddings and "--chat-template" not in " ".join(further):
-            echo("h2o-llama: this model has no chat template: messages are written as ChatML", err=True)
+        is_chatml = weights.chat_template is None and not embeddings and "--chat-template" not in " ".join(further)
         tells_day = weights.chat_template is not None and weights._template.tells_day
         origin = _origin(weights, h2o, n_ctx, further)
         own = weights.metadata.get(f"{weights.metadata['general.architecture']}.pooling_type", "0")
@@ -212,6 +211,8 @@ def serve(
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
     texts = ServerTexts(folder, origin, tells_day, o.cache_reuse) if is_kept else None
     read = partial(read_posted, folder if is_kept else None)
+    if is_chatml:
+        echo("h2o-llama: this model has no chat template: messages are written as ChatML", err=True)
     raise typer.Exit(run_server([*map(str, arguments), *further], texts, read))
 
 

@@ -15,7 +15,6 @@ INT32_MAX = 2**31 - 1
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
 _JSON_DEPTH = 64
-_FLOAT_MAX = 1.7976931348623157e308
 
 
 def bad_argument(owner: str, name: str, expected: str, value: object) -> ValueError:
@@ -43,7 +42,10 @@ def integer(owner: str, name: str, value: object, low: int, high: int = INT32_MA
 
 def real(owner: str, name: str, value: object, low: float, high: float = math.inf) -> float:
     is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    number = float(value) if is_number and abs(value) <= _FLOAT_MAX else math.nan  # type: ignore
+    try:
+        number = float(value) if is_number else math.nan  # type: ignore
+    except OverflowError:  # an int
+        number = math.inf
     if not (math.isfinite(number) and low <= number <= high):
         expected = f"a finite number from {low:g} to {high:g}" if math.isfinite(high) else f"a finite number >= {low:g}"
         raise bad_argument(owner, name, expected, value)

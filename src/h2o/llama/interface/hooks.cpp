@@ -108,7 +108,7 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     }
     h2o->set_reserve_step({});
 
-    if (memory.store.layout.moves_keys || (!memory.store.layout.is_compact && memory.caches.side.empty())) try {
+    if (memory.store.layout.moves_keys || (!memory.store.layout.is_compact && memory.caches.side.empty() && !memory.intra)) try {
         find_ropes(ctx, mctx, n_seqs, h2o->memory);
         h2o->memory.has_ropes = true;
     } catch (const h2o_refusal &) { // keys stay where they are
