@@ -124,6 +124,10 @@ strings server_h2o_warnings(const json & request) {
 // --- answers
 
 json server_h2o_end(server_task_result_cmpl_final & result) {
+    // of no token, or of a part of a character
+    const bool says_nothing = result.n_decoded == 0 ||
+        (result.n_decoded == 1 && result.stop == STOP_TYPE_LIMIT && result.oaicompat_msg.empty());
+
     result.content = result.content.substr(0, validate_utf8(result.content.text));
     json answer = result.to_json();
 
@@ -132,7 +136,7 @@ json server_h2o_end(server_task_result_cmpl_final & result) {
     if (answer.is_array() && !answer.empty()) {
         end = &answer.at(answer.size() - (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC ? 2 : 1));
     }
-    if (result.res_type == TASK_RESPONSE_TYPE_OAI_CHAT && result.stream && result.n_decoded == 0) {
+    if (result.res_type == TASK_RESPONSE_TYPE_OAI_CHAT && result.stream && says_nothing) {
         answer.at(0).at("choices").at(0)["delta"] = { { "role", "assistant" }, { "content", nullptr } };
     }
     if (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC) {

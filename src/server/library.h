@@ -1,5 +1,6 @@
 #pragma once
 
+#include "server/sharing.h"
 #include "server/slots.h"
 #include "server/texts.h"
 
@@ -45,10 +46,14 @@ public:
     // models are not kept.
     void init(const common_params & params, bool has_draft_model);
 
-    // Asks for a slot, before it reads its prompt, for the text that has more of its beginning than the slot. False
-    // until the answer has come: other slots continue meanwhile. is_alone: there are none, so it waits for a moment.
+    // Whether a slot can read its prompt. It waits until another slot has read the beginning that both share. Then it asks
+    // for the text that has more of its beginning than the slot. False until the answer has come: other slots continue
+    // meanwhile. is_alone: there are none, so it waits for a moment.
     template <typename Slot>
-    bool is_ready(const Slot & slot, bool is_alone) {
+    bool is_ready(llama_context * ctx, Slot & slot, const std::vector<Slot> & slots, bool is_alone) {
+        if (!server_h2o_share(ctx, slot, slots)) {
+            return false;
+        }
         if (!is_for(slot)) {
             return true;
         }

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from itertools import pairwise
 from pathlib import Path
@@ -189,6 +190,28 @@ def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any])
     assert stop == answer["usage"]["prompt_tokens_details"]["cache_stop"]
     assert (stop["kept"], stop["asked"]) == ("8 Novemb", "9 Novemb")
     assert answer["timings"]["cache_n"] <= stop["token"] < 400
+
+
+@pytest.mark.parametrize("name", ["keep", "evict", "sum"])
+def test_a_document_is_read_once_for_questions_at_once(server_of: ServerOf, name: str) -> None:
+    """They wait for the first of them, even if its client goes, and answer as if each had read it."""
+    chunks = h2o_set(chunk_size=S)
+    server = server_of("demo", "--threads", "1", "--parallel", "4", "--n-ctx", "2048", *chunks, *SETTINGS[name][0])
+    questions = [f"\n{i}: what is the word of number {i}?" for i in range(4)]
+    n_questions = sum(map(len, questions)) + 4 * S
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda question: server.complete(DOCUMENT + question), questions))
+        assert sum(answer["timings"]["prompt_n"] for answer in answers) <= len(DOCUMENT) + n_questions
+        alone = [server.complete(DOCUMENT + question, cache_prompt=False) for question in questions]
+        assert [answer["content"] for answer in answers] == [answer["content"] for answer in alone]
+        prompts = [TEXT[3000:4800] + question for question in questions]
+        first = leave(server, "/completion", {"prompt": prompts[0]})
+        waiting = [pool.submit(server.complete, prompt) for prompt in prompts[1:]]
+        while sum(slot["is_processing"] for slot in server.get("/slots")) < 4:
+            time.sleep(0.01)
+        first.close()
+        n_read = sum(answer.result()["timings"]["prompt_n"] for answer in waiting)
+        assert n_read <= 1800 + n_questions
 
 
 def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:

@@ -30,7 +30,7 @@ KEPT = replace(EVICT, evict=False, decode="memory", heavy_budget=int(EVICT.heavy
 MAY_BE_REFUSED = {
     "two_phase": "computes each token twice",
     "index": "lookup by the index of keys needs",
-    "positions": "only in a model with plain RoPE",
+    "positions": "plain RoPE",
 }
 
 # A model of each kind.

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "server/slots.h"
+
+// A beginning that several prompts share is read once: the slots wait for the first of them, and become its forks. Whether
+// the slot may read its prompt: not while another slot, which began or was asked before it, reads more of its beginning
+// than it has itself. What another slot has is copied, if it is worth a copy of all its text.
+template <typename Slot>
+bool server_h2o_share(llama_context * ctx, Slot & slot, const std::vector<Slot> & slots) {
+    static constexpr int32_t N_LEAST = 64, LEAST_SHARE = 16;
+
+    const auto & task = *slot.task;
+    if (!server_h2o_enabled(ctx) || !task.params.cache_prompt || !task.need_sampling()) {
+        return true;
+    }
+    const Slot * best    = nullptr; // to copy
+    bool         is_read = true;
+    int32_t      n_best  = slot.prompt.tokens.get_common_prefix(task.tokens) + N_LEAST - 1, n_copied = 0;
+    for (const auto & other : slots) {
+        const auto * kv = llama_get_h2o_kv_seq(ctx, other.id);
+        if (other.id == slot.id || !are_lora_equal(other.prompt.lora, slot.prompt.lora) ||
+            llama_h2o_kv_info(kv).exact_end < UINT32_MAX) { // it was put together
+            continue;
+        }
+        const auto &  text  = other.prompt.tokens; // its last tokens may not be computed yet
+        const int32_t n_all = std::min<int32_t>(text.size(), llama_memory_seq_pos_max(llama_get_memory(ctx), other.id) + 1);
+        const int32_t n_has = std::min<int32_t>(text.get_common_prefix(task.tokens), n_all);
+        const bool    reads = other.is_processing() && !other.task->is_child() &&
+            (other.stats.h2o.has_begun || other.task->id < task.id);
+        const int32_t n = reads ? std::max<int32_t>(n_has, other.task->tokens.get_common_prefix(task.tokens)) : n_has;
+        if (n + (n == n_has && !is_read) <= n_best || (n == n_has && n < n_all/LEAST_SHARE)) {
+            continue;
+        }
+        int32_t n_kept = n; // of a fork
+        while (n == n_has && !llama_h2o_kv_can_rewind(kv, n_kept)) {
+            n_kept--;
+        }
+        if (n_kept + (n == n_has && !is_read) > n_best) {
+            best     = &other;
+            n_best   = n_kept;
+            n_copied = n_all;
+            is_read  = n == n_has;
+        }
+    }
+    if (best && is_read) {
+        llama_synchronize(ctx);
+        best->copy_prompt_to(slot);
+        slot.prompt.tokens.keep_first(n_copied);
+    }
+    return is_read;
+}
