@@ -26,7 +26,7 @@ H2O = ["--h2o-chunk", str(CHUNK), "--h2o-local", "64", "--h2o-heavy", "64", "-b"
 EVALUATED = (
     H2OConfig(local_window=32, heavy_budget=64),
     H2OConfig(
-        local_window=64, heavy_budget=32, sink_tokens=0, lookup_budget=50, dense_layers=[0, 2], research={"tile": 48}
+        local_window=64, heavy_budget=32, sink_tokens=0, lookup_budget=50, dense_layers=[0, 2], research={"tile": 64}
     ),
     H2OConfig(local_window=64, heavy_budget=32, scorer="sum", schedule="two_phase", lookup_budget=0),
     H2OConfig(local_window=32, heavy_budget=64, evict=True, dense_layers=[1]),
