@@ -59,7 +59,8 @@ def ggml_type(type_name: str) -> gguf.GGMLQuantizationType:
 
 def is_upstreams(type_name: str, isa: str) -> bool:
     """Whether upstream is as fast."""
-    return type_name == "f16" and not isa.startswith(("avx512", "amx"))
+    has_avx512 = isa.startswith(("avx512", "amx")) and "avx512" in ALL_ISAS  # AMX in software has none
+    return type_name == "f16" and not has_avx512
 
 
 def in_bf16(type_name: str, isa: str, n_columns: int) -> bool:
