@@ -2,9 +2,9 @@
 
 #include "server/slots.h"
 
-// A beginning that several prompts share is read once: the slots wait for the first of them, and become its forks. Whether
-// the slot may read its prompt: not while another slot, which began or was asked before it, reads more of its beginning
-// than it has itself. What another slot has is copied, if it is worth a copy of all its text.
+// Returns whether the slot may read its prompt. A beginning that several prompts share is read once, by the slot that began
+// or was asked first. The others wait until it has read more of that beginning than they have, and become its forks. A
+// fork copies all of the other slot's text, so a short beginning of a long text is read again.
 template <typename Slot>
 bool server_h2o_share(llama_context * ctx, Slot & slot, const std::vector<Slot> & slots) {
     static constexpr int32_t N_LEAST = 64, LEAST_SHARE = 16;
