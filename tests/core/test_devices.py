@@ -40,8 +40,8 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         elif request.param == "vulkan":
             if not has_vulkan():
                 pytest.skip("this build has no Vulkan, or there is no device")
-            # on lavapipe: 2e-6 to 4e-4, and 1e-3 with windows, where dense attention has 5e-4
-            yield Device({"n_gpu_layers": -1}, 1e-3, has_operators=False)
+            # on lavapipe: 2e-6 to 4e-4, and 1.0e-3 with windows, where dense attention has 5e-4
+            yield Device({"n_gpu_layers": -1}, 2e-3, has_operators=False)
         else:
             if not has_rpc():
                 pytest.skip("this build has no RPC: pip install . -C cmake.define.GGML_RPC=ON")

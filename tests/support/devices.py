@@ -1,10 +1,12 @@
 """Devices that a build may have: Vulkan's, and llama.cpp's RPC servers."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -29,7 +31,9 @@ def has_rpc() -> bool:
 @contextmanager
 def serving_rpc(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address and the process of an RPC server."""
-    with running(log, _listens, "rpc-server", "--threads=1") as server:
+    with ExitStack() as stack:
+        with patch.dict(os.environ, {"GGML_VK_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}):  # its CPU alone
+            server = stack.enter_context(running(log, _listens, "rpc-server", "--threads=1"))
         yield f"127.0.0.1:{server.port}", server.process
 
 
