@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from h2o_llama import H2OConfig
@@ -108,9 +109,9 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     arguments: list[str | Path] = ["-m", MODEL, "-f", file, "-t", "2", "--kl-divergence-base", logits]
     arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run([tool, *arguments])
-    for h2o in EVALUATED:
-        output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o.in_chunks_of(chunk))])
-        (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2, chunk_size=chunk)
+    for h2o in (replace(h2o, chunk_size=chunk) for h2o in EVALUATED):
+        output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o)])
+        (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2)
         row["same_top"] *= 100
         for key, pattern in STATISTICS.items():
             found = re.search(pattern, output)

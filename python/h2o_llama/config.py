@@ -283,19 +283,6 @@ class H2OConfig:
         n_kept = math.ceil(self.keep_ratio * n_ctx)
         return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
 
-    def in_chunks_of(self, chunk_size: int) -> "H2OConfig":
-        """With chunks of another size, and these sizes.
-
-        Examples
-        --------
-        >>> H2OConfig(chunk_size=256).local_window, H2OConfig().in_chunks_of(256).local_window
-        (15, 60)
-        """
-        names = ("local_window", "sink_tokens", "lookup_budget")
-        heavy = None if self.heavy_budget is None else int(self.heavy_budget)
-        sizes: dict[str, Any] = {name: int(getattr(self, name)) for name in names}
-        return replace(self, chunk_size=chunk_size, heavy_budget=heavy, **sizes)
-
     def was_given(self, name: str) -> bool:
         """Whether a value was given, and does not follow from others."""
         return not isinstance(getattr(self, name), _FollowingInt | _FollowingStr)

@@ -54,6 +54,21 @@ def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
     return (text * (n_bytes // len(text) + 1))[:n_bytes]
 
 
+# Their sources are longer than a piece in every supported Python.
+_MODULES = """
+argparse difflib doctest inspect mailbox optparse pickle pydoc shutil smtplib socket statistics subprocess tarfile
+threading traceback
+"""
+
+
+def default_text() -> bytes:
+    """The beginnings of some modules of this Python's standard library, 512 KiB of source, for measurements.
+
+    Raises OSError if this interpreter carries no source files.
+    """
+    return b"".join(standard_library_text(32_768, module) for module in _MODULES.split())
+
+
 def build_document(n_bytes: int, depths: Sequence[float] = ()) -> tuple[bytes, list[Needle]]:
     """A text of exactly `n_bytes` that ends with a newline, with one key hidden at each depth (0 to 1, ascending).
 
