@@ -14,13 +14,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, demo_model_path
 from h2o_llama._cli.options import upstream_options
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval import Setting, evaluate
 
-ROOT = Path(__file__).resolve().parent.parent
-MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
+MODEL = demo_model_path()
 CHUNK = 512
 H2O = ["--h2o-chunk", str(CHUNK), "--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)]
 
@@ -129,8 +128,7 @@ def main() -> None:
     tools = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         prompt = Path(folder) / "prompt.txt"
-        prompt.write_bytes((ROOT / "LICENSE").read_bytes() * 4)
-        prompt.write_bytes(prompt.read_bytes()[: 4 * CHUNK - 100])
+        prompt.write_bytes(standard_library_text(4 * CHUNK - 100))
         for tool in ("llama-completion", "llama-cli"):
             generate: list[str | Path] = ["-m", MODEL, "-f", prompt, "-n", "4", "-c", "4096", "-t", "2"]
             generate += ["--no-warmup", "-st"]
@@ -144,7 +142,7 @@ def main() -> None:
 
         # llama-perplexity evaluates -b/-c sequences at once, and H2O takes one.
         text = Path(folder) / "text.txt"
-        text.write_bytes((ROOT / "LICENSE").read_bytes() * 8)
+        text.write_bytes(standard_library_text(16 * CHUNK))
         perplexity = tools / "llama-perplexity"
         output = run_perplexity(perplexity, ["-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O])
         complete = "Final estimate: PPL" in output and "single_pass" in output
