@@ -64,7 +64,7 @@ def inspect(
                 report = read_report(llm, tokens, title, range(n))
         description = weights.desc
     if html is not None:  # first: `| head` ends the printing
-        _report.write_html(html, report, [("Model", description)], (), layer, head)
+        _report.write_html(html, report, [("Model", description)], layer, head)
     print_report(Console(), report, report.select(layer, head))
     if html is not None:
         echo(f"Written: {html}")

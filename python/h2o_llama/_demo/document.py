@@ -35,11 +35,6 @@ class Needle:
         """What the model should say after the question."""
         return b"%d" % self.value
 
-    @property
-    def line_positions(self) -> range:
-        """Byte positions of the definition without its newline."""
-        return range(self.start, self.start + len(self.definition) - 1)
-
 
 def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
     """The first `n_bytes` of a module's source as ASCII, over again from its start if it is shorter.

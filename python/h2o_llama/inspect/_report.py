@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -217,10 +216,8 @@ def _shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]
     return {p: SHADES - i * SHADES // len(ranked) for i, p in enumerate(ranked)}
 
 
-def _parts(
-    report: MemoryReport, heads: Sequence[HeadMemory], notes: Sequence[range], anchors: set[int]
-) -> list[dict[str, Any]]:
-    """The document in order: plain text, and pieces that are marked or the target of a link; all noted or none.
+def _parts(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int]) -> list[dict[str, Any]]:
+    """The document in order: plain text, and pieces that are marked or the target of a link.
 
     `titles` tell which heads have a token, those with the highest scores first.
     """
@@ -236,7 +233,6 @@ def _parts(
         positions = range(piece.start, piece.end)
         part = {
             "text": "",
-            "is_noted": any(piece.start in note for note in notes),
             "anchor": next((p for p in positions if p in anchors), None),
             "shade": max(shades.get(p, 0) for p in positions),
             "titles": [
@@ -255,14 +251,10 @@ def _parts(
 def render_html(
     report: MemoryReport,
     facts: Sequence[tuple[str, str]] = (),
-    notes: Sequence[range] = (),
     layer: int | None = None,
     head: int | None = None,
 ) -> str:
-    """The page of a layer and a head, or of all.
-
-    `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
-    """
+    """The page of a layer and a head, or of all. `facts` are (name, value) lines for its head."""
     heads = report.select(layer, head)
     found = passages(report, heads)
     chosen = [f"{name} {i}" for name, i in (("layer", layer), ("KV head", head)) if i is not None]
@@ -272,11 +264,7 @@ def render_html(
         ("KV heads", f"{len(heads)}, of {' and '.join(chosen)}" if chosen else f"all {len(heads)}"),
         *facts,
     ]
-    document = ""  # one line of tags, because white space counts in it
-    parts = _parts(report, heads, notes, {passage.strongest for passage in found})
-    for is_noted, run in groupby(parts, itemgetter("is_noted")):
-        text = "".join(map(_part_html, run))
-        document += f"<span>{text}</span>" if is_noted else text
+    parts = _parts(report, heads, {passage.strongest for passage in found})
     return _PAGE.format(
         title=escape(title),
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
@@ -288,7 +276,7 @@ def render_html(
         ),
         shades="".join(f'<i class="s{n}"></i>' for n in range(1, SHADES + 1)),
         marked=report.marked,
-        document=document,
+        document="".join(map(_part_html, parts)),  # without line ends between tags: white space counts in it
     )
 
 
