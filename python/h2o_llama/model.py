@@ -406,9 +406,8 @@ class Model:
             check_tools(owner, tools),
             add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
             kwargs=kwargs,
-            marker=images.marker,
         )
-        return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
+        return prompt, images.insert_all(prompt.tokens(images.marker, parse_special))
 
 
 def _check_template(owner: str, source: str | None) -> str | None:

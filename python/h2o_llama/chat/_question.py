@@ -65,7 +65,7 @@ class Question:
         self.budget, kwargs = check_think(owner, think, kwargs)
         self._images = ChatImages(owner, model._projector, messages, model._image_folder)
         self.messages = self._images.messages
-        self._options = {"kwargs": kwargs, "marker": self._images.marker, **options}
+        self._options = {"kwargs": kwargs, **options}
         self._is_plain = False
 
     @classmethod
@@ -161,7 +161,7 @@ class Question:
             text = f"{about.removeprefix(ABOUT_A_DOCUMENT)}\n\nQuestion: {asked}\nAnswer:"
             return np.array(self.model.tokenize(text), dtype=np.int32), None
         prompt = self.model._template.apply(self.owner, messages, day=self.day, **self._options)
-        return np.array(prompt.ids, dtype=np.int32), prompt.core
+        return np.array(prompt.tokens(self._images.marker, False), dtype=np.int32), prompt
 
     @cached_property
     def _rendered(self) -> tuple[Ids, _core.ChatPrompt | None]:
@@ -241,7 +241,7 @@ def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
     for turn in turns:
         answer, _, following = turn.partition(to_next)
         with suppress(ValueError):  # a text without the model's format is an answer all the same
-            parser = form.core.parser("")
+            parser = form.parser("")
             parser.update(answer, False)
             answer = parsed_message(parser).get("content") or answer
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
