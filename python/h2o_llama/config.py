@@ -172,9 +172,8 @@ class H2OConfig:
     chunk_size: int = _CHUNK
     preset: Literal["fast", "balanced", "faithful"] = "balanced"
     research: InitVar[Mapping[str, Any]] = MappingProxyType({})
-    retrieval: InitVar[Any] = None  # refused, with a message that says what to do now
 
-    def __post_init__(self, research: Mapping[str, Any], retrieval: Any) -> None:
+    def __post_init__(self, research: Mapping[str, Any]) -> None:
         if not isinstance(research, Mapping) or not set(research) <= set(_research_names()):
             raise check.bad_argument(_OWNER, "research", f"a mapping with keys of {_research_names()}", research)
         object.__setattr__(self, "research", dict(research))  # `dataclasses.replace` reads it
@@ -200,8 +199,6 @@ class H2OConfig:
         if self.keep_ratio == 0:
             raise check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
         try:
-            if retrieval is not None:
-                _core.check_h2o({"retrieval": str(retrieval)})
             _core.check_h2o(self.as_text())
         except ValueError as error:
             raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None

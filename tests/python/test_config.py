@@ -96,7 +96,6 @@ def test_bad_values() -> None:
         ({"local_window": 0, "heavy_budget": 0, "sink_tokens": 0}, "must be from 1 to 2147483647, got 0"),
         ({"local_window": 17, "chunk_size": 16}, r"local_window must be at most chunk_size \(16\), got 17"),
         ({"scorer": "best"}, "scorer must be one of 'distant', 'sum', 'block_ema', got 'best'"),
-        ({"retrieval": "ngrams"}, "retrieval was removed: lookups use the index of keys. .* lookup_budget 0"),
         ({"evict": True, "schedule": "two_phase"}, "evict needs schedule single_pass, got two_phase"),
         ({"evict": True, "decode": "full"}, "evict needs decode memory, got full"),
         ({"chunk_size": 1000}, r"chunk_size must be a multiple of tile \(32\), or less, got 1000"),

@@ -13,7 +13,7 @@ from h2o_llama import Model
 from h2o_llama._cli.ask import open_about
 from h2o_llama._cli.command import Commands, as_command, as_typed, confirm
 from h2o_llama._cli.inputs import open_model, read_text
-from h2o_llama._cli.options import MODEL, Options, option
+from h2o_llama._cli.options import DOCUMENT, MODEL, Options, option
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama._prompt import shared_prefix, where_they_part
 from h2o_llama.chat._question import Question
@@ -126,7 +126,7 @@ def add(
 
 def why(
     o: Options,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, PDF or HTML file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"{DOCUMENT}.")],
     model: Annotated[str | None, MODEL] = None,
 ) -> None:
     """Say whether a document is kept, or why not."""

@@ -177,7 +177,7 @@ def eval_model(
                 rows.append(row)
     finally:  # rows before Ctrl-C or an error count too
         console = Console()
-        for table in tables(rows):
+        for table in tables(rows) if rows else ():
             console.print(terminal.plain(table) if isinstance(table, str) else table)
         if json_file is not None and rows:
             json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

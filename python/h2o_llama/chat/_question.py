@@ -224,16 +224,17 @@ def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
     """The messages of a chat that was read, by what the chat template writes between them on a day; or none."""
     if model.chat_template is None:
         return []
-    system, asked, said, more = (f"\uf8f0{i}" for i in range(4))
-    chat = [("system", system), ("user", asked), ("assistant", said), ("user", more)]
+    roles = ("system", "user", "assistant", "user")
+    chat = [{"role": role, "content": f"\uf8f0{i}"} for i, role in enumerate(roles)]
     try:
-        form = model._template.apply("chat", [{"role": role, "content": text} for role, text in chat], day=day)
+        form, other = (model._template.apply("chat", each, day=day) for each in (chat, chat[1:]))
         begin, to_user, to_model, to_next, _ = re.split("\uf8f0\\d", form.text)
     except ValueError:  # a template may refuse such a chat, or leave out a part
         return []
     first, *turns = model.detokenize(tokens, special=True).decode(errors="replace").split(to_model)
     about = first.partition(begin)[2] if begin in first else first
-    about, _, question = about.rpartition(to_user) if to_user in about else ("", "", about)
+    before, is_told, question = about.rpartition(to_user)
+    about, question = (before, question) if is_told else ("", about.removeprefix(other.text.partition("\uf8f01")[0]))
     if not turns:  # a document: what ends its message is there
         n = next((n for n in range(len(to_user), 0, -1) if question.endswith(to_user[:n])), 0)
         return [{"role": "system", "content": question[: len(question) - n]}] if ABOUT_A_DOCUMENT in question else []
