@@ -29,10 +29,10 @@ from h2o_llama import H2OError, H2OWarning, Library, Llama, Model, Snapshot, doc
 from h2o_llama.batch import Answerer, BatchSettings, Question
 from h2o_llama.errors import DamagedFileError, OutOfMemoryError
 from h2o_llama.library import _index, _texts
-from h2o_llama.library._index import Index, Stored
+from h2o_llama.library._index import Index
 from h2o_llama.library._library import _SECTIONS, Found
 from h2o_llama.library._serving import ServerTexts
-from h2o_llama.library._texts import Contents
+from h2o_llama.library._texts import Contents, Text
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, split_at_marks
 from h2o_llama.sequence.snapshot import SnapshotOrigin
@@ -79,7 +79,7 @@ def files_of(library: Library) -> list[Path]:
     return [path for path in (library.folder / "blocks").rglob("*") if path.is_file()]
 
 
-def stored_in(library: Library) -> list[Stored]:
+def stored_in(library: Library) -> list[Text]:
     library.flush()
     with library._index.reading() as connection:
         return library._index.texts(connection)[0]

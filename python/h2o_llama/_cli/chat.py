@@ -22,7 +22,7 @@ from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.chat._question import OTHER, Question, messages_of
 from h2o_llama.documents import document_messages
 from h2o_llama.inspect._report import memory_report
-from h2o_llama.library._index import Stored
+from h2o_llama.library import Text
 
 _HELP = """\
 /image F  the next message is about the image in the file F
@@ -121,7 +121,7 @@ class _Chat:
     def __init__(self, o: Options, llm: Llama, messages: Messages, images: list[Path]) -> None:
         self._o, self._llm, self._messages = o, llm, messages
         self._images = list(images)  # of the next message
-        self._listed: list[Stored] = []
+        self._listed: list[Text] = []
         self._has_answers = False
         self.chosen: tuple[str, Messages] | None = None  # what goes on instead, and its name
 
@@ -170,7 +170,7 @@ class _Chat:
 
     def is_kept(self) -> bool:
         """Keep the last turns, too, however short they are. Whether there is a chat to continue."""
-        llm, kept = self._llm, list[Stored]()
+        llm, kept = self._llm, list[Text]()
         if self._has_answers and llm.library is not None:
             llm._state.give_away(is_last=True)
             kept = llm.library.stored(llm._state.engine.origin) if llm.library.flush() else []
@@ -194,10 +194,10 @@ class _Chat:
         self._listed = [] if library is None else library.stored(self._llm._state.engine.origin)
         for i, text in enumerate(self._listed, 1):
             asked = [message["content"] for message in self._said(text) if message["role"] == "user"]
-            told = f"{text.contents.name}, {counted(len(text.contents.tokens), 'token')}"
+            told = f"{text.name}, {counted(text.n_tokens, 'token')}"
             echo(f"{i:>3}  {told}{': ' * bool(asked)}{_shown(*asked[-1:])}", err=True)
 
-    def _said(self, text: Stored) -> Messages:
+    def _said(self, text: Text) -> Messages:
         return messages_of(self._llm.model, text.contents.tokens, text.contents.day)
 
     def last(self) -> tuple[str, Messages]:
@@ -219,10 +219,10 @@ class _Chat:
         else:
             echo(f"Number {n} is neither a chat nor a document: begin its chat again.", err=True)
 
-    def _continued(self, text: Stored, messages: Messages) -> tuple[str, Messages]:
+    def _continued(self, text: Text, messages: Messages) -> tuple[str, Messages]:
         for message in messages[len(_begin(messages)) :][-2:]:
             echo(f"{message['role']}: {_shown(message['content'])}", err=True)
-        return text.contents.name, messages
+        return text.name, messages
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":

@@ -28,7 +28,7 @@ library = typer.Typer(
 def _list() -> None:
     """List documents, and the questions about them that are kept."""
     shelf = Library()
-    texts, origins = shelf.texts(), {text.id: text.contents.origin for text in shelf.stored()}
+    texts = shelf.texts()
     rows: dict[str, list[Text]] = {}
     for text in texts:
         rows.setdefault(text.document, []).append(text)
@@ -43,8 +43,8 @@ def _list() -> None:
         of = f"{counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner)
         echo(f"          {of}, {size}, last used {row[0].used:%Y-%m-%d %H:%M}")
         other = first.setdefault(text.name, text)
-        if other is not text and id in origins and other.id in origins:
-            differences = origins[id].differences(origins[other.id])
+        if other is not text:
+            differences = text.contents.origin.differences(other.contents.origin)
             echo(
                 f"          like {other.id[:8]}, read with {'; '.join(differences)}"
                 if differences
@@ -131,10 +131,10 @@ def why(
 ) -> None:
     """Say whether a document is kept, or why not."""
     shelf = Library()
-    named = [text for text in shelf.stored() if text.contents.name == file.name]
+    named = [text for text in shelf.stored() if text.name == file.name]
     if model is None:
         for text in named:
-            echo(f"{file.name} ({text.id[:8]}) is kept for {text.contents.origin.model}")
+            echo(f"{file.name} ({text.id[:8]}) is kept for {text.model}")
         if not named:
             echo(f"no text is called {file.name}: --model compares its content")
         return
@@ -145,11 +145,11 @@ def why(
             ids, origin, core = question.shared.ids, llm._state.engine.origin, weights._handle
     n = shelf.n_known(origin, ids)
     near = max(shelf.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
-    others = sorted({text.contents.origin.model for text in named})
+    others = sorted({text.model for text in named})
     echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
     if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:
         same = f"has the same first {counted(stop['token'], 'token')}"
-        echo(f"{near.contents.name} ({near.id[:8]}) {same}, then {stop['kept']!r}, not {stop['asked']!r}")
+        echo(f"{near.name} ({near.id[:8]}) {same}, then {stop['kept']!r}, not {stop['asked']!r}")
     elif n == 0 and not named:
         echo("nothing in the library begins like it")
     if n == 0 and others and origin.model not in others:
