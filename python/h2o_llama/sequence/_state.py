@@ -436,10 +436,7 @@ class State:
         """`tokens` and `dense_tail` of a call that appends a prompt, which may be empty."""
         with self.used() as context:
             prompt = self.check_prompt(owner, tokens, context.n_tokens)
-            return prompt, self.check_tail(owner, dense_tail, context.n_tokens + len(prompt))
-
-    def check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
-        return self.engine.params.check_dense_tail(self.engine.core, owner, dense_tail, n_tokens)
+        return prompt, check.integer(owner, "dense_tail", dense_tail, 0)
 
     def check_draft(self, owner: str, draft: int) -> int:
         n = check.integer(owner, "draft", draft, 0)
