@@ -26,17 +26,7 @@ from cases import CASES, Case
 from compare import assert_all_equal
 from h2o_llama import H2OError, Snapshot
 from inputs import ModelByName
-from llamas import (
-    arrays,
-    decode_each,
-    min_position,
-    open_llama,
-    remove,
-    restore,
-    rewind_points,
-    rows_of,
-    state_of,
-)
+from llamas import arrays, decode_each, min_position, open_llama, remove, restore, rewind_points, rows_of, state_of
 from models import EOS, FIXTURE_MODELS
 from pairwise import SHAPES
 from spies import Stop, stop_at

@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from chats import (
-    CHATML,
-    INSTRUCT,
-    dictate,
-    open_chat,
-    user,
-)
+from chats import CHATML, INSTRUCT, dictate, open_chat, user
 from h2o_llama import H2OConfig, shared_prefix
 from h2o_llama.chat._question import Question
 from h2o_llama.models._template import ChatTemplate

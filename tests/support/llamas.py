@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 import h2o_llama
 from cases import SMALL, Case
-from compare import (
-    FollowLibrary,
-    assert_all_equal,
-    assert_logits_close,
-    assert_scores_close,
-    relative_error,
-)
+from compare import FollowLibrary, assert_all_equal, assert_logits_close, assert_scores_close, relative_error
 from h2o_llama import H2OConfig
 from inputs import random_tokens
 from kernels import ALL_ISAS
