@@ -16,16 +16,12 @@ from h2o_llama import H2OError
 from llamas import decode_each, open_llama, view
 
 N_CTX = 256  # llama.cpp makes it a multiple of 256
-SHARED = ("sum", "index, two_phase", "index", "dense layer", "composed", "composed, decode full")
-CONFIGS = {
-    name: (case := CASES[name]) and case.but(kv_type="f32")
-    for name in (*SHARED, "evict", "evict, dense layer", "dense")
-}
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture
 def config(request: pytest.FixtureRequest) -> Case | None:
-    return CONFIGS[request.param]
+    case = CASES[request.param]
+    return case and case.but(kv_type="f32")
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def text(seed: int, n: int = 40) -> list[int]:
     return [*tokens, *tokens[: n // 2]]
 
 
-# Several at once: test_a_token_in_each has every configuration.
+# Several at once: test_h2o_past.py has every configuration.
 some_configs = pytest.mark.parametrize("config", ["index", "evict", "dense"], indirect=True)
 
 
@@ -148,22 +144,17 @@ def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
 
 
 @pytest.mark.parametrize("config", ["sum", "dense"], indirect=True)
-def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
-    kept = llm.sequence()
-    for _ in range(3):
-        llm.sequence().eval(text(0))
-        gc.collect()
-    assert llm.sequence().n_tokens == kept.n_tokens == 0
-
-
-@pytest.mark.parametrize("config", ["sum", "dense"], indirect=True)
-def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
+def test_a_sequence_that_is_forgotten_or_closed_is_free_again(llm: h2o_llama.Llama) -> None:
     others = [llm.sequence(), llm.sequence()]
+    others[1].eval(text(0))
     with pytest.raises(H2OError, match=r"^\[Llama.sequence\] all n_seq_max=3 sequences are in use"):
         llm.sequence()
     llm.eval([1])
     with pytest.raises(H2OError, match=r"all n_seq_max=3 sequences are in use"):
         llm.fork()
+    del others[1]
+    gc.collect()
+    assert llm.sequence().n_tokens == 0
     others[0].close()
     with pytest.raises(ValueError, match=r"^\[Sequence\] this sequence is closed$"):
         others[0].eval([1])
@@ -171,7 +162,9 @@ def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
 
 
 # with eviction a sequence is never full, but for dense layers
-@pytest.mark.parametrize("config", [*SHARED, "evict, dense layer", "dense"], indirect=True)
+@pytest.mark.parametrize(
+    "config", ["sum", "index, two_phase", "dense layer", "composed", "evict, dense layer", "dense"], indirect=True
+)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
     full = llm.sequence()
