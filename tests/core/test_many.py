@@ -71,28 +71,22 @@ def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.L
 def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is drawn twice: samplers, grammars and penalties count what the sequences have."""
     b = llm.sequence()
-    failures = {"processor": 0, "decode_each": 0}
-    n_calls = 0
+    failing: list[str] = []
+
+    def fail(name: str) -> None:
+        if name in failing:
+            failing.remove(name)
+            raise H2OError("not today")
 
     def processor(ids: Any, logits: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        if failures["processor"] and n_calls % 2 == 0:
-            failures["processor"] -= 1
-            raise RuntimeError("not today")
+        if ids[0] == text(1)[0]:  # of b, which is drawn after the other one
+            fail("processor")
         return logits
 
     decode_each = h2o_llama._core.Context.decode_each
-
-    def failing(*arguments: Any) -> None:
-        if failures["decode_each"]:
-            failures["decode_each"] -= 1
-            raise H2OError("not today")
-        decode_each(*arguments)
-
-    monkeypatch.setattr(h2o_llama._core.Context, "decode_each", failing)
-
-    def steps(interrupted: bool) -> list[dict[Any, int]]:
+    monkeypatch.setattr(h2o_llama._core.Context, "decode_each", lambda *x: fail("decode_each") or decode_each(*x))
+    steps: list[list[dict[Any, int]]] = []
+    for names in ([], ["processor", "decode_each"]):
         llm.reset()
         b.reset()
         running = llm.generate_many(
@@ -104,21 +98,17 @@ def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytes
             seed=3,
             max_tokens=12,
         )
-        made = []
+        made: list[dict[Any, int]] = []
         while len(made) < 12:
-            if interrupted:
-                for name in failures:
-                    failures[name] = 1
-                    n = llm.n_tokens, b.n_tokens
-                    with pytest.raises(RuntimeError, match="not today"):
-                        next(running)
-                    if made:
-                        assert (llm.n_tokens, b.n_tokens) == n
+            for name in names:
+                n = llm.n_tokens, b.n_tokens
+                failing.append(name)
+                with pytest.raises(H2OError, match="not today"):
+                    next(running)
+                assert not made or (llm.n_tokens, b.n_tokens) == n
             made.append(next(running))
-        return made
-
-    expected = steps(interrupted=False)
-    assert steps(interrupted=True) == expected
+        steps.append(made)
+    assert steps[0] == steps[1]
     running = llm.generate_many({llm: [], b: []})
     next(running)
     b.reset()
