@@ -14,7 +14,6 @@
 import json.decoder
 from pathlib import Path
 
-import numpy as np
 from IPython.display import display
 from matplotlib.figure import Figure
 
@@ -83,4 +82,4 @@ print("K and V:", llm.kv.stats.kv_bytes, "bytes; scores and memory sets:", llm.k
 llm.close()
 
 # %% [markdown]
-# `h2o-llama eval` measures what dense attention predicts better, and `h2o-llama inspect` makes a page of every head's kept tokens.
+# `h2o-llama eval` measures what this costs, and `h2o-llama inspect` makes a page of every head's kept tokens.
