@@ -459,23 +459,20 @@ def test_verify_names_what_is_damaged(tiny_model: Path, library: Library) -> Non
     read(tiny_model, library, random_tokens(N, seed=1))
     library.flush()
     assert library.verify() == []
-    block = library.folder / "blocks" / "ab" / ("ab" * 32)  # right checksums, and a name that is not its content's
-    block.parent.mkdir(exist_ok=True)
+    text, other = library.texts()
+    block = library._blocks.path(other.contents.blocks[0])  # right checksums, and a name that is not its content's
     about = {"kind": "block", "sha256": block.name}
     _snapshot_file.write(block, about, {"content": _snapshot_file.Section(b"other", 1)})
-    text = library.texts()[0].id
-    change(library, "UPDATE texts SET tokens = zeroblob(length(tokens)) WHERE id = ?", text)
+    change(library, "UPDATE texts SET tokens = zeroblob(length(tokens)) WHERE id = ?", text.id)
     before = files_of(library)
     small = Library(library.folder, limit_bytes=1)
     lines = small.verify()
     assert len(lines) == 2
     assert any("its content is not what its name says" in line for line in lines)
-    assert any(text in line for line in lines)
+    assert any(text.id in line for line in lines)
     assert files_of(library) == before  # nothing is removed unasked
-    assert small.verify(repair=True) == lines
-    assert block not in files_of(library)
-    assert library.verify() == []
-    assert len(library.texts()) == 1
+    assert sorted(small.verify(repair=True)) == sorted(lines)
+    assert files_of(library) == library.verify() == library.texts() == []
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name not in ("gone", "of another version")])
@@ -497,7 +494,7 @@ def test_where_the_index_is_damaged_all_is_repaired(tiny_model: Path, library: L
     flip(block)
     block.with_name("a.new").write_bytes(b"of a process that was killed")
     library._index.path.write_bytes(b"another file" * 1000)
-    assert len(library.verify(repair=True)) == 2
+    assert len(library.verify(repair=True)) == 1
     assert files_of(library) == library.verify() == []
 
 

@@ -1,6 +1,5 @@
 """`h2o-llama library`: texts that were read."""
 
-import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -85,17 +84,14 @@ def remove(
 
 
 def verify(
-    repair: Annotated[bool, option("Remove damaged files, and blocks that no text has.", "--repair")] = False,
+    repair: Annotated[bool, option("Remove damaged texts, and blocks that no text has.", "--repair")] = False,
 ) -> None:
-    """Name the damaged files. If there are any, the exit code is 1."""
+    """Read every text, and name the damaged ones. If there are any, the exit code is 1."""
     problems = Library().verify(repair=repair)
     for problem in problems:
         echo(as_typed(problem), err=True)
-    texts = [lacks[1] for problem in problems if (lacks := re.match(r"text \w+ \((.*)\) lacks", problem))]
-    found = counted(len(problems) - len(texts), "damaged file")
-    found += f", and {', '.join(texts)}, which needed missing blocks" * bool(texts)
-    told = f"removed, except unreadable ones: {found}" if repair else f"{found}: --repair removes them"
-    echo(told + "; read the texts again" * bool(texts and repair) if problems else "nothing is damaged")
+    told = "removed: read them again" if repair else "--repair removes them"
+    echo(f"{counted(len(problems), 'text')} damaged, {told}" if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)
 

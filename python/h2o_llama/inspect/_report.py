@@ -19,14 +19,14 @@ from h2o_llama._prompt import Tokens
 from h2o_llama.inspect.kv import SequenceKV
 from h2o_llama.sequence._state import HasState
 
-SHADES = 5
 HEAVY, READ_MOST = "heavy hitters", "tokens read most"
 _LONGEST = 64
 """Tokens of a passage."""
 
 _PAGE_LINE = re.compile(r"\[((?:page|sheet) [^\]\n]*)\]")
-_SENTENCE_END = re.compile(r"(?<!\s\d)(?<!\s\d\d)[.!?;][\"')\]]*\s+$")
-"""Not after the number of a clause."""
+_SHORT = "".join(rf"(?<!\b{word})" for word in ("Mr", "Ms", "Mrs", "Dr", "St", "No", "Nr", "Art", "Sec", "vs", "Prof"))
+_SENTENCE_END = re.compile(rf"(?<!\s\d)(?<!\s\d\d){_SHORT}[.!?;][\"')\]]*\s+$|\t.*\n$")
+"""Not after the number of a clause, or a word that is cut short. The row of a table ends with its line."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class MemoryReport:
     pieces: tuple[Piece, ...]
     n_tokens: int
     chunk_size: int
-    memory_size: int
     memory_end: int
     sinks: range
     local: range
@@ -143,7 +142,6 @@ def memory_report(
         pieces=tuple(split_pieces(["▨".encode() if t < 0 else detokenize([int(t)]) for t in tokens])),
         n_tokens=len(tokens),
         chunk_size=kv.chunk_size,
-        memory_size=kv.memory_size,
         memory_end=end,
         sinks=sinks,
         local=local,
@@ -205,15 +203,11 @@ def stands_out(report: MemoryReport, found: Sequence[Passage]) -> bool:
     return report.marked == HEAVY or first > 0.5 or first >= max(0.1, 2 * second)
 
 
-def _shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
-    """Of the marked tokens, from 1 to SHADES: by their number of heads, or by their place among all weights."""
+def _strengths(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
+    """Of the marked tokens, in per cent of the strongest: roots of their weights, as most are far below it."""
     weights = _weights(report, heads)
     positions = np.unique(np.concatenate([h.positions for h in heads]))
-    ranked: list[int] = positions[np.argsort(-weights[positions], kind="stable")].tolist()
-    if report.marked == HEAVY and len(heads) > 1:
-        return {p: math.ceil(weights[p] * SHADES / weights[ranked[0]]) for p in ranked}
-    ranked = ranked[: None if report.marked == HEAVY else n_marked(report.memory_end)]
-    return {p: SHADES - i * SHADES // len(ranked) for i, p in enumerate(ranked)}
+    return {p: round(100 * math.sqrt(weights[p] / (weights.max() or 1.0))) for p in positions.tolist()}
 
 
 def _parts(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int]) -> list[dict[str, Any]]:
@@ -221,8 +215,8 @@ def _parts(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int])
 
     `titles` tell which heads have a token, those with the highest scores first.
     """
-    shades = _shades(report, heads)
-    having: dict[int, list[tuple[float, str]]] = {p: [] for p in shades}
+    strengths = _strengths(report, heads)
+    having: dict[int, list[tuple[float, str]]] = {p: [] for p in strengths}
     for h in heads:
         for p, score in zip(h.positions.tolist(), h.scores.tolist(), strict=True):
             if p in having:
@@ -234,15 +228,15 @@ def _parts(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int])
         part = {
             "text": "",
             "anchor": next((p for p in positions if p in anchors), None),
-            "shade": max(shades.get(p, 0) for p in positions),
+            "strength": max(strengths.get(p, 0) for p in positions),
             "titles": [
                 f"Position {p:,}: {what} {len(having[p])} of {len(heads)} heads: "
                 + ", ".join(name for _, name in sorted(having[p])[:6])
                 for p in positions
-                if p in shades
+                if p in strengths
             ],
         }
-        if not parts or part["shade"] or part["anchor"] is not None or {**parts[-1], "text": ""} != part:
+        if not parts or part["titles"] or part["anchor"] is not None or {**parts[-1], "text": ""} != part:
             parts.append(part)
         parts[-1]["text"] += piece.text
     return parts
@@ -274,7 +268,6 @@ def render_html(
         passages="\n".join(
             f'<li>{100 * each.share:.1f} % <a href="#p{each.strongest}">{escape(each.text)}</a></li>' for each in found
         ),
-        shades="".join(f'<i class="s{n}"></i>' for n in range(1, SHADES + 1)),
         marked=report.marked,
         document="".join(map(_part_html, parts)),  # without line ends between tags: white space counts in it
     )
@@ -300,7 +293,7 @@ _PAGE = """<!DOCTYPE html>
 <ol>
 {passages}
 </ol>
-<p class="legend"><span class="shades" aria-hidden="true">{shades}</span> {marked}; point at one to see its numbers.</p>
+<p class="legend"><span class="shades" aria-hidden="true"></span> {marked}; point at one to see its numbers.</p>
 <div id="document">{document}</div>
 </main>
 </body>
@@ -329,12 +322,12 @@ def _about(report: MemoryReport) -> str:
 
 def _part_html(part: dict[str, Any]) -> str:
     text = escape(part["text"])
-    if not part["shade"] and part["anchor"] is None:
+    if not part["titles"] and part["anchor"] is None:
         return text
     anchor = "" if part["anchor"] is None else f' id="p{part["anchor"]}"'
     titles = escape("\n".join(part["titles"]))
-    shade = f' class="s{part["shade"]}" title="{titles}"' if part["shade"] else ""
-    return f"<mark{anchor}{shade}{' data-newline' * (chr(10) in part['text'])}>{text}</mark>"
+    marked = f' style="--weight: {part["strength"]}%" title="{titles}"' if titles else ""
+    return f"<mark{anchor}{marked}{' data-newline' * (chr(10) in part['text'])}>{text}</mark>"
 
 
 def write_html(path: Path, report: MemoryReport, *shown: Any) -> None:

@@ -167,41 +167,34 @@ class Library:
         """
         texts = self.texts()
         ids = {self._named("remove", name).id for name in names}
-        with self._index.changing() as connection:
-            n = self._index.remove(connection, [text.id for text in texts if ids & {text.id, text.document}])
-        self._sweep()
-        forget_texts(self.folder)
-        return n
+        return self._remove([text.id for text in texts if ids & {text.id, text.document}])
 
     def remove_old(self) -> int:
         """Remove texts of earlier versions: `Text.is_old`. Returns how many there were."""
-        self.flush()
-        with self._index.changing() as connection:
-            texts, _ = self._index.texts(connection, self._shown)
-            n = self._index.remove(connection, [text.id for text in texts if text.is_old])
-        self._sweep()
-        return n
+        return self._remove([text.id for text in self.texts() if text.is_old])
 
     def clear(self) -> int:
         """Remove all texts, and whatever else was left. Returns how many there were."""
         self.flush()
         try:
-            with self._index.changing() as connection:
+            with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection, self._shown)
-                n = self._index.remove(connection, [*(text.id for text in texts), *problems])
+            return self._remove([*(text.id for text in texts), *problems], every=True)
         except DamagedFileError:
             self._index.discard()
-            n = 0
-        self._sweep(every=True)
+            return self._remove([], every=True)
+
+    def _remove(self, ids: list[str], every: bool = False) -> int:
+        with self._index.changing() as connection:
+            n = self._index.remove(connection, ids)
+        self._sweep(every=every)
         forget_texts(self.folder)
         return n
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Read every file, while others read and write. Returns a line about each damaged one, and text that lacks one.
+        """Read every text, while others read and write. Returns a line about each one that is damaged.
 
-        Files of an earlier version's texts are not read. With `repair` damaged ones are removed, and blocks that no
-        text has. A file that cannot be read at all stays.
-
+        Texts of earlier versions are not read. With `repair` damaged ones are removed, and blocks that no text has.
         Raises BusyError if another program does not let go of the library.
         """
         check.flag(f"{_OWNER}.verify", "repair", repair)
@@ -209,41 +202,25 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
-            lines = [str(problem) for problem in problems.values()]
+            read = set[str]()
+            for text in (text for text in texts if not text.is_old):
+                try:
+                    for digest in set(text.contents.blocks) - read:
+                        self._blocks.read(digest, is_verified=True)
+                        read.add(digest)
+                except (OSError, ValueError) as error:
+                    problems[text.id] = DamagedFileError(f"text {text.id[:8]} ({text.name}): {error}")
+            with self._index.reading() as connection:
+                left, damaged = self._index.texts(connection)
+            bad = problems.keys() & {*damaged, *(text.id for text in left)}  # others were removed meanwhile
+            if repair:
+                self._remove([*bad], every=True)
+            return [str(problems[id]) for id in bad]
         except DamagedFileError as error:
-            lines, texts, problems = [str(error)], [], {}
-            if not repair:
-                return lines
-            self._index.discard()
-        bad = list(problems)
-        there = self._blocks.names()
-        old, current = ({n for t in texts if t.is_old == is_old for n in t.contents.blocks} for is_old in (True, False))
-        for name in sorted(there - (old - current)):
-            try:
-                self._blocks.read(name, is_verified=True)
-            except FileNotFoundError:  # its text was removed meanwhile
-                continue
-            except (OSError, ValueError) as error:
-                there.remove(name)
-                lines.append(str(error))
-                if repair and not isinstance(error, OSError):
-                    self._blocks.remove(name)
-        with self._index.reading() as connection:
-            left = {text.id for text in self._index.texts(connection)[0]}
-        for text in texts:
-            n_missing = len(set(text.contents.blocks) - there)
-            if n_missing and text.id in left:
-                lines.append(f"text {text.id} ({text.name}) lacks {n_missing} of its blocks: read it again")
-                bad.append(text.id)
-        if repair:
-            try:
-                with self._index.changing() as connection:
-                    self._index.remove(connection, bad)
-            except DamagedFileError as error:  # in a page that was not read before
-                lines.append(str(error))
+            if repair:
                 self._index.discard()
-            self._sweep(every=True)
-        return lines
+                self._remove([], every=True)
+            return [str(error)]
 
     def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
         """Write a text to one file, which `import_text` adds to another library.
