@@ -173,7 +173,7 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
         (chat_model, ["--max-tokens", "7"], "settings.max_tokens was 6, not 7."),
         (chat_model, h2o_set(heavy_budget=5), "settings.h2o.heavy_budget was 0, not 5."),
         (chat_model, ["--h2o", "off"], "settings.h2o was {"),
-        (one_layer_model, [], "fingerprint was "),
+        (one_layer_model, [], "its model was "),
     ):
         result = run_batch(folder, model, *options)
         assert result.exit_code == 1

@@ -157,5 +157,5 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     assert title in result.stdout.replace("\n", " ")
 
     narrow = succeeded(invoke(*command, columns=80)).stdout
-    assert max(map(len, narrow.splitlines())) <= 80
+    assert max(len(line) for line in narrow.splitlines() if "Written" not in line) <= 80
     assert "…" not in narrow

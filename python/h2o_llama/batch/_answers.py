@@ -199,7 +199,9 @@ class AnswersFile:
             answers = [self._parse(i, line) for i, line in enumerate(content.split(b"\n")[:-1], 1)]
             for i, answer in enumerate(answers, 1):
                 if answer["error"] is None:
-                    differences = _differences(answer, {"fingerprint": fingerprint, "settings": settings})
+                    differences = _differences(answer, {"settings": settings})
+                    if answer["fingerprint"] != fingerprint:
+                        differences.insert(0, f"its model was {answer['model']}, another file or with other changes")
                     if differences:
                         raise ValueError(
                             f"[batch] line {i} of {self._path} was produced with other settings: "

@@ -20,6 +20,7 @@ from h2o_llama.inspect.kv import SequenceKV
 from h2o_llama.sequence._state import HasState
 
 HEAVY, READ_MOST = "heavy hitters", "tokens read most"
+SPREAD = "The question has read several passages: look at more than the first."
 _LONGEST = 64
 """Tokens of a passage."""
 
@@ -264,7 +265,7 @@ def render_html(
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
         facts="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts),
         about=_about(report),
-        doubt="" if stands_out(report, found) else "<p>No passage stands out: do not trust this list.</p>",
+        doubt="" if stands_out(report, found) else f"<p>{SPREAD}</p>",
         passages="\n".join(
             f'<li>{100 * each.share:.1f} % <a href="#p{each.strongest}">{escape(each.text)}</a></li>' for each in found
         ),

@@ -519,7 +519,11 @@ class Library:
             texts, _ = self._index.texts(connection, self._shown)
         documents = _texts.documents_of(texts)
         found = [text for text in texts if text.id == name] or [
-            text for text in texts if text.name == name or (len(name) >= _LEAST_DIGITS and text.id.startswith(name))
+            text
+            for text in texts
+            if name == text.name
+            or os.path.abspath(name) == os.path.join(text.about.folder, text.name)
+            or (len(name) >= _LEAST_DIGITS and text.id.startswith(name))
         ]
         if len(found) > 1:
             roots = {documents[text.id] for text in found}
