@@ -13,7 +13,6 @@ from h2o_llama._internal import check, log
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._prompt import Prompt, Tokens, check_takes_embeddings
 from h2o_llama.models import _files
-from h2o_llama.models._find import find_model
 from h2o_llama.models._messages import ChatImages, Message, Tool, check_messages, check_tools
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models._template import ChatTemplate
@@ -65,16 +64,7 @@ class Model:
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. A `Llama` may have others.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the file does not exist.
-    ValueError
-        If an argument is bad.
-    DamagedFileError
-        If the file is not a valid GGUF model file, or an adapter's file does not fit the model.
-    H2OError
-        If llama.cpp refuses the model.
+    Raises as `Llama`; DamagedFileError too if an adapter's file does not fit the model.
 
     Examples
     --------
@@ -121,13 +111,16 @@ class Model:
         loading = _files.Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
         self._overrides: dict[str, _files.Override] = loading["kv_overrides"]
         self._adapters: list[_files.Adapter] = loading["lora"]
-        is_printed = verbose or log.is_printed
-        if isinstance(model_path, str | os.PathLike):  # else `load_model` raises
-            model_path = find_model(model_path)
-        self._core: _core.Model | None = _files.load_model(
-            model_path, self._n_gpu_layers, is_printed, servers, repack=matmul_kernels == "upstream", **loading
-        )
-        self._path = os.fspath(model_path)
+        if not isinstance(model_path, str | os.PathLike):
+            expected = "the path of a GGUF file, or an open Model or Llama"
+            raise check.bad_argument("Llama", "model_path", expected, model_path)
+        self._path = os.fspath(_files.check_model_file("Llama", model_path))
+        path, is_printed, repacks = os.fsencode(self._path), verbose or log.is_printed, matmul_kernels == "upstream"
+        if self._overrides:
+            _core.Model.check_overrides(path, self._overrides)
+        self._core: _core.Model | None
+        with _files.reading_a_model():
+            self._core = _core.Model(path, self._n_gpu_layers, is_printed, list(servers), repacks, **loading)
         self._projector: Projector | None = None
         if mmproj is not None:
             self._open_projector(mmproj, available_cpus(), verbose)

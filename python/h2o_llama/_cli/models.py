@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama._cli.command import Commands, as_command, confirm
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
@@ -19,7 +19,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama.models._find import find_model, find_text
 from h2o_llama.models._hub import parse_name, similar
 from h2o_llama.models._named import MODELS, TEXTS, cache_folder
-from h2o_llama.models._quantize import quantize_model, quantize_types
+from h2o_llama.models._quantize import quantize_model
 
 
 def pull(
@@ -149,7 +149,7 @@ def _print_table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
 def quantize(
     o: Options,
     out: Annotated[Path, typer.Argument(help="The GGUF file to write; one that is there is replaced.")],
-    type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the weights: {', '.join(quantize_types())}.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Of the weights: {', '.join(_core.quantize_types())}.")],
 ) -> None:
     """Write a model with weights of another type."""
     check_target(out)
