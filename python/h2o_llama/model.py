@@ -4,12 +4,13 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypedDict, cast
+from typing import Any, Protocol, cast
 
 from typing_extensions import Self, Unpack
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._prompt import Prompt, Tokens, check_takes_embeddings
 from h2o_llama.models import _files
@@ -24,14 +25,6 @@ class HasModel(Protocol):
 
     @property
     def model(self) -> "Model": ...
-
-
-class TemplateOptions(TypedDict, total=False):
-    """Options of `Model.apply_chat_template`; see there."""
-
-    tools: Sequence[Tool] | None
-    add_generation_prompt: bool
-    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class Model:
@@ -241,7 +234,8 @@ class Model:
         """Id of the token that ends a text; -1 if there is none."""
         return self._handle.token_eos
 
-    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    @understands
+    def tokenize(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 
         Raises ValueError if an argument has the wrong type, H2OError if the model has no tokenizer, or it cannot
@@ -270,6 +264,7 @@ class Model:
             check.flag(owner, "parse_special", parse_special),
         )
 
+    @understands
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: a single token may hold a part of a character.
 
