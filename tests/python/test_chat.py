@@ -25,6 +25,7 @@ from chats import (
     named,
     open_chat,
     rendered,
+    tool,
     upstream_template,
     user,
     write_chat_model,
@@ -158,12 +159,6 @@ ADDED = call_text("add", a=3, b=5)
 CALLS = [("add", {"a": 3, "b": 5})]
 Said = tuple[str, list[tuple[str, Any]], str]
 """Text, calls, and the reason of the end."""
-
-
-def tool(name: str, **kinds: str) -> Any:
-    properties = {parameter: {"type": kind} for parameter, kind in kinds.items()}
-    parameters = {"type": "object", "properties": properties, "required": [*kinds]}
-    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
 
 
 SIMILAR = {name: f"p{i}" for i, name in enumerate(["get.user", "get_user", "天気", "時間", "call"])}

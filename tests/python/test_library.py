@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -339,6 +340,15 @@ def written(library: Library, model: Path, n_bytes: int, seed: int = 0) -> Snaps
     library.add(Snapshot(origin, tokens, None, random.Random(seed).randbytes(n_bytes)), [], [(N, N)], str(seed))
     library.flush()
     return origin
+
+
+def test_a_text_without_logits_is_for_longer_ones(tiny_model: Path, library: Library) -> None:
+    """As a server gives it."""
+    with open_llama(tiny_model, CONFIG) as llm:
+        llm.eval(DOCUMENT)
+        library.add(replace(llm.snapshot(), logits=None), [], [(N, N)], "")
+    library.flush()
+    assert [read(tiny_model, library, [*DOCUMENT, *more]) for more in ([1], [])] == [N, 0]
 
 
 def test_a_text_of_almost_the_limit_stays(tiny_model: Path, tmp_path: Path) -> None:
