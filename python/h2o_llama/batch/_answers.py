@@ -59,7 +59,7 @@ def find_documents(folder: str | os.PathLike[str], left_out: dict[str, Path] | N
     }
     files = {name: path for name, path in seen.items() if path.suffix.lower() in SUFFIXES}
     if not files:
-        raise ValueError(f"[batch] {root} has no documents: their names end with .txt, .md, .html, .pdf or the like")
+        raise ValueError(f"[batch] {root} has no documents: their names end with .txt, .pdf, .docx, .eml or the like")
     if left_out is not None:
         left_out.update((name, path) for name, path in seen.items() if name not in files)
     return dict(sorted(files.items()))
