@@ -208,7 +208,7 @@ def check_length(model: Model, h2o: Any, name: str, text: str, n_tokens: int, n_
     if n > n_trained and not (evicts and h2o.has_bounded_memory):
         n_bytes = len(text.encode(errors="replace")) * 9 // 10 * max(0, n_trained - n_answer) // n_tokens
         helps = [f"cut it (`head -c {n_bytes} FILE > part.txt`)", "take a model that reads longer texts"]
-        helps[0] = "cut it" if name.lower().endswith(".pdf") else helps[0]
+        helps[0] = "cut it" if not text or name.lower().endswith(".pdf") else helps[0]
         scaled = f"{model.metadata.get('general.architecture')}.rope.scaling.type" in model.metadata or model._rope
         if n <= 4 * n_trained and not scaled and not model._handle.n_learned_positions:
             scale = 0.5 if n <= 2 * n_trained else 0.25

@@ -300,10 +300,6 @@ class BlockFiles:
         """Where it is, or would be."""
         return self._folder / digest[:2] / digest
 
-    def names(self) -> set[str]:
-        """Of all blocks that are there."""
-        return {path.name for path in self._folder.glob("??/*") if is_digest(path.name)}
-
     def left(self, seconds: float) -> set[str]:
         """The names of older blocks. Files that were never completed are removed."""
         found, before = set[str](), time.time() - seconds

@@ -432,12 +432,6 @@ class State:
         self.warn_of_length(n_tokens + len(prompt))
         return prompt
 
-    def check_addition(self, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
-        """`tokens` and `dense_tail` of a call that appends a prompt, which may be empty."""
-        with self.used() as context:
-            prompt = self.check_prompt(owner, tokens, context.n_tokens)
-        return prompt, check.integer(owner, "dense_tail", dense_tail, 0)
-
     def check_draft(self, owner: str, draft: int) -> int:
         n = check.integer(owner, "draft", draft, 0)
         if n > 0 and self.engine.core.is_recurrent:

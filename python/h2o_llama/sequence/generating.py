@@ -93,7 +93,9 @@ class Drawing:
         self._timeout, self._begin = timeout, time.monotonic()
         state.is_cancelled = False
         self._progress: Progress | None = check_progress(owner, progress)
-        self._prompt, self._dense_tail = state.check_addition(owner, tokens, dense_tail)
+        with state.used() as context:
+            self._prompt = state.check_prompt(owner, tokens, context.n_tokens)
+        self._dense_tail = check.integer(owner, "dense_tail", dense_tail, 0)
         self._draft = DraftLength(state.check_draft(owner, draft))
         self._stops = check.callables(owner, "stopping_criteria", stopping_criteria)
         if sampling.seed is None:
