@@ -43,19 +43,11 @@ enum llama_h2o_products {
     LLAMA_H2O_PRODUCTS_OWN      = 2, // where we have some: with H2O or without
 };
 
-// how rows in the cold store are encoded
-enum llama_h2o_lossless {
-    LLAMA_H2O_LOSSLESS_OFF   = 0, // not at all
-    LLAMA_H2O_LOSSLESS_PROBE = 1, // and some are encoded, only to be counted
-    LLAMA_H2O_LOSSLESS_FULL  = 2, // and all are encoded, decoded and compared
-    LLAMA_H2O_LOSSLESS_STORE = 3, // they are stored encoded
-};
-
+// how rows in the cold store are encoded, without loss
 struct llama_h2o_lossless_params {
-    enum llama_h2o_lossless mode;
-    uint32_t                n_threads; // that encode in the background
-    uint32_t                max_queue; // chunks that wait for a thread; others are tried again later
-    bool                    strict;    // STORE: decode and compare before the rows are released
+    bool     on;
+    uint32_t n_threads; // that encode in the background
+    uint32_t max_queue; // chunks that wait for a thread; others are tried again later
 };
 
 #define LLAMA_H2O_MAX_LAYERS 512

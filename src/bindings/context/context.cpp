@@ -331,7 +331,7 @@ void init_context(py::module_ & m) {
             const llama_h2o_params h2o_params = read_options(h2o);
             params.h2o = &h2o_params;
 
-            computing no_gil(/*starts_threads =*/ h2o_params.lossless.mode != LLAMA_H2O_LOSSLESS_OFF);
+            computing no_gil(/*starts_threads =*/ h2o_params.lossless.on);
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_batch"), py::arg("n_ubatch"),

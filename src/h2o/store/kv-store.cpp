@@ -32,7 +32,7 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
         }
     }
     std::shared_ptr<h2o_cold_codec> codec;
-    if (config.lossless.mode != LLAMA_H2O_LOSSLESS_OFF) {
+    if (config.lossless.on) {
         codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
     }
     for (auto & cold : cold_stores) {
