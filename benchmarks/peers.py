@@ -77,7 +77,6 @@ def main(
     n_gen: Annotated[int, typer.Option(min=1, help="Tokens to generate after each, besides the first.")] = 32,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", min=1, help="Samples; figures are medians.")] = 3,
     positions: Annotated[int, typer.Option(min=0, help="Positions that quality is of; 0: leave it out.")] = 512,
-    dense_max: Annotated[int, typer.Option(min=0, help="Leave llama.cpp out of longer prompts.")] = 32768,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="By default one for each CPU.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text to read; by default source of Python.", exists=True)] = None,
 ) -> None:
@@ -90,7 +89,6 @@ def main(
         n_gen=n_gen,
         repetitions=repetitions,
         n_threads=n_threads,
-        dense_max=dense_max,
         text=content,
     )
     bench.run(report=lambda line: print(line, file=sys.stderr))

@@ -53,10 +53,6 @@ def make_toolkit(folder: Path) -> Path:
     return folder
 
 
-def our_sources() -> set[Path]:
-    return set((ROOT / "src" / "ggml").glob("*/cuda/*.cu"))
-
-
 def patched_sources() -> set[Path]:
     """The .cu files that patches/ change (for a .cuh: the .cu of that name)."""
     patches = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "patches").glob("*.patch"))
@@ -89,7 +85,7 @@ def report(log: str) -> bool:
 
 def main() -> None:
     toolkit = make_toolkit(BUILD / "toolkit")
-    ours, patched = our_sources(), patched_sources()
+    ours, patched = set((ROOT / "src" / "ggml").glob("*/cuda/*.cu")), patched_sources()
     wanted = ours | patched
     subprocess.run(
         [

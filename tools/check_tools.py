@@ -83,10 +83,6 @@ sys.exit(status)
 """
 
 
-def run_perplexity(tool: Path, arguments: list[str | Path]) -> str:
-    return run([sys.executable, "-c", PERPLEXITY, tool.parent, *arguments])
-
-
 def require(condition: bool, what: str, output: str) -> None:
     if not condition:
         sys.exit(f"check_tools: {what}\n{output}")
@@ -109,7 +105,8 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run([tool, *arguments])
     for h2o in EVALUATED:
-        output = run_perplexity(tool, [*arguments, "--kl-divergence", *upstream_options(h2o.in_chunks_of(chunk))])
+        given = ["--kl-divergence", *upstream_options(h2o.in_chunks_of(chunk))]
+        output = run([sys.executable, "-c", PERPLEXITY, tool.parent, *arguments, *given])
         (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2, chunk_size=chunk)
         row["same_top"] *= 100
         for key, pattern in STATISTICS.items():
@@ -128,27 +125,16 @@ def main() -> None:
     tools = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         prompt = Path(folder) / "prompt.txt"
-        prompt.write_bytes((ROOT / "LICENSE").read_bytes() * 4)
-        prompt.write_bytes(prompt.read_bytes()[: 4 * CHUNK - 100])
+        prompt.write_bytes(((ROOT / "LICENSE").read_bytes() * 4)[: 4 * CHUNK - 100])
         for tool in ("llama-completion", "llama-cli"):
             generate: list[str | Path] = ["-m", MODEL, "-f", prompt, "-n", "4", "-c", "4096", "-t", "2"]
             generate += ["--no-warmup", "-st"]
             for schedule in ("single_pass", "two_phase"):
                 output = run([tools / tool, *generate, *H2O, "--h2o-schedule", schedule])
                 require_schedule(schedule, tool, output)
-            output = run([tools / tool, *generate, "--h2o-local", "-1"], ok=False)
-            require("bad value '-1'" in output, f"{tool} does not name the error", output)
             output = run([tools / tool, *generate, "--h2o-schedule", "both"], ok=False)
             require("single_pass or two_phase" in output, f"{tool} does not name the error", output)
-
-        # llama-perplexity evaluates -b/-c sequences at once, and H2O takes one.
-        text = Path(folder) / "text.txt"
-        text.write_bytes((ROOT / "LICENSE").read_bytes() * 8)
-        perplexity = tools / "llama-perplexity"
-        output = run_perplexity(perplexity, ["-m", MODEL, "-f", text, "-c", "2048", "-t", "2", *H2O])
-        complete = "Final estimate: PPL" in output and "single_pass" in output
-        require(complete, "llama-perplexity printed no estimate", output)
-        check_perplexity(perplexity, Path(folder))
+        check_perplexity(tools / "llama-perplexity", Path(folder))
     print("check_tools: llama-cli, llama-completion and llama-perplexity run with H2O")
 
 

@@ -1,6 +1,5 @@
 """Write python/h2o_llama/_core.pyi from the installed extension, or with --check say how the committed one differs."""
 
-import argparse
 import difflib
 import os
 import subprocess
@@ -34,11 +33,8 @@ def generate() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing, fail when the committed stub differs")
-    options = parser.parse_args()
     stub = generate()
-    if not options.check:
+    if "--check" not in sys.argv[1:]:
         STUB.write_text(stub, encoding="utf-8")
     elif difference := list(
         difflib.unified_diff(STUB.read_text("utf-8").splitlines(), stub.splitlines(), "committed", "built")

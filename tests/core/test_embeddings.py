@@ -1,31 +1,14 @@
-"""Rows of embeddings in the place of tokens: a token's row gives the token's results, in all of H2O."""
+"""Rows of embeddings in the place of tokens. What a token's row gives: test_h2o_past.py."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cases import CASES, SMALL
-from compare import relative_error
-from inputs import ModelByName, random_tokens
+from cases import SMALL
 from llamas import open_llama, rows_of
-from tolerances import SELF_LOGITS_F32
 
 N_CTX = 512
-MODELS = ("qwen3-gqa4-f32", "llama-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_rows_of_tokens_in_every_kind_of_model(model: str, model_by_name: ModelByName) -> None:
-    path, tokens = model_by_name(model), random_tokens(70)
-    config = CASES["index" if model == "deepseek2-mla-f32" else "memory"]
-    with open_llama(path, config, n_ctx=N_CTX) as a, open_llama(path, config, n_ctx=N_CTX) as b:
-        a.eval(tokens, logits="all")
-        b.eval(embeddings=rows_of(path, tokens), logits="all")
-        assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
-        for sequence in (a, b):
-            sequence.eval([3], decode=True)
-        assert relative_error(a.logits, b.logits) <= SELF_LOGITS_F32
 
 
 def test_what_is_shared_with_a_text_of_rows(tiny_model: Path) -> None:

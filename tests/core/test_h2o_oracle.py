@@ -201,7 +201,7 @@ def test_quantized_keys_that_the_cache_does_not_rotate_agree_with_the_oracle(hea
 )
 def test_an_index_agrees_with_the_oracle_in_any_split(one_layer_model: Path, schedule: str, sizes: list[int]) -> None:
     """Tiles that a call ends within, and calls on the grid of tiles that are longer than n_batch."""
-    options = {} if any(size % 2 for size in sizes) else {"n_batch": S + 4, "n_ubatch": 8}
+    options = {} if any(size % 2 for size in sizes) else {"n_batch": S + 6, "n_ubatch": 7}
     check_one_layer(one_layer_model, INDEX.but(schedule=schedule), 0, sizes, **options)
 
 

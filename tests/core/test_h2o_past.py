@@ -32,6 +32,7 @@ from inputs import ModelByName
 from llamas import (
     arrays,
     decode_each,
+    extra_keys_of,
     min_position,
     open_llama,
     remove,
@@ -468,6 +469,9 @@ class Past(RuleBasedStateMachine):
             self.compare(text, [text.sequence.logits], [self.alone.logits], "logits")
             got, want = (seen(x, text.has_history) for x in (text.sequence, self.alone))
             self.compare(text, got, want)
+            if self.has_index and text.is_exact:
+                kept, chosen = (extra_keys_of(x) for x in (text.sequence, self.alone))
+                assert kept | chosen == chosen | kept
             if n_done and is_known:
                 np.testing.assert_array_equal(self.other.logits, text.sequence.logits, "where a snapshot was restored")
                 assert_all_equal(seen(self.other, text.has_history), got)

@@ -19,7 +19,6 @@ from h2o_llama.models._quantize import quantize_model
 from inputs import ModelByName, random_tokens
 from llamas import assert_agrees_with_oracle, eval_calls, open_llama
 from oracle import read_model
-from pairwise import pairwise
 from tolerances import tolerance
 
 S = 16
@@ -47,33 +46,21 @@ def adapter(adapter_of: Callable[[str], Path]) -> Path:
 # --- what an adapter computes
 
 
-@pairwise("schedule", "flash_attn", name=["qwen3-gqa4-f32", "gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32"])
-def test_an_adapter_is_what_it_adds_to_the_weights(
-    name: str, schedule: str, flash_attn: str, model_by_name: ModelByName, tmp_path: Path
-) -> None:
-    """Logits, memory sets, scores, K and V, of a prompt in two calls and generated tokens; two adapters."""
-    path = model_by_name(name)
-    merged = path
-    lora = []
+def test_an_adapter_is_what_it_adds_to_the_weights(tiny_model: Path, schedule: str, tmp_path: Path) -> None:
+    """Logits, memory sets, scores, K and V, of a prompt in two calls and generated tokens; two adapters, one of the
+    embedding too. In every kind of model: test_architectures.py."""
+    merged, lora = tiny_model, []
     for seed, scale in enumerate((0.7, -0.4)):
-        adapter = random_adapter(path, rank=4 + seed, seed=seed)
+        adapter = random_adapter(tiny_model, rank=4 + seed, seed=seed, embedding=seed == 0)
         lora.append((adapter.write(tmp_path / f"{seed}.gguf"), scale))
+        if seed == 0:
+            # merge_into() adds B·A as [n_out, n_in], here [n_vocab, n_embd]
+            a, b = adapter.factors["token_embd.weight"]
+            adapter.factors["token_embd.weight"] = b.T, a
         merged = adapter.merge_into(merged, tmp_path / f"merged-{seed}.gguf", scale)
-    config = CONFIG.but(schedule=schedule, flash_attn=flash_attn)
     tokens = random_tokens(90)
     calls = [tokens[:50], tokens[50:85], *([t] for t in tokens[85:])]
-    assert_agrees_with_oracle(path, read_model(merged), config, calls, lora=lora)
-
-
-def test_an_adapter_of_the_embedding(model_by_name: ModelByName, tmp_path: Path) -> None:
-    path = model_by_name("qwen3-gqa4-f32")
-    adapter = random_adapter(path, embedding=True)
-    table = adapter.factors["token_embd.weight"]
-    file = adapter.write(tmp_path / "adapter.gguf")
-    # merge_into() adds B·A as [n_out, n_in], here [n_vocab, n_embd]
-    adapter.factors["token_embd.weight"] = (table[1].T, table[0])
-    merged = adapter.merge_into(path, tmp_path / "merged.gguf")
-    assert_agrees_with_oracle(path, read_model(merged), CONFIG, [random_tokens(40)], lora=file)
+    assert_agrees_with_oracle(tiny_model, read_model(merged), CONFIG.but(schedule=schedule), calls, lora=lora)
 
 
 @pytest.mark.parametrize("name", ["llama-gqa2-q8_0", "deepseek2-mla-q8_0"])

@@ -16,16 +16,12 @@ from h2o_llama import H2OError
 from llamas import decode_each, open_llama, view
 
 N_CTX = 256  # llama.cpp makes it a multiple of 256
-SHARED = ("sum", "index, two_phase", "index", "dense layer", "composed", "composed, decode full")
-CONFIGS = {
-    name: (case := CASES[name]) and case.but(kv_type="f32")
-    for name in (*SHARED, "evict", "evict, dense layer", "dense")
-}
 
 
-@pytest.fixture(params=CONFIGS)
+@pytest.fixture
 def config(request: pytest.FixtureRequest) -> Case | None:
-    return CONFIGS[request.param]
+    case = CASES[request.param]
+    return case and case.but(kv_type="f32")
 
 
 @pytest.fixture
@@ -47,7 +43,7 @@ def text(seed: int, n: int = 40) -> list[int]:
     return [*tokens, *tokens[: n // 2]]
 
 
-# Several at once: test_a_token_in_each has every configuration.
+# Several at once: test_h2o_past.py has every configuration.
 some_configs = pytest.mark.parametrize("config", ["index", "evict", "dense"], indirect=True)
 
 
@@ -75,28 +71,22 @@ def test_sampling_is_each_sequences_own(llm: h2o_llama.Llama, alone: h2o_llama.L
 def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is drawn twice: samplers, grammars and penalties count what the sequences have."""
     b = llm.sequence()
-    failures = {"processor": 0, "decode_each": 0}
-    n_calls = 0
+    failing: list[str] = []
+
+    def fail(name: str) -> None:
+        if name in failing:
+            failing.remove(name)
+            raise H2OError("not today")
 
     def processor(ids: Any, logits: Any) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        if failures["processor"] and n_calls % 2 == 0:
-            failures["processor"] -= 1
-            raise RuntimeError("not today")
+        if ids[0] == text(1)[0]:  # of b, which is drawn after the other one
+            fail("processor")
         return logits
 
     decode_each = h2o_llama._core.Context.decode_each
-
-    def failing(*arguments: Any) -> None:
-        if failures["decode_each"]:
-            failures["decode_each"] -= 1
-            raise H2OError("not today")
-        decode_each(*arguments)
-
-    monkeypatch.setattr(h2o_llama._core.Context, "decode_each", failing)
-
-    def steps(interrupted: bool) -> list[dict[Any, int]]:
+    monkeypatch.setattr(h2o_llama._core.Context, "decode_each", lambda *x: fail("decode_each") or decode_each(*x))
+    steps: list[list[dict[Any, int]]] = []
+    for names in ([], ["processor", "decode_each"]):
         llm.reset()
         b.reset()
         running = llm.generate_many(
@@ -108,21 +98,17 @@ def test_a_step_that_failed_comes_again(llm: h2o_llama.Llama, monkeypatch: pytes
             seed=3,
             max_tokens=12,
         )
-        made = []
+        made: list[dict[Any, int]] = []
         while len(made) < 12:
-            if interrupted:
-                for name in failures:
-                    failures[name] = 1
-                    n = llm.n_tokens, b.n_tokens
-                    with pytest.raises(RuntimeError, match="not today"):
-                        next(running)
-                    if made:
-                        assert (llm.n_tokens, b.n_tokens) == n
+            for name in names:
+                n = llm.n_tokens, b.n_tokens
+                failing.append(name)
+                with pytest.raises(H2OError, match="not today"):
+                    next(running)
+                assert not made or (llm.n_tokens, b.n_tokens) == n
             made.append(next(running))
-        return made
-
-    expected = steps(interrupted=False)
-    assert steps(interrupted=True) == expected
+        steps.append(made)
+    assert steps[0] == steps[1]
     running = llm.generate_many({llm: [], b: []})
     next(running)
     b.reset()
@@ -148,22 +134,17 @@ def test_sequences_end_one_by_one(llm: h2o_llama.Llama) -> None:
 
 
 @pytest.mark.parametrize("config", ["sum", "dense"], indirect=True)
-def test_a_forgotten_sequence_is_free_again(llm: h2o_llama.Llama) -> None:
-    kept = llm.sequence()
-    for _ in range(3):
-        llm.sequence().eval(text(0))
-        gc.collect()
-    assert llm.sequence().n_tokens == kept.n_tokens == 0
-
-
-@pytest.mark.parametrize("config", ["sum", "dense"], indirect=True)
-def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
+def test_a_sequence_that_is_forgotten_or_closed_is_free_again(llm: h2o_llama.Llama) -> None:
     others = [llm.sequence(), llm.sequence()]
+    others[1].eval(text(0))
     with pytest.raises(H2OError, match=r"^\[Llama.sequence\] all n_seq_max=3 sequences are in use"):
         llm.sequence()
     llm.eval([1])
     with pytest.raises(H2OError, match=r"all n_seq_max=3 sequences are in use"):
         llm.fork()
+    del others[1]
+    gc.collect()
+    assert llm.sequence().n_tokens == 0
     others[0].close()
     with pytest.raises(ValueError, match=r"^\[Sequence\] this sequence is closed$"):
         others[0].eval([1])
@@ -171,7 +152,9 @@ def test_no_sequence_is_free(llm: h2o_llama.Llama) -> None:
 
 
 # with eviction a sequence is never full, but for dense layers
-@pytest.mark.parametrize("config", [*SHARED, "evict, dense layer", "dense"], indirect=True)
+@pytest.mark.parametrize(
+    "config", ["sum", "index, two_phase", "dense layer", "composed", "evict, dense layer", "dense"], indirect=True
+)
 def test_a_failed_step_changes_no_sequence(llm: h2o_llama.Llama, alone: h2o_llama.Llama) -> None:
     """One of the sequences is full, another begins a chunk."""
     full = llm.sequence()

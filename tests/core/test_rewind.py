@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import h2o_llama
 from cases import EVICT, INDEX, SMALL, Case, S
 from compare import assert_logits_close
 from h2o_llama import H2OError, Llama
 from inputs import ModelByName, random_tokens, split
-from llamas import decode_calls, min_position, open_llama, restore, state_of
-from oracle.top_keys import index_budget
+from llamas import extra_keys_of, min_position, open_llama
 from spies import Stop, stop_at
 from tolerances import FLASH_ATTN_DECODE, KV_CACHE, SELF_LOGITS_F32
 
@@ -310,55 +308,12 @@ def test_attention_goes_with_its_tokens(tiny_model: Path) -> None:
             llm.eval([4, 5, 6])
 
 
-def extra_keys_of(llm: h2o_llama.Sequence) -> list[Any]:
-    """Of every layer, head and tile; None where they are not kept."""
-    found = []
-    for layer in llm.kv.layers:
-        for head, tile in np.ndindex(len(llm.kv.memory_indices(layer)), len(INDEX.tiles(llm.n_tokens))):
-            try:
-                found.append((layer, head, tile, llm.kv.extra_keys(layer, head, tile).tolist()))
-            except H2OError:
-                found.append((layer, head, tile, None))
-    return found
-
-
-def test_extra_keys_are_kept_and_go_with_their_tokens(model_by_name: ModelByName) -> None:
-    tokens = random_tokens(150, seed=18)
-    config = INDEX
-    with open_llama(model_by_name("qwen3-gqa4-f32"), config, n_seq_max=2) as llm:
-        llm.eval(tokens[:90])
-        decode_calls(llm, [[token] for token in tokens[90:107]])
-        before = extra_keys_of(llm)
-        for layer, head, tile, keys in before:
-            start = config.tiles(llm.n_tokens)[tile][0] // S * S
-            memory = llm.kv.history[start // S - 1][layer][head] if start else []
-            assert keys is not None
-            assert sorted({*keys} - {*memory}) == keys
-            n = index_budget(INDEX.h2o.lookup_budget, S, start)
-            assert len(keys) == max(0, min(n, start - config.h2o.memory_size))
-            assert max(keys, default=-1) < start
-        with llm.fork() as fork:
-            assert extra_keys_of(fork) == before
-            llm.rewind(105)  # in the tile of 104 to 107
-            kept = [(*place, keys if place[-1] < 26 else None) for *place, keys in before]
-            assert extra_keys_of(llm) == kept
-            llm.rewind(96)
-            llm.eval(tokens[110:130])
-            after = extra_keys_of(llm)
-            assert [row for row in after if row[2] < 24] == [row for row in before if row[2] < 24]
-            assert [row for row in after if row[2] == 25] != [row for row in before if row[2] == 25]
-            assert extra_keys_of(fork) == before
-            state = state_of(fork)
-        restore(llm, state)
-        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys is not None} == {0, 1, 2, 3}
-
-
 def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Path) -> None:
     with open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm:
         for call in split(random_tokens(100), [70, 10, 20]):
             llm.eval(call)
         llm.eval([1], decode=True)  # what generated tokens choose is kept with a record alone
-        assert {tile for *_, tile, keys in extra_keys_of(llm) if keys} == {24}
+        assert {tile for (*_, tile), keys in extra_keys_of(llm).items() if keys} == {24}
         with pytest.raises(H2OError, match=r"extra keys of tile 23 are not kept. .* keep_history=True"):
             llm.kv.extra_keys(0, 0, 23)
         for bad in ((9, 0, 24), (0, 9, 24), (0, 0, 26), (0, 0, -1)):

@@ -1,7 +1,6 @@
 """RoPE options: logits and memory sets against the oracle, and what knows of them."""
 
 import copy
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,10 @@ from compare import relative_error
 from h2o_llama import H2OConfig, Llama, Model
 from inputs import ModelByName, random_tokens
 from llamas import assert_agrees_with_oracle
-from oracle import GGUFModel, read_model
+from oracle import read_model
 from oracle.model import Rope, Yarn
-from pairwise import pairwise
 
 S = 16
-CONFIG = SMALL
 N_TRAINED = models.N_CTX_TRAIN
 
 YARN = {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 48}
@@ -46,37 +43,16 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rope], Rope]]] = {
 }
 
 
-def with_rope(model: GGUFModel, change: Callable[[Rope], Rope]) -> GGUFModel:
-    """The model with other RoPE in the layers that attend to everything; those with windows keep their own."""
-    hp = model.hparams
-    changed = copy.copy(model)
-    changed.hparams = replace(
-        hp, rope=tuple(rope if n else change(rope) for rope, n in zip(hp.rope, hp.window, strict=True))
-    )
-    return changed
-
-
-# Pairs are neighbours in Llama's, halves in Qwen's; Llama 3 has factors for each.
-@pairwise(
-    "schedule",
-    "flash_attn",
-    name=["qwen3-gqa4-f32", "llama3-gqa2-f32", "gemma3-windows-f32", "lfm2-conv-f32"],
-    case=CASES,
-    lookup_budget=[0, 8],
-)
-def test_options_reach_every_part_of_attention(
-    name: str, case: str, schedule: str, flash_attn: str, lookup_budget: int, model_by_name: ModelByName
-) -> None:
-    """Memory sets, the index of keys, both schedules, composed attention, dense tails, generated tokens."""
+@pytest.mark.parametrize("case", CASES)
+def test_options_reach_every_part_of_attention(case: str, schedule: str, tiny_model: Path) -> None:
+    """Memory sets, the index of keys, dense tails, generated tokens. In every kind of model: test_architectures.py."""
     options, change = CASES[case]
-    path = model_by_name(name)
-    model = with_rope(read_model(path), change)
-    if flash_attn == "off" or os.environ["H2O_NO_FUSED_ATTENTION"] == "1" or name == "gemma3-windows-f32":
-        lookup_budget = 0  # windows round to F16, which decides between keys in 4 bits that are nearly equal
-    config = CONFIG.but(schedule=schedule, flash_attn=flash_attn, lookup_budget=lookup_budget)
+    model = copy.copy(read_model(tiny_model))
+    model.hparams = replace(model.hparams, rope=tuple(map(change, model.hparams.rope)))
     tokens = random_tokens(150)
     calls = [tokens[:70], tokens[70:145], *([t] for t in tokens[145:])]
-    assert_agrees_with_oracle(path, model, config, calls, dense_tail=9, **options)
+    config = SMALL.but(schedule=schedule, lookup_budget=8)
+    assert_agrees_with_oracle(tiny_model, model, config, calls, dense_tail=9, **options)
 
 
 def logits(model: Path | Model, **options: Any) -> Any:

@@ -7,7 +7,6 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ CONFIG = SMALL.but(kv_type="f16")
 
 def seen(llm: Llama) -> list[Any]:
     return [llm.tokens, *view(llm)]
-
-
-def what_follows(llm: Llama) -> list[Any]:
-    """Generation from the last logits, with drafts if the model can have them; a prompt over the ends of chunks."""
-    draft = 0 if llm.model._handle.is_recurrent else 8
-    drawn = list(islice(llm.generate([], temperature=1, seed=5, draft=draft), 12))
-    llm.eval(random_tokens(40, seed=2), logits="all")
-    return [drawn, llm.logits, *seen(llm)]
 
 
 def evaluate(llm: Llama, n: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cases import SMALL
 from devices import VULKAN, has_vulkan
 from h2o_llama import H2OConfig, H2OError, H2OWarning, Llama, _core
-from llamas import check_layers_that_choose_alike, open_llama
+from llamas import open_llama
 
 S = 32
 
@@ -52,7 +52,3 @@ def test_what_needs_our_operators_is_refused(tiny_model: Path) -> None:
     with llm:
         assert llm.h2o is not None
         assert llm.h2o.lookup_budget == 0
-
-
-def test_layers_that_choose_alike(tiny_model: Path) -> None:
-    check_layers_that_choose_alike(tiny_model, n_chunks=20, n_gpu_layers=-1)

@@ -10,7 +10,6 @@ import pytest
 
 from cuda_in_software import BACKEND, IS_SOFTWARE, registered
 from h2o_llama import H2OConfig, Llama, _core, demo_model_path
-from llamas import check_layers_that_choose_alike
 
 pytestmark = [
     pytest.mark.skipif(IS_SOFTWARE and sys.platform != "linux", reason="the emulator is for Linux"),
@@ -38,8 +37,3 @@ def test_auto_is_the_faster_attention() -> None:
             with Llama(demo_model_path(), n_ctx=n_ctx, n_gpu_layers=99) as llm:
                 assert llm.h2o == h2o
         assert len(warned) == (h2o is None)
-
-
-@pytest.mark.skipif(IS_SOFTWARE, reason="the emulator's memory is the host's, which moves the rows itself")
-def test_layers_that_choose_alike() -> None:
-    check_layers_that_choose_alike(demo_model_path(), n_chunks=20, n_gpu_layers=99)

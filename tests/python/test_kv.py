@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from compare import assert_all_equal
-from h2o_llama import (
-    H2OConfig,
-    H2OError,
-    KVCache,
-    KVStats,
-    Llama,
-)
+from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama
 from inputs import Opened, random_tokens
 from llamas import TINY, open_tiny
 

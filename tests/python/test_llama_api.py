@@ -11,14 +11,7 @@ import pytest
 
 import models
 from compare import case
-from h2o_llama import (
-    H2OConfig,
-    H2OError,
-    H2OWarning,
-    Llama,
-    Model,
-    UnsupportedModelError,
-)
+from h2o_llama import H2OConfig, H2OError, H2OWarning, Llama, Model, UnsupportedModelError
 from llamas import open_tiny
 
 # --- the package

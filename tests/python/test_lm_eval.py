@@ -93,9 +93,6 @@ def test_generation_ends_before_a_stop_string() -> None:
     assert unstopped == free
 
 
-# --- options
-
-
 # --- chat templates
 
 

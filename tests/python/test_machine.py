@@ -8,11 +8,7 @@ import pytest
 
 import h2o_llama
 import models
-from h2o_llama import (
-    H2OWarning,
-    Llama,
-    OutOfMemoryError,
-)
+from h2o_llama import H2OWarning, Llama, OutOfMemoryError
 from h2o_llama._cli.serve import _cache_ram
 from h2o_llama._internal import machine
 from inputs import ModelByName

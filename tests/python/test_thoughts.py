@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 
-from chats import (
-    THINKERS,
-    dictate,
-    open_chat,
-    upstream_template,
-    user,
-    write_chat_model,
-)
+from chats import THINKERS, dictate, open_chat, upstream_template, user, write_chat_model
 from command_line import invoke, succeeded
 from compare import case
 from doors import told

@@ -52,15 +52,6 @@ class Case:
 
     __repr__ = __str__
 
-    def tiles(self, n_tokens: int) -> list[range]:
-        """The positions of every tile of a text: they begin with each chunk."""
-        size = self.h2o.chunk_size
-        return [
-            range(first, min(first + self.h2o.tile, start + size, n_tokens))
-            for start in range(0, n_tokens, size)
-            for first in range(start, min(start + size, n_tokens), self.h2o.tile)
-        ]
-
     def oracle(self, model: GGUFModel, **kwargs: Any) -> OracleSequence:
         """A sequence of the oracle with this configuration."""
         h2o = self.h2o

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,9 @@ from gguf import GGUFReader
 from numpy.typing import NDArray
 
 import h2o_llama
-from cases import SMALL, Case
-from compare import (
-    FollowLibrary,
-    assert_all_equal,
-    assert_logits_close,
-    assert_scores_close,
-    relative_error,
-)
+from cases import Case
+from compare import FollowLibrary, assert_logits_close, assert_scores_close, relative_error
 from h2o_llama import H2OConfig
-from inputs import random_tokens
 from kernels import ALL_ISAS
 from oracle import GGUFModel, OracleSequence, read_model
 from tolerances import AMX_ERROR
@@ -223,6 +217,18 @@ def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
     return seen
 
 
+def extra_keys_of(sequence: h2o_llama.Sequence) -> dict[tuple[int, int, int], list[int]]:
+    """By layer, head and tile; without those that are not kept."""
+    assert sequence.h2o is not None
+    found, size = {}, sequence.h2o.chunk_size
+    tiles = sum(-(-min(size, sequence.n_tokens - i) // sequence.h2o.tile) for i in range(0, sequence.n_tokens, size))
+    for layer in sequence.kv.layers:
+        for head, tile in np.ndindex(len(sequence.kv.memory_indices(layer)), tiles):
+            with suppress(h2o_llama.H2OError):
+                found[layer, head, tile] = sequence.kv.extra_keys(layer, head, tile).tolist()
+    return found
+
+
 def kept_positions(oracle: OracleSequence, config: Case, il: int) -> NDArray[np.bool_]:
     """Which positions every KV head of the layer still has, [n_head_kv, n_tokens]."""
     memory = oracle.memory_indices(il)
@@ -231,26 +237,3 @@ def kept_positions(oracle: OracleSequence, config: Case, il: int) -> NDArray[np.
         head[positions[positions >= 0]] = True
         head[len(oracle.history) * config.h2o.chunk_size :] = True
     return kept
-
-
-# --- rows that move
-
-
-def check_layers_that_choose_alike(path: Path, n_chunks: int, **kwargs: Any) -> None:
-    """With eviction, K and V of the first layer are the same as without: they do not depend on attention."""
-    evicting = SMALL.but(chunk_size=8, local_window=1, heavy_budget=1, sink_tokens=0, evict=True, decode="memory")
-    config = evicting.but(shared_heads=True, scorer="distant", flash_attn="off", block_tokens=4, tile=16)
-    tokens = random_tokens(n_chunks * config.h2o.chunk_size)
-    with (
-        open_llama(path, config, **kwargs) as llm,
-        open_llama(path, config.but(evict=False), **kwargs) as whole,
-    ):
-        for sequence in (llm, whole):
-            sequence.eval(tokens)
-        il = llm.kv.layers[0]
-        memory = llm.kv.memory_indices(il)[..., None]
-        moved, expected = (
-            [np.take_along_axis(x, memory, axis=1) for x in (sequence.kv.keys(il), sequence.kv.values(il))]
-            for sequence in (llm, whole)
-        )
-        assert_all_equal(moved, expected)
