@@ -123,7 +123,7 @@ public:
     void finish(llama_seq_id id);
     void finish();
 
-    // server_h2o_piece_end() of a slot, which is also cut near its end, for other questions to go back to.
+    // server_h2o_piece_end() of a slot. Its prompt is also cut near its end, where other questions may begin.
     template <typename Slot>
     int32_t piece_end(const llama_context * ctx, const Slot & slot, int32_t n_room) const {
         const auto &         task = *slot.task;

@@ -25,8 +25,8 @@ bool server_h2o_prepare(common_params & params);
 void server_h2o_announce(
         const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at);
 
-// Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: they know by
-// themselves; without H2O what upstream says.
+// Lets the sequences of a new context be rewound to the ends of their chunks. Upstream learns that it need not make
+// checkpoints; without H2O it decides by itself.
 common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params);
 
 bool server_h2o_enabled(const llama_context * ctx);
@@ -145,8 +145,8 @@ void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool 
 // A request has ended: what its prompt's tail attended to is kept no longer.
 void server_h2o_drop_attention(const llama_context * ctx, llama_seq_id id);
 
-// Where a prompt is cut for the slot to go back to, where it cannot go anywhere: users' messages begin there. A prompt
-// without messages may be sent again: near its end.
+// Where a prompt is cut, so that the slot can be rewound to there: where users' messages begin. A prompt without messages
+// may be sent again: near its end.
 std::vector<int32_t> server_h2o_stops(const common_chat_msg_spans & spans, int32_t n_prompt);
 
 // The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
@@ -331,6 +331,14 @@ struct server_h2o_request {
     void read_owner(const common_params & params, const Request & request, int32_t slot_of_owner = -1) {
         owner               = server_h2o_owner(params, request);
         this->slot_of_owner = slot_of_owner;
+    }
+
+    // the path of a slot's file
+    template <typename Request>
+    std::string read_file(
+        const common_params & params, const Request & request, const std::string & name, int32_t slot_of_owner = -1) {
+        read_owner(params, request, slot_of_owner);
+        return server_h2o_slot_path(params, owner) + name;
     }
 
     // throws std::invalid_argument unless the slot is a number from 0 on

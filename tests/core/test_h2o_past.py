@@ -586,10 +586,9 @@ with Llama(sys.argv[1], n_ctx=256, n_ubatch=16, n_threads=1, h2o=h2o) as llm:
         expected = llm.logits.copy() if n == 0 else expected
         np.testing.assert_array_equal(llm.logits, expected)
     assert n > 3
-    size = len(context.get_state())
     allocations.fail_allocation(0)
     context.state_rows()  # asks for sizes alone
-    assert allocations.largest_allocation() < min(size / 8, 8192)
+    assert allocations.largest_allocation() < min(len(context.get_state()) / 8, 8192)
 """
 
 

@@ -25,8 +25,8 @@ GRID = NEAR.but(lookup_budget=8, kv_type="q8_0")
 N = 5 * S + 9
 
 
-STARTS = [S + 3, 2 * S + 5, 4 * S + 7]  # of calls; with eviction the last, and the one that is furthest from those before it
-KEPT = {0, S, S + 3, 4 * S, 4 * S + 7}
+STARTS = [S + 3, 2 * S + 5, 4 * S + 7]  # of calls
+KEPT = {0, S, S + 3, 4 * S, 4 * S + 7}  # with eviction: the last chunk with one, and that furthest from those before it
 
 
 # configuration, record, positions that are possible

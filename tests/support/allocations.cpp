@@ -12,7 +12,7 @@ extern "C" void fail_allocation(long n) { // n = 0: none
     largest = 0;
 }
 
-extern "C" bool has_failed() {
+extern "C" int has_failed() {
     return n_left == 0;
 }
 

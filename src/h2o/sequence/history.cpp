@@ -204,7 +204,7 @@ void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {
     forget_sides(st.checkpoints, call_start, config.chunk_size);
 }
 
-// All boundaries but the last, unless they are kept; marks that are not needed; with eviction also what has no rows.
+// All boundaries but the last, unless they are kept; marks that are not needed; with eviction also checkpoints without rows.
 void h2o_sequence::forget_checkpoints() {
     const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
 

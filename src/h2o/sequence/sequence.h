@@ -72,8 +72,8 @@ public:
     // With eviction: copies of the rows of the chunk that begins at `start`, which have moved. Kept if it has marks.
     void set_rows(std::shared_ptr<const h2o_row_copies> rows, uint32_t start);
 
-    // Of more marks, chunks' rows and sides those go first whose loss costs least: sides of boundaries, then what is nearest
-    // to the one before it. Of sides as many are kept as fit into MAX_SIDE_BYTES, two at least.
+    // Of more marks, copies of rows and sides the one goes first whose loss costs least: a boundary's side, then the one that
+    // is nearest to the one before it. Of sides as many are kept as fit into MAX_SIDE_BYTES, two at least.
     static constexpr size_t MAX_MARKS      = 32;
     static constexpr size_t MAX_ROWS       = 2;
     static constexpr size_t MAX_SIDES      = 8;
