@@ -8,13 +8,12 @@
 # ## Read a text
 #
 # The text is a file of Python's own library. Chunks have 512 tokens here, and a memory set 128 positions.
-# `keep_history=True` keeps the extra keys and memory sets of all chunks.
+# `keep_history=True` keeps the memory sets of all chunks.
 
 # %%
 import json.decoder
 from pathlib import Path
 
-import numpy as np
 from IPython.display import display
 from matplotlib.figure import Figure
 
@@ -64,23 +63,6 @@ axes.legend()
 display(figure)
 
 # %% [markdown]
-# ## Extra keys
-#
-# The queries of a tile choose more positions together, anywhere in the text before their chunk. Here is a line for each
-# of three tiles of the last chunk, in head 0 of layer 3.
-
-# %%
-figure = Figure(figsize=(8, 2), layout="constrained")
-axes = figure.subplots()
-first = (llm.kv.chunk_index - 1) * (h2o.chunk_size // h2o.tile)
-for tile in range(first, first + 3):
-    keys = llm.kv.extra_keys(layer=3, head=0, tile=tile)
-    axes.plot(keys, [tile] * len(keys), "|", color="C1")
-axes.set(xlabel="position", ylabel="tile", yticks=range(first, first + 3))
-axes.invert_yaxis()
-display(figure)
-
-# %% [markdown]
 # ## What a question reads
 #
 # The default has no heavy hitters, and its last tokens, the question, read everything. `keep_attention=True` keeps how
@@ -95,25 +77,9 @@ with Llama(demo_model_path(), h2o=H2OConfig(chunk_size=512)) as asked:
 best = int(weights.argmax()) + 4
 print(best, (b"k17=4829;\n\n" + text)[best : best + 20])
 
-# %% [markdown]
-# ## Its cost
-#
-# Dense attention reads the same text. How far apart are their predictions of the next token?
-
-
 # %%
-def log_probabilities(model: Llama) -> np.ndarray:
-    shifted = model.logits[-1] - model.logits[-1].max()
-    return shifted - np.log(np.exp(shifted).sum())
-
-
-with Llama(llm, h2o=None) as dense:
-    dense.eval(dense.tokenize(text))
-    expected = log_probabilities(dense)
-found = log_probabilities(llm)
-print("KL divergence:", round(float(np.sum(np.exp(expected) * (expected - found))), 4), "nats")
 print("K and V:", llm.kv.stats.kv_bytes, "bytes; scores and memory sets:", llm.kv.stats.state_bytes)
 llm.close()
 
 # %% [markdown]
-# `h2o-llama eval` measures this over whole texts, and `h2o-llama inspect` makes a page of every head's kept tokens.
+# `h2o-llama eval` measures what this costs, and `h2o-llama inspect` makes a page of every head's kept tokens.

@@ -1,7 +1,7 @@
 """Ask the same questions about every document of a folder: python batch_of_documents.py FOLDER MODEL "Who?" "When?"
 
 Shows the Python side of `h2o-llama batch`: a document is read once, and memory does not grow with its length. The
-command also keeps answers in a file, resumes after an interruption, and works on several processes.
+command also keeps answers in a file, and resumes after an interruption.
 """
 
 import sys

@@ -29,5 +29,5 @@ settings = [
     Setting("latest tokens", H2OConfig(**sizes, local_window=80, heavy_budget=0)),
 ]
 text = Path(sys.argv[1]).read_text(encoding="utf-8")
-for row in evaluate(sys.argv[2], settings, text=text, n_tokens=[4 * S], chunk_size=S):
+for row in evaluate(sys.argv[2], settings, text=text, n_tokens=[4 * S]):
     print(f"{row['setting']}: perplexity {row['ppl']:.3f}, dense {row['ppl_dense']:.3f}, KL {row['kld_mean']:.4f}")

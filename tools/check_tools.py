@@ -11,15 +11,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from h2o_llama import H2OConfig
+from h2o_llama import H2OConfig, demo_model_path
 from h2o_llama._cli.options import upstream_options
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama.eval import Setting, evaluate
 
-ROOT = Path(__file__).resolve().parent.parent
-MODEL = next((ROOT / "python" / "h2o_llama" / "data").glob("*.gguf"))
+MODEL = demo_model_path()
 CHUNK = 512
 H2O = ["--h2o-chunk", str(CHUNK), "--h2o-local", "64", "--h2o-heavy", "64", "-b", "2048", "-ub", str(CHUNK)]
 
@@ -104,10 +104,10 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     arguments: list[str | Path] = ["-m", MODEL, "-f", file, "-t", "2", "--kl-divergence-base", logits]
     arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run([tool, *arguments])
-    for h2o in EVALUATED:
-        given = ["--kl-divergence", *upstream_options(h2o.in_chunks_of(chunk))]
+    for h2o in (replace(h2o, chunk_size=chunk) for h2o in EVALUATED):
+        given = ["--kl-divergence", *upstream_options(h2o)]
         output = run([sys.executable, "-c", PERPLEXITY, tool.parent, *arguments, *given])
-        (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2, chunk_size=chunk)
+        (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2)
         row["same_top"] *= 100
         for key, pattern in STATISTICS.items():
             found = re.search(pattern, output)
@@ -125,7 +125,7 @@ def main() -> None:
     tools = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         prompt = Path(folder) / "prompt.txt"
-        prompt.write_bytes(((ROOT / "LICENSE").read_bytes() * 4)[: 4 * CHUNK - 100])
+        prompt.write_bytes(standard_library_text(4 * CHUNK - 100))
         for tool in ("llama-completion", "llama-cli"):
             generate: list[str | Path] = ["-m", MODEL, "-f", prompt, "-n", "4", "-c", "4096", "-t", "2"]
             generate += ["--no-warmup", "-st"]

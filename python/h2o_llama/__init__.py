@@ -14,7 +14,8 @@ __version__ = version("h2o-llama")
 def __getattr__(name: str) -> Any:
     if (name.startswith("__") and name != "__all__") or find_spec(f"h2o_llama.{name}"):  # import finds modules itself
         raise AttributeError(name)
-    return getattr(import_module("h2o_llama._api"), name)
+    api = import_module("h2o_llama._api")
+    return [word for word in vars(api) if word[0] != "_"] if name == "__all__" else getattr(api, name)
 
 
 def __dir__() -> list[str]:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from h2o_llama._demo.document import default_text
 from h2o_llama._internal import check
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import counted, plain
 from h2o_llama.config import H2OConfig
-from h2o_llama.eval._subject import default_text
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 
@@ -85,7 +85,6 @@ class Case:
 
     def open(self, model: str | Model, chunk_size: int, **options: Any) -> Llama:
         """A context of a whole chunk at least. `chunk_size` is S with H2O, and llama.cpp's n_ubatch."""
-        h2o = self.mode.h2o
         return Llama(
             model,
             n_ctx=max(self.n_used, chunk_size),
@@ -93,7 +92,7 @@ class Case:
             n_ubatch=chunk_size,
             flash_attn=self.mode.flash_attn,
             matmul_kernels=self.mode.matmul_kernels,
-            h2o=None if h2o is None else h2o.in_chunks_of(chunk_size),
+            h2o=self.mode.h2o,
             **options,
         )
 
@@ -124,8 +123,8 @@ class Bench:
     """Measures modes of one model: every mode reads the same tokens.
 
     Prompts of the lengths `n_prompt` and `depths` are read, and `n_gen` tokens generated after the latter. Dense modes
-    are left out of prompts longer than `dense_max`. `chunk_size` is S. `changes` are arguments of `Model`: adapters,
-    RoPE options. An interrupted run keeps its `samples`.
+    are left out of prompts longer than `dense_max`. `chunk_size` is S, that of all modes. `changes` are arguments of
+    `Model`: adapters, RoPE options. An interrupted run keeps its `samples`.
 
     Raises ValueError if an argument is bad or the text is too short; H2OError if a mode cannot work with the model.
     """

@@ -105,9 +105,10 @@ def _cell(value: object) -> str:
 
 
 def _of_pandoc(content: bytes, kind: str) -> str:
-    """It fetches nothing that a document names, neither files nor addresses."""
+    """It fetches nothing that a document names, neither files nor addresses. Its page begins with title and authors."""
     from pypandoc import convert_text
 
     limits = ["+RTS", f"-M{_BYTES >> 20}m", "-RTS"]
-    html = convert_text(content, "html", kind, sandbox=True, extra_args=["--wrap=none", *limits])
-    return text_of_html(re.sub(r'<a [^>]*role="doc-backlink">.*?</a>', "", html))
+    options = ["--standalone", "--metadata=pagetitle:-", "--wrap=none", *limits]
+    html = convert_text(content, "html", kind, sandbox=True, extra_args=options)
+    return text_of_html(re.sub(r'<head>.*?</head>|<a [^>]*role="doc-backlink">.*?</a>', "", html, flags=re.DOTALL))

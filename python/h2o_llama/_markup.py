@@ -25,7 +25,7 @@ def declared_charset(content: bytes) -> str | None:
 
 
 def text_of_html(source: str) -> str:
-    """Its text: a line for a block, a tab between a table's cells."""
+    """Its title and its text, but what it hides by itself: a line for a block, a tab between a table's cells."""
     parser = _Html()
     parser.feed(source)
     parser.close()
@@ -33,7 +33,10 @@ def text_of_html(source: str) -> str:
 
 
 class _Html(HTMLParser):
-    _HIDDEN = frozenset(("script", "style", "template", "noscript", "svg", "title"))
+    _UNSEEN = frozenset(("script", "style", "template", "noscript", "svg"))
+    _UNDISPLAYED = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
+    _VOID = frozenset(("br", "hr", "img", "input", "link", "meta", "source", "wbr"))
+    _UNCLOSED = frozenset(("p", "li", "dt", "dd", "tr", "td", "th", "option"))  # the next one of its kind ends it
     _WORDS = "a abbr b bdi bdo cite code data dfn em i kbd mark q s samp small span strong sub sup time u var wbr"
     _INLINE = frozenset(_WORDS.split())
     _CELLS = frozenset(("td", "th"))
@@ -41,11 +44,19 @@ class _Html(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.parts = [""]
-        self._n_hidden = self._n_pre = 0
+        self._hidden: list[str] = []  # the tag of what is not shown, and the same tags in it
+        self._n_pre = 0
         self._has_cell = False  # of the row
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self._n_hidden += tag in self._HIDDEN
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._hidden[-1:] == [tag] and tag in self._UNCLOSED:
+            self._hidden.clear()
+        about = dict(attrs)
+        is_unseen = tag in self._UNSEEN or "hidden" in about or self._UNDISPLAYED.search(about.get("style") or "")
+        if tag == self._hidden[-1] if self._hidden else is_unseen and tag not in self._VOID:
+            self._hidden.append(tag)
+        if self._hidden:
+            return
         self._n_pre += tag == "pre"
         if tag in self._CELLS:
             while self._has_cell and self.parts[-1] in (" ", "\n"):  # of the cell before
@@ -55,21 +66,25 @@ class _Html(HTMLParser):
             self._add("\n")
         self._has_cell = tag in self._CELLS or (self._has_cell and tag != "tr")
 
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Nothing after XHTML's `<script src="…"/>` is hidden."""
         self.handle_starttag(tag, attrs)
         self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        self._n_hidden -= tag in self._HIDDEN and self._n_hidden > 0
+        if self._hidden:
+            del self._hidden[len(self._hidden) - (tag == self._hidden[-1]) :]
+            return
         self._n_pre -= tag == "pre" and self._n_pre > 0
         if tag not in self._INLINE | self._CELLS:
             self._add("\n")
 
     def handle_data(self, data: str) -> None:
-        if self._n_pre and not self._n_hidden:
+        if self._hidden:
+            return
+        if self._n_pre:
             self.parts.append(data)
-        elif not self._n_hidden:
+        else:
             text = re.sub(r"\s+", " ", data)
             self._add(text.lstrip() if self.parts[-1] in ("\t", "") else text)
 

@@ -223,7 +223,7 @@ class Sequence:
             prompt = state.check_prompt(owner, tokens, context.n_tokens, embeddings)
             if len(prompt) == 0:
                 raise ValueError(f"[{owner}] tokens must not be empty")
-            tail = state.check_tail(owner, dense_tail, context.n_tokens + len(prompt))
+            tail = check.integer(owner, "dense_tail", dense_tail, 0)
             if check.flag(owner, "decode", decode) and (tail > 0 or embeddings is not None):
                 raise ValueError(
                     f"[{owner}] dense_tail and embeddings are for a prompt: leave them out with decode=True"

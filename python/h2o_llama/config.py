@@ -172,9 +172,8 @@ class H2OConfig:
     chunk_size: int = _CHUNK
     preset: Literal["fast", "balanced", "faithful"] = "balanced"
     research: InitVar[Mapping[str, Any]] = MappingProxyType({})
-    retrieval: InitVar[Any] = None  # refused, with a message that says what to do now
 
-    def __post_init__(self, research: Mapping[str, Any], retrieval: Any) -> None:
+    def __post_init__(self, research: Mapping[str, Any]) -> None:
         if not isinstance(research, Mapping) or not set(research) <= set(_research_names()):
             raise check.bad_argument(_OWNER, "research", f"a mapping with keys of {_research_names()}", research)
         object.__setattr__(self, "research", dict(research))  # `dataclasses.replace` reads it
@@ -200,8 +199,6 @@ class H2OConfig:
         if self.keep_ratio == 0:
             raise check.bad_argument(_OWNER, "keep_ratio", "above 0 and at most 1", self.keep_ratio)
         try:
-            if retrieval is not None:
-                _core.check_h2o({"retrieval": str(retrieval)})
             _core.check_h2o(self.as_text())
         except ValueError as error:
             raise ValueError(str(error).replace("[h2o]", f"[{_OWNER}]")) from None
@@ -282,19 +279,6 @@ class H2OConfig:
             return self
         n_kept = math.ceil(self.keep_ratio * n_ctx)
         return replace(self, heavy_budget=max(0, n_kept - self.local_window - self.sink_tokens))
-
-    def in_chunks_of(self, chunk_size: int) -> "H2OConfig":
-        """With chunks of another size, and these sizes.
-
-        Examples
-        --------
-        >>> H2OConfig(chunk_size=256).local_window, H2OConfig().in_chunks_of(256).local_window
-        (15, 60)
-        """
-        names = ("local_window", "sink_tokens", "lookup_budget")
-        heavy = None if self.heavy_budget is None else int(self.heavy_budget)
-        sizes: dict[str, Any] = {name: int(getattr(self, name)) for name in names}
-        return replace(self, chunk_size=chunk_size, heavy_budget=heavy, **sizes)
 
     def was_given(self, name: str) -> bool:
         """Whether a value was given, and does not follow from others."""

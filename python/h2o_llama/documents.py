@@ -48,10 +48,10 @@ SUFFIXES = frozenset(f".{word}" for word in _NAMED.split())
 def read_document(source: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
     """The text of a file, as all commands read it.
 
-    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags. A PDF is the text of its
-    pages, each after a line "[page N]", a workbook (.xlsx) that of its rows, and a mail (.eml), or a page that was
-    saved as one (.mht), its first headers, its text and the names of its attachments. .docx, .odt, .epub, .pptx and
-    .rtf are read by Pandoc. Lines end with "\\n". At least one character is not white space.
+    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags, and what they hide. A PDF
+    is the text of its pages, each after a line "[page N]", a workbook (.xlsx) that of its rows, and a mail (.eml), or a
+    page that was saved as one (.mht), its first headers, its text and the names of its attachments. .docx, .odt, .epub,
+    .pptx and .rtf are read by Pandoc. Lines end with "\\n". At least one character is not white space.
 
     Raises OSError if the file cannot be read, ValueError if it has no text: it is empty, an image, an archive, or has
     NUL bytes; a PDF that is encrypted, damaged, or has only images; or a text in another encoding.
@@ -164,7 +164,7 @@ def _decoded(content: bytes) -> str:
     is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     zeros = sorted(content[i:1024:2].count(0) for i in (0, 1))
     if not is_wide and zeros[0] == 0 and zeros[1] > len(content[:1024]) / 4 and len(content) % 2 == 0:
-        raise ValueError("is UTF-16 without a byte order mark: save it as UTF-8")
+        raise ValueError("is UTF-16 without a byte order mark: save it as UTF-8, such as by `iconv -f UTF-16 -t UTF-8`")
     if (charset := declared_charset(content)) is not None:
         for name in (charset, "ascii") if content.isascii() else ("utf-8", charset):  # many say another than they are
             with suppress(LookupError, ValueError):

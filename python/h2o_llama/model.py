@@ -192,7 +192,8 @@ class Model:
 
         It identifies the model of a snapshot. It covers kv_overrides, the adapters' files and scales, and RopeOptions.
         """
-        return _fingerprint(self._path, self._overrides, self._adapters, self._rope)
+        changes = self._overrides, _files.adapters_identity(self._adapters), dict(self._rope)
+        return _files.changed_fingerprint(_files.model_fingerprint(self._path), *changes)
 
     @property
     def desc(self) -> str:
@@ -406,9 +407,8 @@ class Model:
             check_tools(owner, tools),
             add_generation_prompt=check.flag(owner, "add_generation_prompt", add_generation_prompt),
             kwargs=kwargs,
-            marker=images.marker,
         )
-        return prompt.core, images.insert_all(prompt.ids_with_names if parse_special else prompt.ids)
+        return prompt, images.insert_all(prompt.tokens(images.marker, parse_special))
 
 
 def _check_template(owner: str, source: str | None) -> str | None:
@@ -421,12 +421,5 @@ def _check_template(owner: str, source: str | None) -> str | None:
 
 def fingerprint_of(path: str | os.PathLike[str], *, lora: _files.Lora = None, **rope: Unpack[RopeOptions]) -> str:
     """`Model.fingerprint` of a file that is not opened. Raises as `Model`."""
-    return _fingerprint(os.fspath(path), {}, _files.check_adapters("Model", lora), check_rope("Model", rope))
-
-
-def _fingerprint(
-    path: str, overrides: dict[str, _files.Override], adapters: list[_files.Adapter], rope: RopeOptions
-) -> str:
-    return _files.changed_fingerprint(
-        _files.model_fingerprint(path), overrides, _files.adapters_identity(adapters), dict(rope)
-    )
+    adapters = _files.adapters_identity(_files.check_adapters("Model", lora))
+    return _files.changed_fingerprint(_files.model_fingerprint(path), adapters, dict(check_rope("Model", rope)))

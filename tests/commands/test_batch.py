@@ -3,13 +3,8 @@
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,7 +173,7 @@ def test_other_settings_are_not_mixed(chat_model: Path, one_layer_model: Path, f
         (chat_model, ["--max-tokens", "7"], "settings.max_tokens was 6, not 7."),
         (chat_model, h2o_set(heavy_budget=5), "settings.h2o.heavy_budget was 0, not 5."),
         (chat_model, ["--h2o", "off"], "settings.h2o was {"),
-        (one_layer_model, [], "fingerprint was "),
+        (one_layer_model, [], "its model was "),
     ):
         result = run_batch(folder, model, *options)
         assert result.exit_code == 1
@@ -264,7 +259,7 @@ def test_names_that_are_no_text_are_told_apart(tmp_path: Path) -> None:
     assert list(find_documents(tmp_path)) == [r"\xfe.txt", r"\xff.txt", "ä.txt"]
 
 
-# --- many processes
+# --- from Python
 
 
 def test_the_program_for_ray_by_a_plain_map(chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,72 +287,3 @@ def test_the_program_for_ray_by_a_plain_map(chat_model: Path, folder: Path, monk
                 assert found.keys() == expected.keys()
                 assert all(found[name] == expected[name] for name in ("document", "question", "answer", "error"))
     assert not written
-
-
-@contextmanager
-def running(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A process and its children, which end with the block."""
-    output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, *map(str, command)], **output, start_new_session=True)
-    try:
-        yield process
-    finally:
-        for pid in session_of(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-
-
-def session_of(leader: int) -> list[int]:
-    """The processes of a session that have not ended."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, session, *_ = (path / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        found += [int(path.name)] if int(session) == leader and state != "Z" else []
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ctrl_c")
-def test_a_batch_by_workers_goes_on(chat_model: Path, folder: Path) -> None:
-    """After Ctrl-C, which ends all its processes, or the death of a worker; only missing answers are asked for."""
-    for i in range(9):
-        (folder / "documents" / f"{i}.txt").write_text(f"Document {i} is about {i} ducks. " * 60)
-    run_batch(folder, chat_model, "--evict")
-    expected = answers_of(folder)
-    out, whole = folder / "out.jsonl", folder / "whole"
-    shutil.copytree(folder / "documents", whole)
-    (whole / "long.txt").write_text("It takes long to read. " * 30000)  # so the job does not end early
-    files = ["--documents", whole, "--questions", folder / "questions.txt", "--out", out, "--threads", 1, "-n", N]
-    code = "from h2o_llama._cli import app; app()"
-    batch = ["-c", code, "batch", chat_model, *files, "--evict", *h2o_set(chunk_size=CHUNK), "--workers", 2]
-    for kills_worker in (True, False):
-        out.unlink()
-        with running(*batch) as job:
-            while not out.exists() or not out.read_bytes():
-                assert job.poll() is None
-                time.sleep(0.01)
-            for pid in session_of(job.pid) if kills_worker else ():  # one worker may have nothing left to do
-                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
-            if not kills_worker:
-                os.kill(job.pid, signal.SIGINT)
-            _, errors = job.communicate(timeout=60)
-            assert job.returncode != 0, (kills_worker, errors)
-            assert ("a worker has died" in errors) == kills_worker
-            deadline = time.monotonic() + 30  # the tracker of shared resources ends after its parent
-            while session_of(job.pid):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-    before = out.read_bytes()
-    assert before.endswith(b"\n")
-    assert 0 < len(before.splitlines()) < len(expected) + len(QUESTIONS)
-    with running(*batch) as job:
-        _, errors = job.communicate(timeout=60)
-        assert job.returncode == 0, errors
-    assert out.read_bytes().startswith(before)
-    answers = answers_of(folder)
-    assert {name for name, _ in answers.keys() - expected.keys()} == {"long.txt"}
-    assert answers | expected == answers

@@ -49,7 +49,10 @@ def test_a_chat_goes_on(chat_model: Path, chats: list[list[Any]]) -> None:
 
 
 def test_commands_of_a_chat(chat_model: Path, chats: list[list[Any]]) -> None:
-    result = invoke("chat", str(chat_model), *FAST, stdin="/regen\none\n/regen\n/reset\ntwo\n/help\n/nonsense x\n")
+    result = invoke(
+        "chat", str(chat_model), *FAST, stdin="/regen\none\n/image a\n/regen\n/reset\ntwo\n/help\n/nonsense x\n"
+    )
+    assert "start the chat with --mmproj FILE" in result.stderr
     assert result.stdout == "1\n2\n3\n"
     assert chats == [[user("one")], [user("one")], [user("two")]]
     assert "There is no answer yet." in result.stderr
@@ -78,10 +81,25 @@ def test_a_chat_about_two_documents_is_continued(
     assert chats[1:] == [[first[0], user("Sure?")]]
     more = "Is that all that can be said about ducks, geese and whoever else has feathers? " * 4
     more = more.strip()
-    told = succeeded(invoke("chat", chat_model, *FAST, stdin=f"/list\n{more}\n/switch 3\n{more}\n")).stderr
-    assert re.search("\n  3  ducks.txt, geese.txt, 1,.* tokens: Which of them are larger", told), told
+    told = succeeded(invoke("chat", chat_model, *FAST, stdin=f"/list\n{more}\n/switch 4\n{more}\n")).stderr
+    assert re.search("\n  4  ducks.txt, geese.txt, 1,.* tokens: Which of them are larger", told), told
     assert chats[2:] == [[user(more)], [*first, assistant("1"), user(more)]]
     assert "name a file" in invoke("chat", chat_model, "--file", "-", *FAST, stdin="x").stderr
+    assert "leave out --file" in invoke("chat", chat_model, "--resume", *files, *FAST).stderr
+
+
+def test_a_short_chat_is_continued(
+    chat_model: Path, chats: list[list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the last turn of a long one. Nothing is promised where nothing is kept."""
+    monkeypatch.setenv("H2O_LLAMA_LIBRARY", str(tmp_path / "library"))
+    said = [succeeded(invoke("chat", chat_model, *FAST, stdin=text)).stderr for text in ("/help\n", "Hi\n/reset\n")]
+    assert "continues this chat" not in said[0] + said[1]
+    for i in (1, 2):
+        told = succeeded(invoke("chat", chat_model, "--resume", *FAST, stdin="So?\n")).stderr
+        assert f"assistant: {i}\n" in told
+        assert "--resume` continues this chat." in told
+    assert [message["content"] for message in chats[-1]] == ["Hi", "1", "So?", "2", "So?"]
 
 
 def test_what_the_heads_kept_of_a_chat(chat_model: Path, chats: list[list[Any]], tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_what_holds_for_a_model_holds_for_a_changed_one(
     with Llama(path, **dense, **arguments) as changed:
         with Llama(path, **dense) as plain:
             logits = read(plain, random_text(plain.n_vocab, 0))
-        checks = Checks(changed)
+        checks = Checks(changed, arguments)
         checks.run()
     assert checks.failed == {}
     assert len(checks.errors) > 15

@@ -34,8 +34,10 @@ STORED = {name: case for name, case in INDEXED.items() if "cold" in name}
 
 @pytest.mark.parametrize("name", STORED)
 def test_a_cold_store_gives_what_a_whole_cache_gives(tiny_model: Path, name: str) -> None:
-    """Bit for bit, over the ends of chunks, in prompts and in generated text, by any number of threads, each of which
-    brings a part of the rows back. Eviction alone: test_h2o_oracle.py."""
+    """Bit for bit, over the ends of chunks, in prompts and generated text. Each thread brings a part of the rows back.
+
+    Eviction alone: test_h2o_oracle.py.
+    """
     config = STORED[name]
     tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
     calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])

@@ -227,6 +227,20 @@ def test_rows_that_move_are_as_if_read_there(
             assert_logits_close(llm.logits, fresh.logits, bound)
 
 
+def test_ggmls_attention_sees_rows_that_moved(one_layer_model: Path) -> None:
+    """It asks llama.cpp's cells."""
+    config, old = NEAR.but(flash_attn="off"), random_tokens(100)
+    new = [*old[:20], *old[50:]]
+    with open_llama(one_layer_model, config, keep_history=False) as llm, open_llama(one_layer_model, config) as fresh:
+        llm.eval(old)
+        with llm._state.changed() as context:
+            context.arrange(20, [(50, 50, 20)], np.array(new, np.int32))
+        fresh.eval(new)
+        for sequence in (llm, fresh):
+            sequence.eval([1], decode=True)
+        assert_logits_close(llm.logits, fresh.logits, SELF_LOGITS_F32)
+
+
 def test_only_what_changed_is_read_again(tiny_model: Path, tmp_path: Path) -> None:
     """Of the sequence's own text, and of one of the library. The result is for those alone who ask for it."""
     text, new, system = random_tokens(600), random_tokens(3, seed=1), random_tokens(50, seed=2)

@@ -153,9 +153,9 @@ def test_what_it_must_be(tiny_model: Path, tmp_path: Path) -> None:
             llm.generate([], draft=4)
 
 
-def test_it_is_measured_as_others_are(tiny_model: Path, tmp_path: Path) -> None:
+def test_it_is_measured_as_others_are(tiny_model: Path) -> None:
     settings = [Setting(str(s), H2OConfig(**SIZES, lookup_budget=0, scorer=s)) for s in ("sum", by_sums)]
-    arguments: dict[str, Any] = {"text": bytes(random_tokens(300, n_vocab=128)), "n_tokens": [4 * S], "chunk_size": S}
-    core, python = evaluate(tiny_model, settings, json_file=tmp_path / "rows", **arguments)
+    arguments: dict[str, Any] = {"text": bytes(random_tokens(300, n_vocab=128)), "n_tokens": [4 * S]}
+    core, python = evaluate(tiny_model, settings, **arguments)
     assert python["ppl"] == core["ppl"]
     assert python["h2o"]["scorer"] == "by_sums"

@@ -59,9 +59,6 @@ def test_what_was_not_given_follows_anew() -> None:
     assert dataclasses.replace(research, evict=True) == H2OConfig(evict=True, research={"tile": 8, "ema_alpha": 0.25})
     assert H2OConfig.from_dict(dataclasses.asdict(research)) == research
     assert dataclasses.replace(pickle.loads(pickle.dumps(config)), evict=True).decode == "memory"
-    assert config.in_chunks_of(256) == H2OConfig(
-        local_window=60, heavy_budget=7, sink_tokens=4, lookup_budget=2560, chunk_size=256
-    )
     assert dataclasses.replace(H2OConfig(preset="fast"), evict=True) == H2OConfig(preset="fast", evict=True)
     assert H2OConfig(local_window=60) != H2OConfig()  # they differ with other chunks
     for each in (config, research, H2OConfig(), H2OConfig(evict=True, cold_store="memory", dense_layers=2)):
@@ -99,7 +96,6 @@ def test_bad_values() -> None:
         ({"local_window": 0, "heavy_budget": 0, "sink_tokens": 0}, "must be from 1 to 2147483647, got 0"),
         ({"local_window": 17, "chunk_size": 16}, r"local_window must be at most chunk_size \(16\), got 17"),
         ({"scorer": "best"}, "scorer must be one of 'distant', 'sum', 'block_ema', got 'best'"),
-        ({"retrieval": "ngrams"}, "retrieval was removed: lookups use the index of keys. .* lookup_budget 0"),
         ({"evict": True, "schedule": "two_phase"}, "evict needs schedule single_pass, got two_phase"),
         ({"evict": True, "decode": "full"}, "evict needs decode memory, got full"),
         ({"chunk_size": 1000}, r"chunk_size must be a multiple of tile \(32\), or less, got 1000"),

@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,23 @@ from command_line import h2o_set, invoke, succeeded
 from compare import case
 from h2o_llama import H2OConfig, Llama
 from h2o_llama._demo.document import standard_library_text
-from h2o_llama.eval import Setting, _losses, _rows, evaluate, sweep
-from h2o_llama.eval._rows import append_rows, read_rows
+from h2o_llama.eval import Setting, _losses, evaluate, sweep
 from inputs import random_tokens
-from spies import record_calls
 
 S = 64
 N = 256
-SPARSE = Setting("sparse", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0))
-TWO_PHASE = Setting("two phases", H2OConfig(local_window=8, heavy_budget=8, lookup_budget=0, schedule="two_phase"))
+SPARSE = Setting("sparse", H2OConfig(chunk_size=S, local_window=8, heavy_budget=8, lookup_budget=0))
 # 2 windows of N, and a rest between them; a token per byte.
 TEXT = bytes(random_tokens(2 * N + 70, n_vocab=128))
 
 
 def measure(path: Path | Llama, *settings: Setting, **arguments: Any) -> list[dict[str, Any]]:
-    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "chunk_size": S, "n_threads": 1}
-    return evaluate(path, settings, **(given | arguments))
+    given: dict[str, Any] = {"text": TEXT, "n_tokens": [N], "n_threads": 1}
+    return list(evaluate(path, settings, **(given | arguments)))
 
 
 def open_llama(path: Path, h2o: H2OConfig | None, n_ctx: int = N) -> h2o_llama.Llama:
-    return h2o_llama.Llama(path, n_ctx=n_ctx, n_ubatch=S, n_threads=1, h2o=h2o and h2o.in_chunks_of(S))
+    return h2o_llama.Llama(path, n_ctx=n_ctx, n_ubatch=S, n_threads=1, h2o=h2o)
 
 
 # --- perplexity
@@ -112,56 +108,12 @@ def test_names_of_a_sweep() -> None:
             assert [sorted(s.name.split()) for s in settings] == [sorted(name.split()) for name in names]
 
 
-def test_runs_that_add_to_one_file_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-
-    def add(run: int) -> None:
-        for i in range(20):
-            append_rows(path, [{"task": "t", "run": run, "i": i}])
-
-    threads = [threading.Thread(target=add, args=(run,)) for run in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(read_rows(path)) == 80
-
-
-def test_a_second_run_measures_only_what_is_missing(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With other options, rows are other rows."""
-    path = tmp_path / "rows.json"
-    settings = [Setting.of(H2OConfig(local_window=8, heavy_budget=8, dense_layers=n)) for n in (0, 1, 2)]
-    first = measure(tiny_model, *settings[:1], json_file=path)
-    measured = record_calls(monkeypatch, _rows, "_measure")
-    rows = measure(tiny_model, *settings, json_file=path)
-    assert [s.name for call in measured for s in call["settings"]] == [s.name for s in settings[1:]]
-    assert [row["h2o"]["dense_layers"] for row in rows] == [[], [0], [0, 1]]
-    assert rows[:1] == first
-    assert measure(tiny_model, *settings, json_file=path) == json.loads(path.read_text()) == rows
-    assert len(measured) == 1
-    changes: list[dict[str, Any]] = [{"text": TEXT[1:]}, {"chunk_size": 32}, {"n_tokens": [192]}]
-    for change in changes:
-        with case(change=change):
-            rows += measure(tiny_model, *settings[:1], json_file=path, **change)
-            assert json.loads(path.read_text()) == rows
-
-
-@pytest.mark.parametrize("content", [b" ", b'[{"name": "x"}]', b"\xff\xfe"])
-def test_a_file_of_something_else_is_left_alone(content: bytes, tiny_model: Path, tmp_path: Path) -> None:
-    path = tmp_path / "precious"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="precious is not a list of rows"):
-        measure(tiny_model, SPARSE, json_file=path)
-    assert path.read_bytes() == content
-
-
 def test_bad_arguments_fail_before_any_work(tiny_model: Path) -> None:
     for settings, change, match in [
         ([], {}, "at least one, each with its own name"),
         ([SPARSE, SPARSE], {}, "its own name"),
         ([Setting("dense", None)], {}, "leave it out"),
+        ([SPARSE, Setting("other", H2OConfig())], {}, r"chunks of one size, got \[64, 1024\]"),
         ([SPARSE], {"n_tokens": [100]}, "at least two chunks, got 100 with chunks of 64"),
         ([SPARSE], {"n_tokens": [N, 4 * N]}, "the text has 582 tokens, but a window needs 1,024"),
         ([SPARSE], {"windows": 0}, "windows must be an integer of at least 1"),
@@ -204,8 +156,6 @@ def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"
     assert title in result.stdout.replace("\n", " ")
 
-    assert invoke(*command).stdout == result.stdout
     narrow = succeeded(invoke(*command, columns=80)).stdout
-    assert max(map(len, narrow.splitlines())) <= 80
+    assert max(len(line) for line in narrow.splitlines() if "Written" not in line) <= 80
     assert "…" not in narrow
-    assert json.loads(out.read_text()) == rows

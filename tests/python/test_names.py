@@ -109,14 +109,8 @@ class Hub(BaseHTTPRequestHandler):
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.files = dict.fromkeys((*FILES, FILES[-1].replace("00001", "00002", 1)), tiny_model.read_bytes())
-    server.asked, server.cuts, server.packages, server.damage, server.has_ranges, server.tags = (
-        [],
-        [],
-        {},
-        bytes,
-        True,
-        True,
-    )
+    server.asked, server.cuts, server.packages = [], [], {}
+    server.damage, server.has_ranges, server.tags = bytes, True, True
     server.url = f"http://127.0.0.1:{server.server_port}"
     for name, value in {
         "HF_ENDPOINT": server.url,

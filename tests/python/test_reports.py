@@ -28,7 +28,7 @@ from llamas import open_llama, restore, state_of
 def shown(html: str) -> tuple[str, list[tuple[str, list[int]]]]:
     """The document's text in a browser, and each marked piece, with its positions."""
     (document,) = re.findall(r'<div id="document">(.*)</div>\n</main>', html, re.DOTALL)
-    marks = re.findall(r'<mark[^>]* class="s\d" title="([^"]*)"[^>]*>(.*?)</mark>', document, re.DOTALL)
+    marks = re.findall(r'<mark[^>]* style="--weight: \d+%" title="([^"]*)"[^>]*>(.*?)</mark>', document, re.DOTALL)
     found = [(unescape(text), [*map(int, re.findall(r"^Position (\d+):", title, re.M))]) for title, text in marks]
     return unescape(re.sub(r"</?(mark|span)[^>]*>", "", document)), found
 
@@ -47,7 +47,6 @@ def report_of(
         pieces=tuple(split_pieces(tokens)),
         n_tokens=len(tokens),
         chunk_size=chunk_size,
-        memory_size=local + sinks + max(len(p) for p in heavy.values()),
         memory_end=end,
         sinks=range(sinks),
         local=range(max(0, end - local), end),
@@ -164,5 +163,7 @@ def test_passages_are_ranked_by_weight() -> None:
     assert not stands_out(report, found)
     assert stands_out(report, found[:1])
     assert passages(report, report.heads)[2].text.strip() == "3. Third?"
+    rows = report_of(byte_tokens(b"Lift\tMrs. Ann\nRoof\tBob\n"), {(0, 0): [6, 20]}, chunk_size=40)
+    assert [passage.text.strip() for passage in passages(rows, rows.heads)] == ["Lift\tMrs. Ann", "Roof\tBob"]
     several = report_of(byte_tokens(text), {(0, 0): [12, 3], (1, 0): [13], (2, 0): [14]}, chunk_size=40)
     assert passages(several, several.heads, 1)[0].share == 3 / 4  # of heavy hitters the number of heads

@@ -63,26 +63,16 @@ TAGGED = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-ADD: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds two numbers.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
-}
-ROOT: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "root",
-        "description": "Square root.",
-        "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
-    },
-}
+
+def tool(name: str, description: str = "", **kinds: str) -> dict[str, Any]:
+    """A function whose parameters have these types."""
+    properties = {parameter: {"type": kind} for parameter, kind in kinds.items()}
+    parameters = {"type": "object", "properties": properties, "required": [*kinds]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+ADD = tool("add", "Adds two numbers.", a="integer", b="integer")
+ROOT = tool("root", "Square root.", x="integer")
 
 
 def upstream_template(name: str) -> str:

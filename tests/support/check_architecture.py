@@ -86,9 +86,10 @@ def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
 
 @dataclass
 class Checks:
-    """`model` has dense attention. Each method is a check: it compares, and yields what by how much."""
+    """`model` has dense attention, and `changes`. Each method is a check: it compares, and yields what by how much."""
 
     model: Llama
+    changes: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -166,7 +167,7 @@ class Checks:
         trained = {f"{self.model.metadata['general.architecture']}.context_length": far + S}
         if self.model.model._handle.n_learned_positions > 0:
             return  # learned for as many positions as there are
-        with Model(self.model.model_path, kv_overrides=trained) as model:
+        with Model(self.model.model_path, kv_overrides=trained, **self.changes) as model:
             with Llama(model, h2o=EVICT.with_research(positions="cache"), **OPEN) as llm:
                 llm.eval(tokens)
                 if llm.kv.layers[0] > 0:

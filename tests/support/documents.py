@@ -34,7 +34,10 @@ def office(kind: str) -> bytes:
             book.save(path)
         else:
             text = "<h2>Rent &amp; <b>fee</b></h2><table><tr><td>1</td><td>2</td></tr></table>"
-            pypandoc.convert_text(text, kind, "html", outputfile=path, extra_args=["--standalone"])
+            about = [f"--metadata={word}" for word in ("title:Lease", "author:Ann", "date:2021")]
+            pypandoc.convert_text(
+                text, kind, "html", outputfile=path, extra_args=["--standalone", "--epub-title-page=false", *about]
+            )
         return Path(path).read_bytes()
 
 
@@ -54,7 +57,12 @@ READ: dict[str, tuple[bytes, str]] = {
     "a.html": (
         b"<!DOCTYPE html><head><title>x</title></head><style>y</style><h1>A  &amp;\nB</h1><p>c<b>d</b></p>"
         b"<pre>e\n  f</pre><table><tr><td>1<td>2</table><script>z</script>",
-        "A & B\ncd\ne\n  f\n1\t2",
+        "x\nA & B\ncd\ne\n  f\n1\t2",
+    ),
+    "hidden.html": (
+        b"<body><p hidden>a<p>b<div style='color: red; Display:none'>c<div>d</div><br>e</div><img hidden>f"
+        b"<ul><li style=display:none>g<li>h</ul><span>i</span>",
+        "b\nf\nh\ni",
     ),
     "saved.html": (b"<!-- saved from url=(9)x -->\n<html><p>A\xe9<meta charset=Latin1>", "A\xe9"),
     "a.xhtml": (
@@ -68,8 +76,10 @@ READ: dict[str, tuple[bytes, str]] = {
         mail({"Content-Type": "multipart/mixed; boundary=B"}, b"--B\n\nText\n--B\n" + ATTACHED + b"\n\nR8Ok\n--B--"),
         "Subject: Gänse\n\nText\n[attached, not read: offer.pdf]",
     ),
-    **{f"a.{kind}": (office(kind), "Rent & fee\n1\t2") for kind in ("docx", "odt", "epub", "rtf")},
-    "a.pptx": (office("pptx"), "Rent & fee\n1\t2"),
+    **{
+        f"a.{kind}": (office(kind), f"Lease\nAnn\n2021\n{page}Rent & fee\n1\t2")
+        for kind, page in {"docx": "", "odt": "", "epub": "Lease\n", "pptx": "", "rtf": ""}.items()
+    },
     "a.xlsx": (office("xlsx"), "[sheet Rent]\n\n1\t\tA B\n2021-03-04\n"),
     "b.pdf": (
         pdf(["中文"], CHINESE, "gbk"),

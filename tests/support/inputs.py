@@ -28,10 +28,6 @@ EXTERNAL_MODEL = os.environ.get("LLAMACPP_TEST_MODELFILE")
 LONGER = float(os.environ.get("H2O_TEST_LONGER", "1"))
 SEED = int(os.environ.get("H2O_TEST_SEED", "0"))
 
-# The oracle is too slow for a real model's size: such a model is compared on at most this many tokens, and a few
-# of them alone. A generated token takes it half as long as sixteen of a prompt.
-EXTERNAL_MODEL_TOKENS = 64
-
 
 def on_a_small_stack(call: Callable[[], Result]) -> Result:
     """What a call returns or raises in a thread of 256 KiB."""
@@ -45,11 +41,6 @@ def on_a_small_stack(call: Callable[[], Result]) -> Result:
 
 def is_external(path: Path) -> bool:
     return EXTERNAL_MODEL is not None and path == Path(EXTERNAL_MODEL)
-
-
-def limited(n: int, path: Path) -> int:
-    """n, or fewer when the model at `path` is the user's."""
-    return min(n, EXTERNAL_MODEL_TOKENS) if is_external(path) else n
 
 
 def random_tokens(n: int, n_vocab: int = 256, seed: int = 0) -> list[int]:

@@ -32,17 +32,19 @@ _LEAST_ROOM = 1024
 def ask(
     o: Options,
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="FILE QUESTION…", help=f"{FILE} Each question is answered by itself."),
-    ],
+    ] = None,
 ) -> None:
     """Ask questions about a document, which is read once.
 
     Answers are written to standard output, a line of measurements after each to standard error. --file names the
     document, too; then all words are questions.
     """
-    file, *questions = ([] if o.file is None else [str(o.file)]) + words
-    answer_all(o, Path(file), questions)
+    named = [*([] if o.file is None else [str(o.file)]), *(words or [])]
+    if not named:
+        raise typer.BadParameter("name a document and a question about it")
+    answer_all(o, Path(named[0]), named[1:])
 
 
 def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> None:
@@ -50,8 +52,8 @@ def answer_all(o: Options, file: Path, questions: list[str], **more: Any) -> Non
     if not questions:
         raise typer.BadParameter(f"name a question about {file}, too")
     for question in questions:
-        if not question.strip():
-            raise ValueError("a question is empty")
+        if question.strip() in ("", "-"):
+            raise ValueError("a question is empty; - stands for a document alone")
         if os.path.isfile(question):
             raise ValueError(f"{question} is a file, but ask reads one document: batch reads several")
     o = replace(o, file=file)

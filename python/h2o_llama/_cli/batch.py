@@ -1,6 +1,7 @@
 """`h2o-llama batch`: the same questions about many documents."""
 
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,8 @@ from h2o_llama._cli.inputs import has_library
 from h2o_llama._cli.options import Options, option
 from h2o_llama._cli.progress import progress_bars, took
 from h2o_llama._internal.terminal import counted, echo
-from h2o_llama.batch import AnswersFile, BatchSettings, find_documents, read_questions
-from h2o_llama.batch._answerer import answer_locally
+from h2o_llama.batch import Answerer, AnswersFile, BatchSettings, Question, find_documents, read_questions
+from h2o_llama.batch._answers import Answer
 from h2o_llama.model import fingerprint_of
 from h2o_llama.models._files import check_model_file
 
@@ -23,7 +24,6 @@ def batch(
     questions: Annotated[Path, option('One on each line, or JSON lines: {"id": …, "question": …}.', metavar="FILE")],
     out: Annotated[Path, option("JSON lines. Answered questions are not asked again.", metavar="FILE")],
     parallel: Annotated[int, option("Questions that are answered at once.", min=1, max=255)] = 4,
-    workers: Annotated[int, option("Processes that share the documents; --threads is of each. 0: none.", min=0)] = 0,
 ) -> None:
     """Ask the same questions about many documents. Each document is read once.
 
@@ -49,27 +49,9 @@ def batch(
         missing = answers.missing(files, asked)
         n_known = n_total - sum(map(len, missing.values()))
         try:
-            with (
-                progress_bars() as update,
-                closing(
-                    answer_locally(
-                        {name: files[name] for name in missing},
-                        missing,
-                        progress=lambda n, total: update("reading", n, total),
-                        model=path,
-                        settings=settings,
-                        n_ctx=o.n_ctx,
-                        n_threads=o.threads,
-                        n_gpu_layers=o.gpu_layers,
-                        parallel=parallel,
-                        workers=workers,
-                        library=has_library(o.library),
-                        **o.changes,
-                    )
-                ) as new,
-            ):
+            with progress_bars() as update:
                 update("answers", n_known, n_total)
-                for answer in new:
+                for answer in _answered(o, path, settings, files, missing, update, parallel):
                     answers.add(answer)
                     name, error = answer["document"], answer["error"]
                     if error is None:
@@ -89,3 +71,21 @@ def batch(
             echo(f"{counted(n_added, 'answer')} added to {out}, {n_known:,} there before{told}", err=True)
     if n_errors:
         raise typer.Exit(1)
+
+
+def _answered(
+    o: Options,
+    model: Path,
+    settings: BatchSettings,
+    files: Mapping[str, Path],
+    missing: Mapping[str, list[Question]],
+    update: Callable[[str, int, int], None],
+    parallel: int,
+) -> Iterator[Answer]:
+    """The missing answers. Where there are none, the model is not opened."""
+    if not missing:
+        return
+    options: dict[str, Any] = {"n_ctx": o.n_ctx, "n_threads": o.threads, "n_gpu_layers": o.gpu_layers, **o.changes}
+    with Answerer(model, settings, parallel=parallel, library=has_library(o.library), **options) as answerer:
+        for name, questions in missing.items():
+            yield from answerer.answer_file(name, files[name], questions, partial(update, "reading"))

@@ -17,12 +17,12 @@ from h2o_llama._cli.ask import open_about, open_for, say_answer
 from h2o_llama._cli.command import describe
 from h2o_llama._cli.inputs import open_model, read_text, said, title_of
 from h2o_llama._cli.inspect import print_report, read_report
-from h2o_llama._cli.options import Options, option
+from h2o_llama._cli.options import DOCUMENT, Options, option
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.chat._question import OTHER, Question, messages_of
 from h2o_llama.documents import document_messages
 from h2o_llama.inspect._report import memory_report
-from h2o_llama.library._index import Stored
+from h2o_llama.library import Text
 
 _HELP = """\
 /image F  the next message is about the image in the file F
@@ -40,7 +40,7 @@ Messages = list[dict[str, Any]]
 
 def chat(
     o: Options,
-    file: Annotated[list[Path] | None, option("A text, PDF or HTML file. Repeatable.", "--file", "-f")] = None,
+    file: Annotated[list[Path] | None, option(f"{DOCUMENT}. Repeatable.", "--file", "-f")] = None,
     system: Annotated[str, option("The system message.")] = "",
     resume: Annotated[bool, option("Continue the last chat with this model.", "--resume")] = False,
 ) -> None:
@@ -52,6 +52,8 @@ def chat(
     o.thinking  # noqa: B018 (checks it)
     if Path("-") in (file or []):
         raise typer.BadParameter("your messages come from standard input: name a file")
+    if resume and (file or system):
+        raise typer.BadParameter("--resume continues a chat with its documents: leave out --file and --system")
     told = [document_messages(read_text(path, o.library))[0]["content"] for path in file or []]
     told += [system] if system else []
     o = replace(o, file=file[0] if file and len(file) == 1 else None)
@@ -73,7 +75,7 @@ def chat(
                     if talk.chosen is not None:
                         name, messages = talk.chosen
                         break
-                if messages is None and talk.has_answers and llm.library is not None:
+                if talk.is_kept() and messages is None:
                     echo(f"`h2o-llama chat {o.model} --resume` continues this chat.", err=True)
 
 
@@ -119,15 +121,16 @@ class _Chat:
     def __init__(self, o: Options, llm: Llama, messages: Messages, images: list[Path]) -> None:
         self._o, self._llm, self._messages = o, llm, messages
         self._images = list(images)  # of the next message
-        self._listed: list[Stored] = []
-        self.has_answers = False
+        self._listed: list[Text] = []
+        self._has_answers = False
         self.chosen: tuple[str, Messages] | None = None  # what goes on instead, and its name
 
     def say(self, line: str) -> None:
         if line == "/help":
             echo(_HELP, err=True)
         elif line == "/reset":
-            self._messages = _begin(self._messages)
+            self.is_kept()
+            self._messages, self._has_answers = _begin(self._messages), False
         elif line in ("/regen", "/inspect"):
             self._regen() if line == "/regen" else self._inspect()
         elif line == "/list":
@@ -137,17 +140,12 @@ class _Chat:
         elif line.split()[0] == "/switch":
             echo("/switch needs a number of /list.", err=True)
         elif line.startswith("/image "):
-            self._images.append(Path(line.removeprefix("/image ").strip()))
+            self._add_image(Path(line.removeprefix("/image ").strip()))
         elif line.startswith("/"):
             echo(f"There is no {line.split()[0]}.\n{_HELP}", err=True)
         else:
             images, self._images = self._images, []
-            try:
-                message = said(line, images)
-            except (OSError, ValueError) as error:
-                echo(f"h2o-llama: {describe(error)}", err=True)
-                return
-            self._answer([*self._messages, message])
+            self._answer([*self._messages, said(line, images)])
 
     def _answer(self, messages: Messages) -> None:
         """Answer these messages. Without a word of an answer the chat stays as it was."""
@@ -168,7 +166,25 @@ class _Chat:
             if not any(text):
                 return
         self._messages = [*messages, {"role": "assistant", "content": "".join(text)}]
-        self.has_answers = True
+        self._has_answers = True
+
+    def is_kept(self) -> bool:
+        """Keep the last turns, too, however short they are. Whether there is a chat to continue."""
+        llm, kept = self._llm, list[Text]()
+        if self._has_answers and llm.library is not None:
+            llm._state.give_away(is_last=True)
+            kept = llm.library.stored(llm._state.engine.origin) if llm.library.flush() else []
+        return bool(kept) and len(self._said(kept[0])) > 1
+
+    def _add_image(self, image: Path) -> None:
+        """Of the next message, if it can be read."""
+        try:
+            if self._o.mmproj is None:
+                raise ValueError("start the chat with --mmproj FILE to show images")
+            said("", [image])
+            self._images.append(image)
+        except (OSError, ValueError) as error:
+            echo(f"h2o-llama: {describe(error)}", err=True)
 
     def _asked(self, messages: Messages) -> Question:
         return Question("chat", self._llm.model, messages, think=self._o.thinking)
@@ -178,10 +194,10 @@ class _Chat:
         self._listed = [] if library is None else library.stored(self._llm._state.engine.origin)
         for i, text in enumerate(self._listed, 1):
             asked = [message["content"] for message in self._said(text) if message["role"] == "user"]
-            told = f"{text.contents.name}, {counted(len(text.contents.tokens), 'token')}"
+            told = f"{text.name}, {counted(text.n_tokens, 'token')}"
             echo(f"{i:>3}  {told}{': ' * bool(asked)}{_shown(*asked[-1:])}", err=True)
 
-    def _said(self, text: Stored) -> Messages:
+    def _said(self, text: Text) -> Messages:
         return messages_of(self._llm.model, text.contents.tokens, text.contents.day)
 
     def last(self) -> tuple[str, Messages]:
@@ -197,16 +213,16 @@ class _Chat:
         if not self._listed:
             self._list()
         if not 0 < n <= len(self._listed):
-            echo(f"Text {n} does not exist: /list lists them.", err=True)
+            echo(f"There is no number {n}: /list lists them.", err=True)
         elif messages := self._said(self._listed[n - 1]):
             self.chosen = self._continued(self._listed[n - 1], messages)
         else:
-            echo(f"Text {n} is neither a chat nor a document: begin its chat again.", err=True)
+            echo(f"Number {n} is neither a chat nor a document: begin its chat again.", err=True)
 
-    def _continued(self, text: Stored, messages: Messages) -> tuple[str, Messages]:
+    def _continued(self, text: Text, messages: Messages) -> tuple[str, Messages]:
         for message in messages[len(_begin(messages)) :][-2:]:
             echo(f"{message['role']}: {_shown(message['content'])}", err=True)
-        return text.contents.name, messages
+        return text.name, messages
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":

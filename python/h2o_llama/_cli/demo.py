@@ -1,15 +1,17 @@
 """`h2o-llama demo`: H2O's gain and loss, measured here and now."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from h2o_llama import H2OConfig, Llama, _bench, demo_model_path
+from h2o_llama import H2OConfig, Llama, demo_model_path
 from h2o_llama._cli.options import option
 from h2o_llama._cli.progress import progress_bars
 from h2o_llama._demo.document import Needle, build_document
@@ -34,24 +36,30 @@ def ask(
     needles: Sequence[Needle],
     n_threads: int,
     progress: Callable[[str, int, int], object] = lambda *_: None,
-) -> tuple[dict[str, list[bytes]], MemoryReport]:
+) -> tuple[dict[str, list[bytes]], dict[str, float], MemoryReport]:
     """Read the document with each needle's question after it, and generate an answer.
 
-    Returns the answers by the way to compute, and what H2O, without a dense tail, kept of the last prompt.
+    Returns the answers by the way to compute, the medians of the tokens that were read in a second, and what H2O,
+    without a dense tail, kept of the last prompt.
     """
     said: dict[str, list[bytes]] = {}
+    speeds: dict[str, float] = {}
     for name, h2o, dense_tail in ((DENSE, None, 0), (SPARSE, H2O, 0), (TAIL, H2O, DENSE_TAIL)):
+        taken = list[float]()
         with Llama(model, n_ctx=len(text) + _ROOM, n_threads=n_threads, h2o=h2o) as llm:
             for i, needle in enumerate(needles):
                 progress(f"questions: {name}", i, len(needles))
                 tokens = llm.tokenize(text + needle.question)
                 llm.reset()
+                start = time.perf_counter()
                 llm.eval(tokens, dense_tail=dense_tail)
+                taken.append(time.perf_counter() - start)
                 if name == SPARSE:
                     report = memory_report(llm, tokens, "the demo's document")
                 answer = llm.detokenize(list(islice(llm.generate([], temperature=0), _VALUE_DIGITS)))
                 said.setdefault(name, []).append(answer)
-    return said, report
+        speeds[name] = len(tokens) / median(taken)
+    return said, speeds, report
 
 
 NOTE = (
@@ -61,14 +69,18 @@ NOTE = (
 )
 
 
-def answer_table(n_bytes: int, needles: Sequence[Needle], said: Mapping[str, Sequence[bytes]]) -> Table:
-    """The answers to every key's question."""
+def answer_table(
+    n_bytes: int, needles: Sequence[Needle], said: Mapping[str, Sequence[bytes]], speeds: Mapping[str, float]
+) -> Table:
+    """The answers to every key's question, and how fast the document was read."""
     table = Table("key", "tokens back", "value", *said)
     table.title, table.title_justify = "Which value has the key?", "left"
     table.columns[1].justify = "right"
     for needle, *answers in zip(needles, *said.values(), strict=True):
         verdicts = (_verdict(answer, needle) for answer in answers)
         table.add_row(f"k{needle.key}", f"{n_bytes - needle.start:,}", str(needle.value), *verdicts)
+    table.add_section()
+    table.add_row("tokens/s", "", "", *(f"{speed:,.0f}" for speed in speeds.values()))
     return table
 
 
@@ -82,12 +94,10 @@ def _verdict(answer: bytes, needle: Needle) -> Text:
 DOCUMENT_BYTES = 8100
 # Three in older chunks, one in the last memory set's local window, one in the last chunk.
 DEPTHS = (0.05, 0.3, 0.6, 0.935, 0.98)
-LONG_BYTES = 16_384
 
 
 def demo(
     html: Annotated[Path, option("Where to write the highlighted document.")] = Path("h2o-demo.html"),
-    long: Annotated[bool, option("Also measure a prompt that is twice as long.")] = True,
     threads: Annotated[int | None, option("CPU threads; half by default.", "--threads", "-t", min=1)] = None,
 ) -> None:
     """Compare dense attention and H2O on a document.
@@ -109,21 +119,8 @@ def demo(
         f"head; and tokens that are looked up by their keys.",
         sep="\n",
     )
-    measured = _bench.Bench(
-        demo_model_path(),
-        [*(mode for mode in _bench.DENSE if mode.name == _bench.LLAMA_CPP), _bench.Mode("H2O", H2O)],
-        [DOCUMENT_BYTES, *([LONG_BYTES] if long else [])],
-        repetitions=1,
-        chunk_size=CHUNK_SIZE,
-        n_threads=n_threads,
-        text=build_document(LONG_BYTES)[0],
-    )
     with progress_bars() as update:
-        said, report = ask(demo_model_path(), text, needles, n_threads, update)
-        measured.run(update)
-    console.print(
-        "", answer_table(len(text), needles, said), NOTE, *_bench.tables(measured.rows()), _bench.NOTE, "", sep="\n"
-    )
-    facts = [(f"k{needle.key}", f"{needle.value} at position {needle.start:,}, framed below") for needle in needles]
-    write_html(html, report, facts, [needle.line_positions for needle in needles])
+        said, speeds, report = ask(demo_model_path(), text, needles, n_threads, update)
+    console.print("", answer_table(len(text), needles, said, speeds), NOTE, "", sep="\n")
+    write_html(html, report, [(f"k{needle.key}", f"{needle.value} at position {needle.start:,}") for needle in needles])
     echo(f"What each head kept, highlighted in the document: {html}")

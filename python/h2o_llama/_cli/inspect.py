@@ -64,7 +64,7 @@ def inspect(
                 report = read_report(llm, tokens, title, range(n))
         description = weights.desc
     if html is not None:  # first: `| head` ends the printing
-        _report.write_html(html, report, [("Model", description)], (), layer, head)
+        _report.write_html(html, report, [("Model", description)], layer, head)
     print_report(Console(), report, report.select(layer, head))
     if html is not None:
         echo(f"Written: {html}")
@@ -107,7 +107,7 @@ def print_report(console: Console, report: _report.MemoryReport, heads: Sequence
         last = "last chunk" if report.marked == _report.HEAVY else "question"
         console.print(f"The first tokens and the last {len(report.local)} before the {last} are left out.")
     if not _report.stands_out(report, found):
-        console.print("No passage stands out: do not trust this list.")
+        console.print(_report.SPREAD)
     has_pages = any(passage.page for passage in found)
     table = Table("Place" if has_pages else "Tokens", "Weight", "Passage")
     for column in table.columns[:-1]:

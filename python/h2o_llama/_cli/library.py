@@ -1,6 +1,5 @@
 """`h2o-llama library`: texts that were read."""
 
-import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from h2o_llama import Model
 from h2o_llama._cli.ask import open_about
 from h2o_llama._cli.command import Commands, as_command, as_typed, confirm
 from h2o_llama._cli.inputs import open_model, read_text
-from h2o_llama._cli.options import MODEL, Options, option
+from h2o_llama._cli.options import DOCUMENT, MODEL, Options, option
 from h2o_llama._internal.terminal import counted, echo
 from h2o_llama._prompt import shared_prefix, where_they_part
 from h2o_llama.chat._question import Question
@@ -28,7 +27,7 @@ library = typer.Typer(
 def _list() -> None:
     """List documents, and the questions about them that are kept."""
     shelf = Library()
-    texts, origins = shelf.texts(), {text.id: text.contents.origin for text in shelf.stored()}
+    texts = shelf.texts()
     rows: dict[str, list[Text]] = {}
     for text in texts:
         rows.setdefault(text.document, []).append(text)
@@ -43,8 +42,8 @@ def _list() -> None:
         of = f"{counted(text.n_tokens, 'token')} of {text.model}" + ", of an API key" * bool(text.owner)
         echo(f"          {of}, {size}, last used {row[0].used:%Y-%m-%d %H:%M}")
         other = first.setdefault(text.name, text)
-        if other is not text and id in origins and other.id in origins:
-            differences = origins[id].differences(origins[other.id])
+        if other is not text:
+            differences = text.contents.origin.differences(other.contents.origin)
             echo(
                 f"          like {other.id[:8]}, read with {'; '.join(differences)}"
                 if differences
@@ -85,17 +84,14 @@ def remove(
 
 
 def verify(
-    repair: Annotated[bool, option("Remove damaged files, and blocks that no text has.", "--repair")] = False,
+    repair: Annotated[bool, option("Remove damaged texts, and blocks that no text has.", "--repair")] = False,
 ) -> None:
-    """Name the damaged files. If there are any, the exit code is 1."""
+    """Read every text, and name the damaged ones. If there are any, the exit code is 1."""
     problems = Library().verify(repair=repair)
     for problem in problems:
         echo(as_typed(problem), err=True)
-    texts = [lacks[1] for problem in problems if (lacks := re.match(r"text \w+ \((.*)\) lacks", problem))]
-    found = counted(len(problems) - len(texts), "damaged file")
-    found += f", and {', '.join(texts)}, which needed missing blocks" * bool(texts)
-    told = f"removed, except unreadable ones: {found}" if repair else f"{found}: --repair removes them"
-    echo(told + "; read the texts again" * bool(texts and repair) if problems else "nothing is damaged")
+    told = "removed: read them again" if repair else "--repair removes them"
+    echo(f"{counted(len(problems), 'text')} damaged, {told}" if problems else "nothing is damaged")
     if problems:
         raise typer.Exit(1)
 
@@ -126,15 +122,15 @@ def add(
 
 def why(
     o: Options,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, PDF or HTML file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"{DOCUMENT}.")],
     model: Annotated[str | None, MODEL] = None,
 ) -> None:
     """Say whether a document is kept, or why not."""
     shelf = Library()
-    named = [text for text in shelf.stored() if text.contents.name == file.name]
+    named = [text for text in shelf.stored() if text.name == file.name]
     if model is None:
         for text in named:
-            echo(f"{file.name} ({text.id[:8]}) is kept for {text.contents.origin.model}")
+            echo(f"{file.name} ({text.id[:8]}) is kept for {text.model}")
         if not named:
             echo(f"no text is called {file.name}: --model compares its content")
         return
@@ -145,11 +141,11 @@ def why(
             ids, origin, core = question.shared.ids, llm._state.engine.origin, weights._handle
     n = shelf.n_known(origin, ids)
     near = max(shelf.stored(origin), key=lambda text: shared_prefix(text.contents.tokens, ids), default=None)
-    others = sorted({text.contents.origin.model for text in named})
+    others = sorted({text.model for text in named})
     echo(f"{n:,} of {counted(len(ids), 'token')} are kept for {origin.model}")
     if near is not None and (stop := where_they_part(core, near.contents.tokens, ids)) is not None:
         same = f"has the same first {counted(stop['token'], 'token')}"
-        echo(f"{near.contents.name} ({near.id[:8]}) {same}, then {stop['kept']!r}, not {stop['asked']!r}")
+        echo(f"{near.name} ({near.id[:8]}) {same}, then {stop['kept']!r}, not {stop['asked']!r}")
     elif n == 0 and not named:
         echo("nothing in the library begins like it")
     if n == 0 and others and origin.model not in others:

@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,7 +20,8 @@ from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe
 from h2o_llama.config import OPTIONS, PRESETS
-from h2o_llama.eval import Setting, evaluate, evicting, sweep, window
+from h2o_llama.eval import Setting, evaluate, sweep, window
+from h2o_llama.eval._evaluate import Row
 from h2o_llama.eval._tables import tables
 
 T = TypeVar("T")
@@ -34,8 +35,11 @@ def values(name: str, text: str, kind: Callable[[str], T]) -> list[T]:
         raise typer.BadParameter(f"{name} must be numbers with commas between them, got {text!r}") from None
 
 
-def settings_of(o: Options, **defaults: str) -> list[Setting]:
-    """All combinations of the values that H2O's options have. Settings without one follow from the others."""
+def settings_of(o: Options, **defaults: str) -> tuple[list[Setting], int]:
+    """All combinations of the values that H2O's options have, and the size of their chunks.
+
+    Settings without a value follow from the others.
+    """
     presets = values("--h2o", o.h2o, str)
     for word in presets:
         check_word("--h2o", word, ("auto", *PRESETS))
@@ -45,17 +49,11 @@ def settings_of(o: Options, **defaults: str) -> list[Setting]:
         key: [value_of(key, word) for word in ([text] if key == "dense_layers" else values(key, text, str))]
         for key, text in texts.items()
     }
-    kept = sweep(chunk_size=chunk_size, preset=["balanced" if word == "auto" else word for word in presets], **chosen)
-    evicted = evicting(kept) if o.evict else []
-    stored = evicting(kept, o.cold_store) if o.cold_store is not None else []
-    return [*kept, *evicted, *stored]
-
-
-def chunk_size_of(settings: Sequence[Setting]) -> int:
-    """That of all of them."""
-    h2o = settings[0].h2o
-    assert h2o is not None  # a sweep has no dense setting
-    return h2o.chunk_size
+    chosen = {"preset": ["balanced" if word == "auto" else word for word in presets], **chosen}
+    stores = [None] * o.evict + [o.cold_store] * (o.cold_store is not None)
+    evicting: dict[str, Any] = {**chosen, "evict": [True], "cold_store": stores, "decode": ["memory"]}
+    kept = sweep(chunk_size=chunk_size, **chosen)
+    return kept + (sweep(chunk_size=chunk_size, **evicting) if stores else []), chunk_size
 
 
 _DEFAULTS = H2OConfig()
@@ -111,7 +109,7 @@ def bench(
     are medians. A prefill of more than 20 seconds is measured once. Options of H2O take several values, with commas:
     all combinations are measured. After Ctrl-C the figures so far are printed.
     """
-    settings = settings_of(o, decode="full,memory")
+    settings, chunk_size = settings_of(o, decode="full,memory")
     if json_file not in (None, _STDOUT):
         check_target(json_file)
     machine = describe()
@@ -123,7 +121,7 @@ def bench(
         n_gen=n_gen,
         repetitions=repetitions,
         dense_max=dense_max,
-        chunk_size=chunk_size_of(settings),
+        chunk_size=chunk_size,
         n_threads=o.threads,
         n_gpu_layers=o.gpu_layers or 0,
         text=None if o.file is None else read_text(o.file).encode(),
@@ -149,9 +147,7 @@ def bench(
 def eval_model(
     o: Options,
     n_tokens: Annotated[str, option("Lengths N, such as 2048,8192; by default four chunks.")] = "",
-    json_file: Annotated[
-        Path | None, option("Add rows to this file, and measure only those it lacks.", "--json")
-    ] = None,
+    json_file: Annotated[Path | None, option("Write all figures to this file.", "--json")] = None,
     beside_window: Annotated[bool, option("Measure a window of the first setting's size, too.", "--window")] = False,
     windows: Annotated[int, option("Pieces at most, evenly from the whole text.", min=1)] = 4,
 ) -> None:
@@ -159,23 +155,30 @@ def eval_model(
 
     Measures are perplexity and KL divergence. Every setting is compared with dense attention on the same tokens: of
     --file, or of Python's sources. Options of H2O take several values, with commas: all combinations are measured.
+    After Ctrl-C the figures so far are printed.
     """
-    settings = settings_of(o)
-    chunk = chunk_size_of(settings)
-    with open_model(o, "own") as weights, progress_bars() as update:
-        rows = evaluate(
-            weights,
-            list(dict.fromkeys([*settings, *([window(settings[0], chunk)] if beside_window else [])])),
-            text=None if o.file is None else read_text(o.file),
-            text_name=None if o.file is None else str(o.file),
-            n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk],
-            windows=windows,
-            chunk_size=chunk,
-            n_threads=o.threads,
-            n_gpu_layers=o.gpu_layers,
-            json_file=json_file,
-            progress=update,
-        )
-    console = Console()
-    for table in tables(rows):
-        console.print(terminal.plain(table) if isinstance(table, str) else table)
+    settings, chunk_size = settings_of(o)
+    if json_file is not None:
+        check_target(json_file)
+    rows: list[Row] = []
+    try:
+        with open_model(o, "own") as weights, progress_bars() as update:
+            for row in evaluate(
+                weights,
+                list(dict.fromkeys([*settings, *([window(settings[0])] if beside_window else [])])),
+                text=None if o.file is None else read_text(o.file),
+                text_name=None if o.file is None else str(o.file),
+                n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk_size],
+                windows=windows,
+                n_threads=o.threads,
+                n_gpu_layers=o.gpu_layers,
+                progress=update,
+            ):
+                rows.append(row)
+    finally:  # rows before Ctrl-C or an error count too
+        console = Console()
+        for table in tables(rows) if rows else ():
+            console.print(terminal.plain(table) if isinstance(table, str) else table)
+        if json_file is not None and rows:
+            json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            terminal.echo(f"Written: {json_file}")

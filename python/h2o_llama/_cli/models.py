@@ -14,6 +14,7 @@ from h2o_llama import H2OConfig, H2OError, Llama
 from h2o_llama._cli.command import Commands, as_command, confirm
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
+from h2o_llama._internal.machine import head_size
 from h2o_llama._internal.terminal import echo
 from h2o_llama.models._find import find_model, find_text
 from h2o_llama.models._hub import parse_name, similar
@@ -184,7 +185,6 @@ def _facts(llm: Llama) -> list[tuple[str, str]]:
     """Names and values."""
     core, metadata = llm.model._handle, llm.metadata
     architecture = metadata.get("general.architecture", "unknown")
-    head_size = metadata.get(f"{architecture}.attention.key_length") or str(core.n_embd // max(core.n_head, 1))
     varying = "" if f"{architecture}.attention.head_count_kv" in metadata else " in the first layer"
     return [
         ("Name", metadata.get("general.name", "-")),
@@ -194,7 +194,7 @@ def _facts(llm: Llama) -> list[tuple[str, str]]:
         ("Vocabulary", f"{llm.n_vocab:,} tokens"),
         ("Context", f"{core.n_ctx_train:,} tokens in training"),
         ("Layers", f"{core.n_layer}, width {core.n_embd:,}"),
-        ("Heads", f"{core.n_head} Q, {core.n_head_kv} KV{varying}, size {head_size}"),
+        ("Heads", f"{core.n_head} Q, {core.n_head_kv} KV{varying}, size {head_size(core)}"),
     ]
 
 

@@ -37,7 +37,8 @@ _MODEL = typer.Argument(metavar="MODEL", help=_NAME)
 MODEL = typer.Option("--model", "-m", metavar="MODEL", help=_NAME)
 """Of commands whose argument is a document."""
 
-FILE = "A text, PDF or HTML file, or a name that `pull` lists; - is standard input."
+DOCUMENT = "A file of text, HTML, PDF, mail or an office program"
+FILE = f"{DOCUMENT}, or a name that `pull` lists; - is standard input."
 _H2O = f"How much a token attends to: auto, {', '.join(PRESETS)}; or off."
 _TAIL = f"{DENSE_TAIL}, and all of the question about a file"
 _LAYERS = "Layers on the GPU and by --rpc; -1 is all."
@@ -155,8 +156,6 @@ def key_values(pairs: Sequence[str] | None) -> dict[str, str]:
         key, equals, text = pair.partition("=")
         if key not in KEYS or not equals:
             wanted = "KEY=VALUE, with a key that `h2o-llama options` lists"
-            if key == "retrieval":
-                wanted = "a setting any more: lookups use the index of keys; lookup_budget=0 looks nothing up"
             raise typer.BadParameter(f"{pair!r} is not {wanted}.", param_hint="--h2o-set")
         found[key] = text
     return found

@@ -35,11 +35,6 @@ class Needle:
         """What the model should say after the question."""
         return b"%d" % self.value
 
-    @property
-    def line_positions(self) -> range:
-        """Byte positions of the definition without its newline."""
-        return range(self.start, self.start + len(self.definition) - 1)
-
 
 def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
     """The first `n_bytes` of a module's source as ASCII, over again from its start if it is shorter.
@@ -52,6 +47,21 @@ def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
         raise OSError(f"this Python has no source of its module {module!r}, which the demo's document is made of")
     text = source.encode("ascii", "replace")
     return (text * (n_bytes // len(text) + 1))[:n_bytes]
+
+
+# Their sources are longer than a piece in every supported Python.
+_MODULES = """
+argparse difflib doctest inspect mailbox optparse pickle pydoc shutil smtplib socket statistics subprocess tarfile
+threading traceback
+"""
+
+
+def default_text() -> bytes:
+    """The beginnings of some modules of this Python's standard library, 512 KiB of source, for measurements.
+
+    Raises OSError if this interpreter carries no source files.
+    """
+    return b"".join(standard_library_text(32_768, module) for module in _MODULES.split())
 
 
 def build_document(n_bytes: int, depths: Sequence[float] = ()) -> tuple[bytes, list[Needle]]:

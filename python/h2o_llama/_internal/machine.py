@@ -142,15 +142,6 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
 
 
-def check_logits_size(owner: str, model: _core.Model, n_queries: int, n_keys: int, name: str, value: int) -> None:
-    """Raise OutOfMemoryError if two copies of the attention logits of these queries and keys cannot fit into memory.
-
-    `name` and `value` are the argument that asks for them.
-    """
-    needed = 2 * 4 * n_queries * n_keys * model.n_head
-    check_fits(owner, name, value, needed, "about {} for attention logits")
-
-
 def check_fits(owner: str, name: str, value: int, needed: int, purpose: str) -> None:
     """Raise OutOfMemoryError if the machine has less than the `needed` bytes, {} in `purpose`, that `name` asks for."""
     available = physical_memory()

@@ -1,13 +1,9 @@
-"""A document is read once, and every question is a fork of it; in this process, or in several."""
+"""A document is read once, and every question is a fork of it."""
 
-import multiprocessing
 import os
-import signal
 import time
 import zlib
-from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,7 +15,6 @@ from typing_extensions import Self, Unpack
 
 from h2o_llama import _core
 from h2o_llama._internal import check
-from h2o_llama._internal.machine import available_cpus
 from h2o_llama.batch._answers import KEYS, Answer, BatchSettings, Document, Question, read_file
 from h2o_llama.chat._generation import Generation, GenerationOptions, quotable
 from h2o_llama.chat._question import Question as ChatQuestion
@@ -205,61 +200,3 @@ class Answerer:
     def _tell(self, **known: Any) -> Answer:
         origin = {"fingerprint": self.fingerprint, "settings": self.settings.to_json()}
         return dict.fromkeys(KEYS) | {"model": Path(self._weights.model_path).name} | origin | known
-
-
-_answerers: list[Answerer] = []
-"""Of this process, if it is a worker: one."""
-
-
-def answer_locally(
-    files: Mapping[str, Path],
-    questions: Mapping[str, list[Question]],
-    *,
-    model: str | os.PathLike[str],
-    settings: BatchSettings,
-    workers: int,
-    n_threads: int | None,
-    progress: Progress,
-    **options: Any,
-) -> Generator[Answer, None, None]:
-    """Answers about files, each with its own questions. With `workers`, other processes compute them.
-
-    `options` are passed to `Answerer`. By default the workers share the machine's threads. They do not call `progress`,
-    as they read several documents at once.
-    """
-    if not files:
-        return
-    if workers == 0:
-        with Answerer(model, settings, n_threads=n_threads, **options) as answerer:
-            for name, path in files.items():
-                yield from answerer.answer_file(name, path, questions[name], progress)
-        return
-    options = {"n_threads": n_threads or max(1, available_cpus() // workers), **options}
-    with Answerer(model, settings, **options):
-        pass  # raises errors of model or options here, not in a worker
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start, (model, settings, options))
-    try:
-        answering = [pool.submit(_answer, name, path, questions[name]) for name, path in files.items()]
-        for done in as_completed(answering):
-            yield from done.result()
-    except BrokenProcessPool as error:
-        raise H2OError(
-            "[batch] a worker has died, possibly for lack of memory. Its answers are kept: run it again, with fewer "
-            "workers"
-        ) from error
-    except BaseException:  # Ctrl-C, or nobody wants more
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in multiprocessing.active_children():
-            worker.terminate()
-        raise
-    finally:
-        pool.shutdown()
-
-
-def _start(model: str | os.PathLike[str], settings: BatchSettings, options: dict[str, Any]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    _answerers.append(Answerer(model, settings, **options))
-
-
-def _answer(name: str, path: Path, questions: list[Question]) -> list[Answer]:
-    return list(_answerers[0].answer_file(name, path, questions))

@@ -177,9 +177,6 @@ KEYS = (
 )
 """What an answer tells; what does not apply to one is None."""
 
-_IDENTITY = ("document", "sha256", "question_id", "question", "answer", "model", "fingerprint", "settings", "error")
-"""What every version has told. What else is missing was not known to the version that wrote the answer."""
-
 
 class AnswersFile:
     """A file of JSON lines, to which each answer is added at once.
@@ -202,8 +199,9 @@ class AnswersFile:
             answers = [self._parse(i, line) for i, line in enumerate(content.split(b"\n")[:-1], 1)]
             for i, answer in enumerate(answers, 1):
                 if answer["error"] is None:
-                    answer["settings"] = _with_defaults(answer["settings"])
-                    differences = _differences(answer, {"fingerprint": fingerprint, "settings": settings})
+                    differences = _differences(answer, {"settings": settings})
+                    if answer["fingerprint"] != fingerprint:
+                        differences.insert(0, f"its model was {answer['model']}, another file or with other changes")
                     if differences:
                         raise ValueError(
                             f"[batch] line {i} of {self._path} was produced with other settings: "
@@ -260,22 +258,11 @@ class AnswersFile:
             answer = json.loads(line)
         except ValueError:  # no JSON, or no UTF-8
             answer = None
-        if not isinstance(answer, dict) or not set(_IDENTITY) <= answer.keys() <= set(KEYS):
+        if not isinstance(answer, dict) or answer.keys() != set(KEYS):
             raise ValueError(
                 f"[batch] line {i} of {self._path} is not an answer of this command: name another file, or remove it"
             )
-        return dict.fromkeys(KEYS) | answer
-
-
-def _with_defaults(settings: Any) -> Any:
-    """Settings, with defaults where an earlier version lacked one."""
-    if not isinstance(settings, dict):
-        return settings
-    h2o = settings.get("h2o")
-    defaults = BatchSettings(h2o="auto" if isinstance(h2o, dict) else None).to_json()
-    if isinstance(h2o, dict):
-        settings = settings | {"h2o": defaults["h2o"] | h2o}
-    return defaults | settings
+        return answer
 
 
 def _key(answer: Answer) -> tuple[str, str, str, str]:

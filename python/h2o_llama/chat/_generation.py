@@ -291,7 +291,7 @@ class Generation:
         self._progress = check_progress(owner, progress)
         if dense_tail is None:
             dense_tail = question.dense_tail if question else DENSE_TAIL
-        self._dense_tail = state.check_tail(owner, dense_tail, len(self.prompt))
+        self._dense_tail = check.integer(owner, "dense_tail", dense_tail, 0)
         self._draft = state.check_draft(owner, draft)
         self._reuse = check.flag(owner, "reuse", reuse)
         self._timeout = None if timeout is None else check.real(owner, "timeout", timeout, 0)

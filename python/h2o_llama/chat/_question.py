@@ -65,7 +65,7 @@ class Question:
         self.budget, kwargs = check_think(owner, think, kwargs)
         self._images = ChatImages(owner, model._projector, messages, model._image_folder)
         self.messages = self._images.messages
-        self._options = {"kwargs": kwargs, "marker": self._images.marker, **options}
+        self._options = {"kwargs": kwargs, **options}
         self._is_plain = False
 
     @classmethod
@@ -161,7 +161,7 @@ class Question:
             text = f"{about.removeprefix(ABOUT_A_DOCUMENT)}\n\nQuestion: {asked}\nAnswer:"
             return np.array(self.model.tokenize(text), dtype=np.int32), None
         prompt = self.model._template.apply(self.owner, messages, day=self.day, **self._options)
-        return np.array(prompt.ids, dtype=np.int32), prompt.core
+        return np.array(prompt.tokens(self._images.marker, False), dtype=np.int32), prompt
 
     @cached_property
     def _rendered(self) -> tuple[Ids, _core.ChatPrompt | None]:
@@ -224,16 +224,17 @@ def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
     """The messages of a chat that was read, by what the chat template writes between them on a day; or none."""
     if model.chat_template is None:
         return []
-    system, asked, said, more = (f"\uf8f0{i}" for i in range(4))
-    chat = [("system", system), ("user", asked), ("assistant", said), ("user", more)]
+    roles = ("system", "user", "assistant", "user")
+    chat = [{"role": role, "content": f"\uf8f0{i}"} for i, role in enumerate(roles)]
     try:
-        form = model._template.apply("chat", [{"role": role, "content": text} for role, text in chat], day=day)
+        form, other = (model._template.apply("chat", each, day=day) for each in (chat, chat[1:]))
         begin, to_user, to_model, to_next, _ = re.split("\uf8f0\\d", form.text)
     except ValueError:  # a template may refuse such a chat, or leave out a part
         return []
     first, *turns = model.detokenize(tokens, special=True).decode(errors="replace").split(to_model)
     about = first.partition(begin)[2] if begin in first else first
-    about, _, question = about.rpartition(to_user) if to_user in about else ("", "", about)
+    before, is_told, question = about.rpartition(to_user)
+    about, question = (before, question) if is_told else ("", about.removeprefix(other.text.partition("\uf8f01")[0]))
     if not turns:  # a document: what ends its message is there
         n = next((n for n in range(len(to_user), 0, -1) if question.endswith(to_user[:n])), 0)
         return [{"role": "system", "content": question[: len(question) - n]}] if ABOUT_A_DOCUMENT in question else []
@@ -241,7 +242,7 @@ def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
     for turn in turns:
         answer, _, following = turn.partition(to_next)
         with suppress(ValueError):  # a text without the model's format is an answer all the same
-            parser = form.core.parser("")
+            parser = form.parser("")
             parser.update(answer, False)
             answer = parsed_message(parser).get("content") or answer
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]

@@ -1,13 +1,12 @@
 """Losses of a model and of an approximation to it, token by token, in llama-perplexity's terms."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h2o_llama.eval._settings import DENSE
 from h2o_llama.llama import Llama
 
 # float64 numbers of a block of rows, 16 MiB.
@@ -98,37 +97,34 @@ def pieces(n_tokens: int, chunk_size: int, most: int) -> list[tuple[int, int]]:
 
 def read_windows(
     dense: Llama,
-    readers: Mapping[str, Llama],
+    readers: Sequence[Llama],
     windows: NDArray[np.int32],
     chunk_size: int,
-    progress: Callable[[int, int], object] = lambda *_: None,
-) -> tuple[dict[str, Losses], dict[str, float]]:
+    progress: Callable[[int, int], object],
+) -> tuple[list[Losses], list[float]]:
     """Read every window with all contexts, piece by piece, and compare their logits with dense attention's.
 
     Windows are int32 [n, n_tokens]; every window is a new sequence. Compared are the logits of positions up to
     n_tokens - 2, as they have a next token. `progress` is called as progress(n_done, n) in tokens of all contexts.
 
-    Returns the readers' losses [n, scored tokens], and the seconds of their and of dense attention's `eval`.
+    Returns the readers' losses [n, scored tokens], and the seconds of `eval`: dense attention's, then theirs.
     """
-    n_tokens = windows.shape[1]
-    most = piece_tokens(dense.n_vocab)
-    calls = pieces(n_tokens, chunk_size, most)
-    everyone = {DENSE.name: dense, **readers}
-    seconds = dict.fromkeys(everyone, 0.0)
+    n_tokens, everyone = windows.shape[1], [dense, *readers]
+    calls = pieces(n_tokens, chunk_size, piece_tokens(dense.n_vocab))
+    seconds = [0.0] * len(everyone)
     losses: list[Sequence[Losses]] = []
     n_done, n_total = 0, windows.size * len(everyone)
     for window in windows:
-        for llm in everyone.values():
+        for llm in everyone:
             llm.reset()
         for start, stop in calls:
-            for name, llm in everyone.items():
+            for i, llm in enumerate(everyone):
                 begin = time.perf_counter()
                 llm.eval(window[start:stop], logits="all")
-                seconds[name] += time.perf_counter() - begin
+                seconds[i] += time.perf_counter() - begin
                 n_done += stop - start
                 progress(n_done, n_total)
             targets = window[start + 1 : stop + 1]
-            logits = [llm.logits[: len(targets)] for llm in everyone.values()]
+            logits = [llm.logits[: len(targets)] for llm in everyone]
             losses.append(compare(logits[0], logits[1:], targets))
-    found = (np.concatenate(parts).reshape(len(windows), -1) for parts in zip(*losses, strict=True))
-    return dict(zip(readers, found, strict=True)), seconds
+    return [np.concatenate(parts).reshape(len(windows), -1) for parts in zip(*losses, strict=True)], seconds

@@ -57,24 +57,7 @@ def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) ->
     return list(dict.fromkeys(settings))
 
 
-def evicting(settings: Sequence[Setting], cold_store: str | None = None) -> list[Setting]:
-    """The same settings with eviction, as similar as possible.
-
-    As many positions to attend to. Without a cold store none of them are looked up.
-    """
-    res = []
-    for setting in settings:
-        h2o = setting.h2o
-        if h2o is None or h2o.schedule != "single_pass":
-            continue
-        if cold_store is None:
-            heavy = h2o.heavy_budget if h2o.keep_ratio is not None else h2o.heavy_budget + h2o.lookup_budget
-            h2o = replace(h2o, heavy_budget=heavy, lookup_budget=0)
-        res.append(Setting.of(replace(h2o, decode="memory", evict=True, cold_store=cold_store)))
-    return list(dict.fromkeys(res))
-
-
-def window(setting: Setting, chunk_size: int) -> Setting:
+def window(setting: Setting) -> Setting:
     """A window with the same M + B to judge another setting by, at most a chunk.
 
     The first tokens of the sequence, at most 4, and the last before the chunk.
@@ -86,6 +69,6 @@ def window(setting: Setting, chunk_size: int) -> Setting:
         raise ValueError(f"[{_OWNER}] a window needs a setting with H2O and no keep_ratio, got {setting.name!r}")
     size = h2o.memory_size + h2o.lookup_budget
     sinks = min(_WINDOW_SINKS, size - 1)
-    local = min(size - sinks, chunk_size)
+    local = min(size - sinks, h2o.chunk_size)
     same = Setting.of(replace(h2o, sink_tokens=sinks, local_window=local, heavy_budget=0, lookup_budget=0))
     return Setting(f"window of {sinks + local:,}", same.h2o)

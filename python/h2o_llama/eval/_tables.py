@@ -6,7 +6,7 @@ import numpy as np
 from rich.table import Table
 
 from h2o_llama._internal.terminal import plain
-from h2o_llama.eval._subject import Row
+from h2o_llama.eval._evaluate import Row
 
 _SETTING_WIDTH = len("single_pass")
 _NARROW = ("perplexity", "same top", "tokens/s")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby, pairwise
-from operator import itemgetter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,15 @@ from h2o_llama._prompt import Tokens
 from h2o_llama.inspect.kv import SequenceKV
 from h2o_llama.sequence._state import HasState
 
-SHADES = 5
 HEAVY, READ_MOST = "heavy hitters", "tokens read most"
+SPREAD = "The question has read several passages: look at more than the first."
 _LONGEST = 64
 """Tokens of a passage."""
 
 _PAGE_LINE = re.compile(r"\[((?:page|sheet) [^\]\n]*)\]")
-_SENTENCE_END = re.compile(r"(?<!\s\d)(?<!\s\d\d)[.!?;][\"')\]]*\s+$")
-"""Not after the number of a clause."""
+_SHORT = "".join(rf"(?<!\b{word})" for word in ("Mr", "Ms", "Mrs", "Dr", "St", "No", "Nr", "Art", "Sec", "vs", "Prof"))
+_SENTENCE_END = re.compile(rf"(?<!\s\d)(?<!\s\d\d){_SHORT}[.!?;][\"')\]]*\s+$|\t.*\n$")
+"""Not after the number of a clause, or a word that is cut short. The row of a table ends with its line."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ class MemoryReport:
     pieces: tuple[Piece, ...]
     n_tokens: int
     chunk_size: int
-    memory_size: int
     memory_end: int
     sinks: range
     local: range
@@ -144,7 +143,6 @@ def memory_report(
         pieces=tuple(split_pieces(["▨".encode() if t < 0 else detokenize([int(t)]) for t in tokens])),
         n_tokens=len(tokens),
         chunk_size=kv.chunk_size,
-        memory_size=kv.memory_size,
         memory_end=end,
         sinks=sinks,
         local=local,
@@ -206,26 +204,20 @@ def stands_out(report: MemoryReport, found: Sequence[Passage]) -> bool:
     return report.marked == HEAVY or first > 0.5 or first >= max(0.1, 2 * second)
 
 
-def _shades(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
-    """Of the marked tokens, from 1 to SHADES: by their number of heads, or by their place among all weights."""
+def _strengths(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, int]:
+    """Of the marked tokens, in per cent of the strongest: roots of their weights, as most are far below it."""
     weights = _weights(report, heads)
     positions = np.unique(np.concatenate([h.positions for h in heads]))
-    ranked: list[int] = positions[np.argsort(-weights[positions], kind="stable")].tolist()
-    if report.marked == HEAVY and len(heads) > 1:
-        return {p: math.ceil(weights[p] * SHADES / weights[ranked[0]]) for p in ranked}
-    ranked = ranked[: None if report.marked == HEAVY else n_marked(report.memory_end)]
-    return {p: SHADES - i * SHADES // len(ranked) for i, p in enumerate(ranked)}
+    return {p: round(100 * math.sqrt(weights[p] / (weights.max() or 1.0))) for p in positions.tolist()}
 
 
-def _parts(
-    report: MemoryReport, heads: Sequence[HeadMemory], notes: Sequence[range], anchors: set[int]
-) -> list[dict[str, Any]]:
-    """The document in order: plain text, and pieces that are marked or the target of a link; all noted or none.
+def _parts(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int]) -> list[dict[str, Any]]:
+    """The document in order: plain text, and pieces that are marked or the target of a link.
 
     `titles` tell which heads have a token, those with the highest scores first.
     """
-    shades = _shades(report, heads)
-    having: dict[int, list[tuple[float, str]]] = {p: [] for p in shades}
+    strengths = _strengths(report, heads)
+    having: dict[int, list[tuple[float, str]]] = {p: [] for p in strengths}
     for h in heads:
         for p, score in zip(h.positions.tolist(), h.scores.tolist(), strict=True):
             if p in having:
@@ -236,17 +228,16 @@ def _parts(
         positions = range(piece.start, piece.end)
         part = {
             "text": "",
-            "is_noted": any(piece.start in note for note in notes),
             "anchor": next((p for p in positions if p in anchors), None),
-            "shade": max(shades.get(p, 0) for p in positions),
+            "strength": max(strengths.get(p, 0) for p in positions),
             "titles": [
                 f"Position {p:,}: {what} {len(having[p])} of {len(heads)} heads: "
                 + ", ".join(name for _, name in sorted(having[p])[:6])
                 for p in positions
-                if p in shades
+                if p in strengths
             ],
         }
-        if not parts or part["shade"] or part["anchor"] is not None or {**parts[-1], "text": ""} != part:
+        if not parts or part["titles"] or part["anchor"] is not None or {**parts[-1], "text": ""} != part:
             parts.append(part)
         parts[-1]["text"] += piece.text
     return parts
@@ -255,14 +246,10 @@ def _parts(
 def render_html(
     report: MemoryReport,
     facts: Sequence[tuple[str, str]] = (),
-    notes: Sequence[range] = (),
     layer: int | None = None,
     head: int | None = None,
 ) -> str:
-    """The page of a layer and a head, or of all.
-
-    `facts` are (name, value) lines for its head, `notes` are positions to draw a frame around.
-    """
+    """The page of a layer and a head, or of all. `facts` are (name, value) lines for its head."""
     heads = report.select(layer, head)
     found = passages(report, heads)
     chosen = [f"{name} {i}" for name, i in (("layer", layer), ("KV head", head)) if i is not None]
@@ -272,23 +259,18 @@ def render_html(
         ("KV heads", f"{len(heads)}, of {' and '.join(chosen)}" if chosen else f"all {len(heads)}"),
         *facts,
     ]
-    document = ""  # one line of tags, because white space counts in it
-    parts = _parts(report, heads, notes, {passage.strongest for passage in found})
-    for is_noted, run in groupby(parts, itemgetter("is_noted")):
-        text = "".join(map(_part_html, run))
-        document += f"<span>{text}</span>" if is_noted else text
+    parts = _parts(report, heads, {passage.strongest for passage in found})
     return _PAGE.format(
         title=escape(title),
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
         facts="\n".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts),
         about=_about(report),
-        doubt="" if stands_out(report, found) else "<p>No passage stands out: do not trust this list.</p>",
+        doubt="" if stands_out(report, found) else f"<p>{SPREAD}</p>",
         passages="\n".join(
             f'<li>{100 * each.share:.1f} % <a href="#p{each.strongest}">{escape(each.text)}</a></li>' for each in found
         ),
-        shades="".join(f'<i class="s{n}"></i>' for n in range(1, SHADES + 1)),
         marked=report.marked,
-        document=document,
+        document="".join(map(_part_html, parts)),  # without line ends between tags: white space counts in it
     )
 
 
@@ -312,7 +294,7 @@ _PAGE = """<!DOCTYPE html>
 <ol>
 {passages}
 </ol>
-<p class="legend"><span class="shades" aria-hidden="true">{shades}</span> {marked}; point at one to see its numbers.</p>
+<p class="legend"><span class="shades" aria-hidden="true"></span> {marked}; point at one to see its numbers.</p>
 <div id="document">{document}</div>
 </main>
 </body>
@@ -341,12 +323,12 @@ def _about(report: MemoryReport) -> str:
 
 def _part_html(part: dict[str, Any]) -> str:
     text = escape(part["text"])
-    if not part["shade"] and part["anchor"] is None:
+    if not part["titles"] and part["anchor"] is None:
         return text
     anchor = "" if part["anchor"] is None else f' id="p{part["anchor"]}"'
     titles = escape("\n".join(part["titles"]))
-    shade = f' class="s{part["shade"]}" title="{titles}"' if part["shade"] else ""
-    return f"<mark{anchor}{shade}{' data-newline' * (chr(10) in part['text'])}>{text}</mark>"
+    marked = f' style="--weight: {part["strength"]}%" title="{titles}"' if titles else ""
+    return f"<mark{anchor}{marked}{' data-newline' * (chr(10) in part['text'])}>{text}</mark>"
 
 
 def write_html(path: Path, report: MemoryReport, *shown: Any) -> None:

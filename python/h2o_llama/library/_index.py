@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from h2o_llama._internal.atomic import alone_with
 from h2o_llama.errors import BusyError, DamagedFileError, H2OError
-from h2o_llama.library._texts import FORMAT, VERSION, Contents, key_of, make_private
+from h2o_llama.library._texts import FORMAT, VERSION, Contents, Text, key_of, make_private
 
 _SECONDS = 60.0
 """How long a change waits for another program's, which takes milliseconds."""
@@ -35,21 +35,6 @@ CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID
     (3, "the version that wrote a text"): "ALTER TABLE texts ADD COLUMN version TEXT NOT NULL DEFAULT ''",
 }
 """By format and its name: the statements that turn the format before into it."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A text in the index: `used` is the time of its last use, in seconds, `n_bytes` its size there.
-
-    `is_old` is whether another version wrote it.
-    """
-
-    id: str
-    owner: str
-    used: float
-    n_bytes: int
-    contents: Contents
-    is_old: bool = False
 
 
 class Index:
@@ -163,12 +148,12 @@ class Index:
         owner: str | None = None,
         key: str | None = None,
         like: NDArray[np.int32] | None = None,
-    ) -> tuple[list[Stored], dict[str, DamagedFileError]]:
+    ) -> tuple[list[Text], dict[str, DamagedFileError]]:
         """Texts of an owner, or all; and the errors of damaged texts, by their ids.
 
         `key` leaves only texts of a model and its settings, `like` only texts that may begin like the ids of a prompt.
         """
-        texts, problems = list[Stored](), dict[str, DamagedFileError]()
+        texts, problems = list[Text](), dict[str, DamagedFileError]()
         given = {"owner": owner, "key": key, "head": None if like is None else _head(like)}
         known = {column: value for column, value in given.items() if value is not None}
         where = " AND ".join(["1", *(f"{column} = :{column}" for column in known)])
@@ -180,16 +165,24 @@ class Index:
                 if _checksum(of, contents, tokens) != checksum:
                     raise ValueError("its checksum is wrong")
                 about = Contents.from_json(contents, tokens)
-                texts.append(Stored(id, of, used, n_bytes, about, version != VERSION))
+                texts.append(Text(id, of, datetime.fromtimestamp(used), n_bytes, about, version != VERSION))
             except (TypeError, KeyError, ValueError, RecursionError) as error:
                 problems[id] = DamagedFileError(f"[Library] text {id} in {self.path} is damaged: {error}")
         return texts, problems
 
-    def add(self, connection: sqlite3.Connection, text: Stored, sizes: dict[str, int]) -> None:
+    def add(self, connection: sqlite3.Connection, text: Text, sizes: dict[str, int]) -> None:
         """A text, or another version of it, whose blocks have these sizes. They are on the disk."""
         contents = text.contents
         about, tokens = contents.to_json(), contents.tokens.astype("<i4").tobytes()
-        values = (text.id, text.owner, key_of(contents.origin), _head(contents.tokens), text.used, about, tokens)
+        values = (
+            text.id,
+            text.owner,
+            key_of(contents.origin),
+            _head(contents.tokens),
+            text.used.timestamp(),
+            about,
+            tokens,
+        )
         checksum = _checksum(text.owner, about, tokens)
         self.remove(connection, [text.id])
         connection.execute(

@@ -23,7 +23,8 @@ from h2o_llama._prompt import Tokens, shared_prefix
 from h2o_llama.documents import forget_texts
 from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.library import _texts
-from h2o_llama.library._index import Index, Stored
+from h2o_llama.library._index import Index
+from h2o_llama.library._texts import Text
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
 from h2o_llama.sequence._keeping import LEAST_NEW, UNKNOWN, About
@@ -65,7 +66,7 @@ def default_folder() -> Path:
 class Found(NamedTuple):
     """A text that begins as another one does, and the number of its tokens to return to."""
 
-    text: Stored
+    text: Text
     n_tokens: int
 
 
@@ -138,7 +139,7 @@ class Library:
 
     # --- its texts
 
-    def texts(self, origin: SnapshotOrigin | None = None) -> list[_texts.Text]:
+    def texts(self, origin: SnapshotOrigin | None = None) -> list[Text]:
         """Its texts, of all owners, last used first. Unreadable ones are left out: `verify` names them.
 
         `origin`, such as a snapshot's, leaves only texts that fit a model and its settings.
@@ -148,8 +149,14 @@ class Library:
             stored, _ = self._index.texts(connection, self._shown, None if origin is None else _texts.key_of(origin))
             sizes, n_users = self._index.blocks(connection), self._index.n_users(connection)
         stored.sort(key=lambda text: text.used, reverse=True)
-        documents = _texts.documents_of((text.id, f"{text.owner} {text.is_old}", text.contents) for text in stored)
-        return [_described(text, sizes, n_users, documents[text.id]) for text in stored]
+        documents = _texts.documents_of(stored)
+        sized = []
+        for text in stored:
+            blocks = set(text.contents.blocks)
+            own = text.n_bytes + sum(sizes.get(name, 0) for name in blocks if n_users.get(name) == 1)
+            size = text.n_bytes + sum(sizes.get(name, 0) for name in blocks)
+            sized.append(replace(text, n_bytes=size, n_own_bytes=own, document=documents[text.id]))
+        return sized
 
     def remove(self, *names: str) -> int:
         """Remove texts: by their name, their id or its first digits, six at least. Returns how many there were.
@@ -160,41 +167,34 @@ class Library:
         """
         texts = self.texts()
         ids = {self._named("remove", name).id for name in names}
-        with self._index.changing() as connection:
-            n = self._index.remove(connection, [text.id for text in texts if ids & {text.id, text.document}])
-        self._sweep()
-        forget_texts(self.folder)
-        return n
+        return self._remove([text.id for text in texts if ids & {text.id, text.document}])
 
     def remove_old(self) -> int:
         """Remove texts of earlier versions: `Text.is_old`. Returns how many there were."""
-        self.flush()
-        with self._index.changing() as connection:
-            texts, _ = self._index.texts(connection, self._shown)
-            n = self._index.remove(connection, [text.id for text in texts if text.is_old])
-        self._sweep()
-        return n
+        return self._remove([text.id for text in self.texts() if text.is_old])
 
     def clear(self) -> int:
         """Remove all texts, and whatever else was left. Returns how many there were."""
         self.flush()
         try:
-            with self._index.changing() as connection:
+            with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection, self._shown)
-                n = self._index.remove(connection, [*(text.id for text in texts), *problems])
+            return self._remove([*(text.id for text in texts), *problems], every=True)
         except DamagedFileError:
             self._index.discard()
-            n = 0
-        self._sweep(every=True)
+            return self._remove([], every=True)
+
+    def _remove(self, ids: list[str], every: bool = False) -> int:
+        with self._index.changing() as connection:
+            n = self._index.remove(connection, ids)
+        self._sweep(every=every)
         forget_texts(self.folder)
         return n
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Read every file, while others read and write. Returns a line about each damaged one, and text that lacks one.
+        """Read every text, while others read and write. Returns a line about each one that is damaged.
 
-        Files of an earlier version's texts are not read. With `repair` damaged ones are removed, and blocks that no
-        text has. A file that cannot be read at all stays.
-
+        Texts of earlier versions are not read. With `repair` damaged ones are removed, and blocks that no text has.
         Raises BusyError if another program does not let go of the library.
         """
         check.flag(f"{_OWNER}.verify", "repair", repair)
@@ -202,41 +202,25 @@ class Library:
         try:
             with self._index.reading() as connection:
                 texts, problems = self._index.texts(connection)
-            lines = [str(problem) for problem in problems.values()]
+            read = set[str]()
+            for text in (text for text in texts if not text.is_old):
+                try:
+                    for digest in set(text.contents.blocks) - read:
+                        self._blocks.read(digest, is_verified=True)
+                        read.add(digest)
+                except (OSError, ValueError) as error:
+                    problems[text.id] = DamagedFileError(f"text {text.id[:8]} ({text.name}): {error}")
+            with self._index.reading() as connection:
+                left, damaged = self._index.texts(connection)
+            bad = problems.keys() & {*damaged, *(text.id for text in left)}  # others were removed meanwhile
+            if repair:
+                self._remove([*bad], every=True)
+            return [str(problems[id]) for id in bad]
         except DamagedFileError as error:
-            lines, texts, problems = [str(error)], [], {}
-            if not repair:
-                return lines
-            self._index.discard()
-        bad = list(problems)
-        there = self._blocks.names()
-        old, current = ({n for t in texts if t.is_old == is_old for n in t.contents.blocks} for is_old in (True, False))
-        for name in sorted(there - (old - current)):
-            try:
-                self._blocks.read(name, is_verified=True)
-            except FileNotFoundError:  # its text was removed meanwhile
-                continue
-            except (OSError, ValueError) as error:
-                there.remove(name)
-                lines.append(str(error))
-                if repair and not isinstance(error, OSError):
-                    self._blocks.remove(name)
-        with self._index.reading() as connection:
-            left = {text.id for text in self._index.texts(connection)[0]}
-        for text in texts:
-            n_missing = len(set(text.contents.blocks) - there)
-            if n_missing and text.id in left:
-                lines.append(f"text {text.id} ({text.contents.name}) lacks {n_missing} of its blocks: read it again")
-                bad.append(text.id)
-        if repair:
-            try:
-                with self._index.changing() as connection:
-                    self._index.remove(connection, bad)
-            except DamagedFileError as error:  # in a page that was not read before
-                lines.append(str(error))
+            if repair:
                 self._index.discard()
-            self._sweep(every=True)
-        return lines
+                self._remove([], every=True)
+            return [str(error)]
 
     def export_text(self, name: str, path: str | os.PathLike[str]) -> None:
         """Write a text to one file, which `import_text` adds to another library.
@@ -256,7 +240,7 @@ class Library:
         )
         _snapshot_file.write(path, about, dict(zip(_SECTIONS, sections, strict=True)))
 
-    def import_text(self, path: str | os.PathLike[str], model: "Model | None" = None) -> _texts.Text:
+    def import_text(self, path: str | os.PathLike[str], model: "Model | None" = None) -> Text:
         """Add the text of a file that `export_text` has written. Only the same model with the same settings finds it.
 
         Raises ValueError if it was written by a version whose states this one cannot read, or is of another model than
@@ -309,7 +293,7 @@ class Library:
         found = self.find(origin, np.asarray(ids, dtype=np.int32), check.INT32_MAX)
         return found.n_tokens if found else 0
 
-    def stored(self, origin: SnapshotOrigin | None = None, like: NDArray[np.int32] | None = None) -> list[Stored]:
+    def stored(self, origin: SnapshotOrigin | None = None, like: NDArray[np.int32] | None = None) -> list[Text]:
         """The owner's texts of this origin, or of any, last used first; `like`: that may begin as it does."""
         key = None if origin is None else _texts.key_of(origin)
         with self._index.reading() as connection:
@@ -377,7 +361,7 @@ class Library:
             warn(f"{str(error) or 'there is not enough memory'}: the text is read again")
         return None, nearest
 
-    def _forget(self, text: Stored) -> None:
+    def _forget(self, text: Text) -> None:
         """A text that cannot be loaded, where that can be written."""
         with suppress(OSError, H2OError), self._index.changing(1.0) as connection:
             self._index.remove(connection, [text.id])
@@ -462,7 +446,7 @@ class Library:
             with self._index.changing() as connection:
                 others, _ = self._index.texts(connection, self._owner, _texts.key_of(origin), contents.tokens)
                 contents = replace(contents, blocks=tuple(names))
-                text = Stored(contents.id(self._owner), self._owner, time.time(), 0, contents)
+                text = Text(contents.id(self._owner), self._owner, datetime.now(), 0, contents)
                 for digest, block in zip(names, blocks(), strict=True):
                     if not self._blocks.path(digest).exists():  # another program has removed the text that had it
                         self._blocks.add(block, width)
@@ -529,15 +513,17 @@ class Library:
             self._blocks.remove(digest)
             raise
 
-    def _named(self, method: str, name: str) -> Stored:
+    def _named(self, method: str, name: str) -> Text:
         """The text of this id, or of the only document whose name this is or whose id begins so."""
         with self._index.reading() as connection:
             texts, _ = self._index.texts(connection, self._shown)
-        documents = _texts.documents_of((text.id, f"{text.owner} {text.is_old}", text.contents) for text in texts)
+        documents = _texts.documents_of(texts)
         found = [text for text in texts if text.id == name] or [
             text
             for text in texts
-            if text.contents.name == name or (len(name) >= _LEAST_DIGITS and text.id.startswith(name))
+            if name == text.name
+            or os.path.abspath(name) == os.path.join(text.about.folder, text.name)
+            or (len(name) >= _LEAST_DIGITS and text.id.startswith(name))
         ]
         if len(found) > 1:
             roots = {documents[text.id] for text in found}
@@ -553,46 +539,29 @@ class Library:
         return found[0]
 
 
-def _best(texts: Iterable[Stored], ids: NDArray[np.int32], n_ctx: int) -> Found | None:
+def _best(texts: Iterable[Text], ids: NDArray[np.int32], n_ctx: int) -> Found | None:
     """The text that is most of use for a prompt, if one is worth it, and fits into n_ctx."""
-    found = (Found(text, text.contents.n_usable(ids)) for text in texts if len(text.contents.tokens) <= n_ctx)
-    worth = (each for each in found if each.n_tokens > len(each.text.contents.tokens) * _LEAST_SHARE)
-    return max(worth, key=lambda each: (each.n_tokens, -len(each.text.contents.tokens)), default=None)
+    found = (Found(text, text.contents.n_usable(ids)) for text in texts if text.n_tokens <= n_ctx)
+    worth = (each for each in found if each.n_tokens > each.text.n_tokens * _LEAST_SHARE)
+    return max(worth, key=lambda each: (each.n_tokens, -each.text.n_tokens), default=None)
 
 
 def _with_pieces(
-    texts: Iterable[Stored], ids: NDArray[np.int32], n_ctx: int, least: int, n_exact: int, without: Collection[str]
+    texts: Iterable[Text], ids: NDArray[np.int32], n_ctx: int, least: int, n_exact: int, without: Collection[str]
 ) -> Found | None:
     """The text of which a prompt has most tokens, in pieces of at least `least`: so many more than n_exact."""
-    fitting = (text for text in texts if len(text.contents.tokens) <= n_ctx and text.id not in without)
+    fitting = (text for text in texts if text.n_tokens <= n_ctx and text.id not in without)
     found = (Found(text, n_moved(find_pieces(text.contents.tokens, ids, 0, 0, least))) for text in fitting)
     best = max(found, key=lambda each: each.n_tokens, default=None)
     return best if best and best.n_tokens >= n_exact + least else None
 
 
-def _described(text: Stored, sizes: dict[str, int], n_users: dict[str, int], document: str) -> _texts.Text:
-    contents, blocks = text.contents, set(text.contents.blocks)
-    return _texts.Text(
-        id=text.id,
-        name=contents.name,
-        model=contents.origin.model,
-        n_tokens=len(contents.tokens),
-        n_bytes=text.n_bytes + sum(sizes.get(name, 0) for name in blocks),
-        n_own_bytes=text.n_bytes + sum(sizes.get(name, 0) for name in blocks if n_users.get(name) == 1),
-        used=datetime.fromtimestamp(text.used),
-        owner=text.owner,
-        is_old=text.is_old,
-        document=document,
-        about=contents.about,
-    )
-
-
-def _replaced(text: Stored, others: list[Stored]) -> list[str]:
+def _replaced(text: Text, others: list[Text]) -> list[str]:
     """The ids of texts that this one continues, as a conversation does its earlier turns.
 
     A smaller context may have no room for this one: of each beginning the shortest of at most twice its length stays.
     """
-    covered = sorted((len(other.contents.tokens), other.id) for other in others if text.contents.covers(other.contents))
+    covered = sorted((other.n_tokens, other.id) for other in others if text.contents.covers(other.contents))
     stay, ids = 0, []
     for n, id in covered:
         if n < 2 * stay:
@@ -614,7 +583,7 @@ def day_of(
 
     They are known from the library, or from the text `now` that has this `day` in it.
     """
-    asked, texts = np.asarray(ids, dtype=np.int32), list[Stored]()
+    asked, texts = np.asarray(ids, dtype=np.int32), list[Text]()
 
     def n_known(ids: Tokens) -> int:
         found = _best(texts, np.asarray(ids, dtype=np.int32), check.INT32_MAX)

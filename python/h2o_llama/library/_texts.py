@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,38 +234,55 @@ def is_digest(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Text:
-    """A text in a library, its name when it was read, or its beginning, and the file name of the model that read it.
+    """A text in a library.
 
-    `about` is its folder, how it begins, and the last question about it, where they are known. `document` is the id of
-    the shortest text that begins as it does: the document, or the conversation, that it continues.
     `id` has 24 hex digits; where one is asked for, the first six or more do if no other id begins so. `n_bytes` is the
     size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
     `owner` is empty, or in a server's library a digest of its API key. A text that `is_old` was read by an earlier
-    version, with another llama.cpp or format, and is not found any more.
+    version, with another llama.cpp or format, and is not found any more. `document` is the id of the shortest text that
+    begins as it does: the document, or the conversation, that it continues.
     """
 
     id: str
-    name: str
-    model: str
-    n_tokens: int
-    n_bytes: int
-    n_own_bytes: int
+    owner: str
     used: datetime
-    owner: str = ""
+    n_bytes: int
+    contents: Contents = field(repr=False, compare=False)
     is_old: bool = False
+    n_own_bytes: int = 0
     document: str = ""
-    about: About = UNKNOWN
+
+    @property
+    def name(self) -> str:
+        """What it was called when it was read, or how it begins."""
+        return self.contents.name
+
+    @property
+    def model(self) -> str:
+        """The file name of the model that read it."""
+        return self.contents.origin.model
+
+    @property
+    def n_tokens(self) -> int:
+        """Its tokens."""
+        return len(self.contents.tokens)
+
+    @property
+    def about(self) -> About:
+        """Its folder, how it begins, and the last question about it, where they are known."""
+        return self.contents.about
 
 
-def documents_of(texts: Iterable[tuple[str, str, Contents]]) -> dict[str, str]:
+def documents_of(texts: Iterable[Text]) -> dict[str, str]:
     """The `document` of each text, by ids: the shortest of the same owner and model that shares half of its tokens."""
     found: dict[str, str] = {}
-    shortest: dict[tuple[str, str], list[tuple[str, NDArray[np.int32]]]] = {}
-    for id, owner, contents in sorted(texts, key=lambda text: len(text[2].tokens)):
-        others = shortest.setdefault((owner, key_of(contents.origin)), [])
-        like = (other for other, begin in others if 2 * shared_prefix(begin, contents.tokens) >= len(begin))
-        found[id] = next(like, id)
-        others += [(id, contents.tokens)] if found[id] == id else []
+    shortest: dict[tuple[str, bool, str], list[Text]] = {}
+    for text in sorted(texts, key=lambda text: text.n_tokens):
+        tokens = text.contents.tokens
+        others = shortest.setdefault((text.owner, text.is_old, key_of(text.contents.origin)), [])
+        like = (other for other in others if 2 * shared_prefix(other.contents.tokens, tokens) >= other.n_tokens)
+        found[text.id] = next((other.id for other in like), text.id)
+        others += [text] if found[text.id] == text.id else []
     return found
 
 

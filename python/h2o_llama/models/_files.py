@@ -155,7 +155,7 @@ _SAMPLE_BYTES = 4096
 _PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$")
 
 
-def model_fingerprint(path: str | Path) -> str:
+def model_fingerprint(path: str | os.PathLike[str]) -> str:
     """SHA-256 of parts of a GGUF file, and of its other parts if it has some.
 
     These are the beginning (metadata, vocabulary, the tensors' names, types and places; at least 1 MiB), the first and

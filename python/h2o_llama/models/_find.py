@@ -15,7 +15,16 @@ from h2o_llama.models._hub import HubFile, asking, download, download_from_hub, 
 from h2o_llama.models._named import MODELS, TEXTS
 from h2o_llama.models._packages import fetch_packaged
 
-_DEMO = Path(__file__).parents[1] / "data" / "demo-qwen3-2m-f16.gguf"
+
+def demo_model_path() -> Path:
+    """The small model that comes with the package: Qwen3 architecture, 2 million parameters, a token per byte.
+
+    Examples
+    --------
+    >>> demo_model_path().name
+    'demo-qwen3-2m-f16.gguf'
+    """
+    return Path(__file__).parents[1] / "data" / "demo-qwen3-2m-f16.gguf"
 
 
 def find_model(name: str | os.PathLike[str], fetch: bool = False) -> Path:
@@ -31,7 +40,7 @@ def find_model(name: str | os.PathLike[str], fetch: bool = False) -> Path:
     if path.is_file():
         return path
     if text == "demo":
-        return _DEMO
+        return demo_model_path()
     wanted = parse_name(text)
     if wanted is None:
         return _used(_fetch_address(text)) if re.match(r"https?://", text) else path

@@ -3,9 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from h2o_llama import _core
@@ -14,28 +12,6 @@ from h2o_llama._internal.terminal import warn
 
 IMAGE = -1
 """Stands among token ids where the text has an image's marker."""
-
-
-@dataclass(frozen=True)
-class ChatPrompt:
-    """What a template makes of messages: text and tokens, and in `core` what the answer needs."""
-
-    core: _core.ChatPrompt
-    _marker: str
-
-    @property
-    def text(self) -> str:
-        return self.core.text
-
-    @cached_property
-    def ids(self) -> list[int]:
-        """Token ids, and IMAGE for each image. Names of special tokens in messages are text, not these tokens."""
-        return self.core.tokens(self._marker, False)
-
-    @property
-    def ids_with_names(self) -> list[int]:
-        """The same, but every name of a special token is that token."""
-        return self.core.tokens(self._marker, True)
 
 
 class ChatTemplate:
@@ -58,10 +34,9 @@ class ChatTemplate:
         json_schema: str = "",
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] | None = None,
-        marker: str = "",
         day: str | None = None,
-    ) -> ChatPrompt:
-        """The prompt, and what its answer needs. Messages and tools are checked; `marker` stands there for images.
+    ) -> _core.ChatPrompt:
+        """The prompt, and what its answer needs. Messages and tools are checked.
 
         `day` is the date that the template writes, as "2026-11-28"; by default today.
         """
@@ -85,7 +60,7 @@ class ChatTemplate:
         if (kwargs or {}).get("enable_thinking") and not core.thoughts[1] and not self._has_warned:
             self._has_warned = True
             warn(f"[{owner}] this model has no thoughts: think is ignored")
-        return ChatPrompt(core, marker)
+        return core
 
 
 def noon(day: str) -> float:

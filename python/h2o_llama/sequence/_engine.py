@@ -137,7 +137,10 @@ class ContextParams:
                 name = f"{n_seq_max} sequences (n_seq_max) with {name}"
             needed = machine.kv_bytes_at_least(model, n_rows * n_seq_max, *types, has_index)
             machine.check_fits(_OWNER, name, n_rows, needed, _FOR_KV)
-            self._check_logits(model, n_cells)
+            if self.h2o is not None and self.h2o.has_key_index:
+                budget, n_tiles = self.h2o.lookup_budget, min(self._n_step, n_cells) // self.h2o.tile + 2  # two are cut
+                needed = 2 * 4 * n_tiles * min(budget, n_cells) * model.n_head_kv
+                machine.check_fits(_OWNER, "lookup_budget", budget, needed, "about {} for what every tile retrieves")
         dense_layers = () if self.h2o is None else cast(tuple[int, ...], self.h2o.dense_layers)
         if dense_layers and dense_layers[-1] >= model.n_layer:
             raise ValueError(
@@ -172,33 +175,6 @@ class ContextParams:
     def _n_step(self) -> int:
         """The most tokens computed at once, but in phase 1."""
         return int(self.n_ubatch) if self.h2o is None else min(int(self.n_ubatch), self.h2o.chunk_size)
-
-    def _check_logits(self, model: _core.Model, n_cells: int) -> None:
-        n_batch, n_step = min(int(self.n_batch), n_cells), min(self._n_step, n_cells)
-        if self.h2o is not None and self.h2o.has_key_index:
-            budget = self.h2o.lookup_budget
-            n_tiles = n_step // self.h2o.tile + 2  # the first and the last may be cut
-            needed = 2 * 4 * n_tiles * min(budget, n_cells) * model.n_head_kv
-            machine.check_fits(_OWNER, "lookup_budget", budget, needed, "about {} for what every tile retrieves")
-        if self.flash_attn != "off":
-            return
-        if self.h2o is None:
-            machine.check_logits_size(_OWNER, model, n_step, n_cells, "n_ubatch", self.n_ubatch)
-            return
-        size = self.h2o.chunk_size
-        if self.h2o.schedule == "single_pass":
-            n_queries, n_keys = n_step // 4, min(size + self.h2o.memory_size, n_cells)  # a quarter at a time
-        else:
-            n_queries, n_keys = n_batch // 4, min(size, n_cells)  # phase 1 takes a call's chunks together
-        machine.check_logits_size(_OWNER, model, n_queries, n_keys, "chunk_size", size)
-
-    def check_dense_tail(self, model: _core.Model, owner: str, dense_tail: int, n_tokens: int) -> int:
-        """`dense_tail` of a call after which there are n_tokens, checked."""
-        tail = check.integer(owner, "dense_tail", dense_tail, 0, check.INT32_MAX)
-        if tail > 0 and self.h2o is not None and self.flash_attn == "off":
-            n_queries = min(tail, self._n_step) // 4  # a quarter at a time
-            machine.check_logits_size(owner, model, n_queries, n_tokens, "dense_tail", tail)
-        return tail
 
 
 Progress = Callable[[int, int], object]

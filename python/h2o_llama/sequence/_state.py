@@ -391,10 +391,11 @@ class State:
             self.set_logits(None)
         self.n_shelved = min(self.n_shelved, n)
 
-    def give(self, context: _core.Context) -> None:
-        """Add the text to the library, if there is enough that is new."""
+    def give(self, context: _core.Context, is_last: bool = False) -> None:
+        """Add the text to the library, if there is enough that is new; the last time, whatever is new."""
         library, n = self.engine.library, context.n_tokens
-        if library is None or n < LEAST_TOKENS or n < self.n_shelved + LEAST_NEW or n > context.exact_end:
+        least, least_new = (1, 1) if is_last else (LEAST_TOKENS, LEAST_NEW)
+        if library is None or n < least or n < self.n_shelved + least_new or n > context.exact_end:
             return
         self.n_shelved = n
         try:
@@ -410,11 +411,11 @@ class State:
         folder, name = os.path.split(self.text_name) if os.path.isabs(self.text_name) else ("", self.text_name)
         library.add(snapshot, rows, points, name or begin, self.day, About(folder, begin, self.question[:80]))
 
-    def give_away(self) -> None:
+    def give_away(self, is_last: bool = False) -> None:
         """The same after a call. It is not kept if the sequence is closed, or in use."""
         if self.engine.library is not None and self._place is not None:
             with suppress(H2OError, ValueError), self.used() as context:
-                self.give(context)
+                self.give(context, is_last)
 
     # --- checks
 
@@ -435,10 +436,7 @@ class State:
         """`tokens` and `dense_tail` of a call that appends a prompt, which may be empty."""
         with self.used() as context:
             prompt = self.check_prompt(owner, tokens, context.n_tokens)
-            return prompt, self.check_tail(owner, dense_tail, context.n_tokens + len(prompt))
-
-    def check_tail(self, owner: str, dense_tail: int, n_tokens: int) -> int:
-        return self.engine.params.check_dense_tail(self.engine.core, owner, dense_tail, n_tokens)
+        return prompt, check.integer(owner, "dense_tail", dense_tail, 0)
 
     def check_draft(self, owner: str, draft: int) -> int:
         n = check.integer(owner, "draft", draft, 0)

@@ -46,8 +46,6 @@ class SnapshotOrigin:
         if not isinstance(values, dict):
             raise TypeError(f"expected a dict, got {values!r:.80}")
         h2o = values.get("h2o")
-        if isinstance(h2o, dict):  # an earlier version has two kinds of lookups, and states that the core refuses
-            h2o = {name: value for name, value in h2o.items() if name != "retrieval"}
         origin = cls(**{**values, "h2o": None if h2o is None else _with_any_cold_store(H2OConfig.from_dict(h2o))})
         for field in fields(cls):
             value, kind = getattr(origin, field.name), cast(Any, field.type)

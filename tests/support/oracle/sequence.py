@@ -140,18 +140,12 @@ class OracleSequence:
         self.cache.n_tokens += len(tokens)
         return x
 
-    def decode_step(self, *tokens: int) -> None:
-        """Generated tokens, which attend to what `decode` says. With "full" scores do not change.
-
-        `logits` has a row for each.
-        """
-        start = self.n_tokens
-        parts = []
-        for first, last in self._pieces(start, len(tokens)):
-            ids = np.asarray(tokens[first - start : last - start], dtype=np.int32)
-            is_sparse = self.decode == "memory"
-            parts.append(self._sparse(ids, is_generated=True) if is_sparse else self._dense(ids, is_scored=False))
-        self.logits = layers.output_logits(self.model, np.concatenate(parts))
+    def decode_step(self, token: int) -> None:
+        """A generated token, which attends to what `decode` says. With "full" scores do not change."""
+        ids = np.array([token], dtype=np.int32)
+        is_sparse = self.decode == "memory"
+        rows = self._sparse(ids, is_generated=True) if is_sparse else self._dense(ids, is_scored=False)
+        self.logits = layers.output_logits(self.model, rows)
 
     def _sparse(self, tokens: Array, is_generated: bool = False) -> Array:
         """Append tokens of one chunk, which attend to their past and to it. Returns their last hidden states."""

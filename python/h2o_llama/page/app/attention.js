@@ -50,7 +50,7 @@ function draw(tokens) {
   }
   $("read-text").replaceChildren(...tokens.map(({ mark, text }) => mark ?? text));
   const strongest = [...passages.values()].filter(({ text }) => text.trim()).sort(strongestFirst).slice(0, 3), [first = 0, second = 0] = strongest.map(({ weight }) => weight / all);
-  $("read-heads").textContent = first > Math.min(0.5, Math.max(0.1, 2 * second)) ? "" : "No passage stands out: do not trust this view.";
+  $("read-heads").textContent = first > Math.min(0.5, Math.max(0.1, 2 * second)) ? "" : "The question has read several passages: look at more than the first.";
   $("passages").replaceChildren(...strongest.map(({ text, page, weight, mark }) =>
     button(`${percent(weight)} ${page} ${text}`, () => mark.scrollIntoView({ block: "center" }), { className: "quiet" })));
   $("read").showModal();

@@ -23,10 +23,13 @@ export async function show() {
   await list();
 }
 
-// The ids of the texts that begin with these documents. A name says nothing: others may have it.
+// The ids of the texts that begin with these documents. A name says nothing: others may have it. A text that goes on
+// where the documents end, as a longer document does, is another one.
 async function textsOf(documents) {
-  const [found, before] = await Promise.all([documents, [NOTHING]].map(likesOf)), n = length({ documents });
-  return new Set(Object.keys(found).filter((id) => found[id] - before[id] >= n - JOINED));
+  const last = documents.at(-1), longer = [...documents.slice(0, -1), { ...last, text: last.text + NOTHING.text }];
+  const [found, beyond, before] = await Promise.all([documents, longer, [NOTHING]].map(likesOf)), n = length({ documents });
+  return new Set(texts.filter(({ id, n_tokens }) => found[id] - before[id] >= n - JOINED
+    && (found[id] > beyond[id] || found[id] === n_tokens)).map(({ id }) => id));
 }
 
 function likesOf(documents) {
