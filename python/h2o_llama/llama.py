@@ -149,7 +149,7 @@ class Llama(Sequence):
         Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
     cache_reuse : int, default 0
-        Pieces of at least so many tokens that a prompt shares with a known text are not read again, wherever they are:
+        Pieces of at least this length that a prompt shares with a known text are not read again, wherever they are:
         only what changed is. Nearly the same as reading all of it, but what later text had concluded from a fact that
         changed stays (docs/read-once.md); such a text is not added to the library. 0 is off; 256 is a good number. Not
         with `evict` and heavy_budget, nor for models with sliding windows or recurrent layers.

@@ -76,7 +76,7 @@ class Question:
         return asked
 
     def again(self, question: str) -> Self:
-        """Another question, in the place of this one. What is before it is not rendered again, where that is safe."""
+        """Another question, in the place of this one. The text before it is not rendered again, where that is safe."""
         other = self._changed()
         other.messages = [*self.messages[:-1], {"role": "user", "content": question}]
         turn = self._turn
@@ -105,7 +105,7 @@ class Question:
         state.day = best or date.today().isoformat()
         return self if best is None else days[best]
 
-    # --- what it says
+    # --- its prompt
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -195,7 +195,7 @@ class Question:
 
 
 def _shortened(message: Mapping[str, Any]) -> dict[str, Any]:
-    """With OTHER in the place of what it says."""
+    """With OTHER in the place of its text."""
     content = message.get("content")
     begin = ABOUT_A_DOCUMENT if str(content).startswith(ABOUT_A_DOCUMENT) else ""
     return {**message, "content": begin + OTHER} if content else {**message}

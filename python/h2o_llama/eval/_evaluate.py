@@ -117,7 +117,7 @@ def evaluate(
     -------
     iterator of dict
         A row for each length and setting, once it is measured. "setting", "n_tokens", "chunk_size", "model", "h2o" and
-        "windows" say what it is of; "file" is llama.cpp's description of the model, with its file type, "text" the
+        "windows" identify it; "file" is llama.cpp's description of the model, with its file type, "text" the
         text's name, "machine" where and with which version it was measured; the others are results: "nats" are natural
         logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
     """
@@ -165,11 +165,27 @@ def _rows(
             rounds = _rounds(weights, settings, about["chunk_size"], n)
             for i, some in enumerate(rounds):
                 label = f"{n:,} tokens" + (f" ({i + 1} of {len(rounds)})" if len(rounds) > 1 else "")
-                found = _measure(weights, some, windows, about["chunk_size"], context, partial(progress, label))
-                for setting, result in zip(some, found, strict=True):
+                with ExitStack() as stack:
+                    dense, *readers = (
+                        stack.enter_context(Llama(weights, n_ctx=n, h2o=s.h2o, **context)) for s in (DENSE, *some)
+                    )
+                    found, seconds = read_windows(
+                        dense, readers, windows, about["chunk_size"], partial(progress, label)
+                    )
+                for setting, losses, taken in zip(some, found, seconds[1:], strict=True):
                     h2o = json.dumps(asdict(setting)["h2o"], default=lambda f: getattr(f, "__qualname__", repr(f)))
-                    of = {"setting": setting.name, "n_tokens": n, "windows": len(windows), "h2o": json.loads(h2o)}
-                    yield of | about | result
+                    yield {
+                        "setting": setting.name,
+                        "n_tokens": n,
+                        "windows": len(windows),
+                        "h2o": json.loads(h2o),
+                        **about,
+                        **summary(losses[:, n // 2 :]),
+                        "over_windows": over_windows(losses[:, n // 2 :]),
+                        "first_chunk": over_windows(losses[:, : about["chunk_size"]]),
+                        "tokens_per_s": windows.size / taken,
+                        "tokens_per_s_dense": windows.size / seconds[0],
+                    }
 
 
 def _windows(weights: Model, tokens: NDArray[np.int32], size: int, most: int) -> NDArray[np.int32]:
@@ -203,28 +219,3 @@ def _rounds(weights: Model, settings: Sequence[Setting], chunk_size: int, n_ctx:
     room = (physical_memory() or 0) // 2 - core.size - each
     size = max(1, room // each)
     return [settings[i : i + size] for i in range(0, len(settings), size)]
-
-
-def _measure(
-    weights: Model,
-    settings: Sequence[Setting],
-    windows: NDArray[np.int32],
-    chunk_size: int,
-    context: Mapping[str, Any],
-    progress: Callable[[int, int], object],
-) -> Iterator[Row]:
-    """The results of each setting."""
-    n_tokens = windows.shape[1]
-    with ExitStack() as stack:
-        dense, *readers = (
-            stack.enter_context(Llama(weights, n_ctx=n_tokens, h2o=s.h2o, **context)) for s in (DENSE, *settings)
-        )
-        found, seconds = read_windows(dense, readers, windows, chunk_size, progress)
-    for losses, taken in zip(found, seconds[1:], strict=True):
-        yield {
-            **summary(losses[:, n_tokens // 2 :]),
-            "over_windows": over_windows(losses[:, n_tokens // 2 :]),
-            "first_chunk": over_windows(losses[:, :chunk_size]),
-            "tokens_per_s": windows.size / taken,
-            "tokens_per_s_dense": windows.size / seconds[0],
-        }

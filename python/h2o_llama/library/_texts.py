@@ -254,7 +254,7 @@ class Text:
 
     @property
     def name(self) -> str:
-        """What it was called when it was read, or how it begins."""
+        """Its name when it was read, or its beginning."""
         return self.contents.name
 
     @property
