@@ -122,9 +122,9 @@ class Case:
 class Bench:
     """Measures modes of one model: every mode reads the same tokens.
 
-    Prompts of the lengths `n_prompt` and `depths` are read, and `n_gen` tokens generated after the latter. Dense modes
-    are left out of prompts longer than `dense_max`. `chunk_size` is S, that of all modes. `changes` are arguments of
-    `Model`: adapters, RoPE options. An interrupted run keeps its `samples`.
+    Prompts of the lengths `n_prompt` and `depths` are read, and `n_gen` tokens generated after the latter.
+    `chunk_size` is S, that of all modes. `changes` are arguments of `Model`: adapters, RoPE options. An interrupted run
+    keeps its `samples`.
 
     Raises ValueError if an argument is bad or the text is too short; H2OError if a mode cannot work with the model.
     """
@@ -138,7 +138,6 @@ class Bench:
         *,
         n_gen: int = 32,
         repetitions: int = 3,
-        dense_max: int | None = None,
         chunk_size: int = H2OConfig.chunk_size,
         n_threads: int | None = None,
         n_gpu_layers: int = 0,
@@ -158,7 +157,6 @@ class Bench:
             ): []
             for n in sorted({*n_prompt, *depths})
             for mode in modes
-            if mode.h2o is not None or dense_max is None or n <= dense_max
         }
         if not self.samples:
             raise ValueError(f"[{_OWNER}] there is nothing to measure: give a prompt length or a depth")
@@ -264,7 +262,7 @@ def verdict(rows: Sequence[Row]) -> str:
     name = next((row["mode"] for row in rows if row["mode"] not in dense), None)
     found = [row for row in rows if row["mode"] == name and row["prefill_over_dense"] is not None]
     if not found:
-        return "Without dense attention there is nothing to compare with: leave --dense-max out."
+        return "Dense attention was not measured: there is nothing to compare with."
     times = ", ".join(f"{row['prefill_over_dense']:.1f} times at {row['n_tokens']:,} tokens" for row in found)
     said = f"On this machine H2O ({name}) reads faster than llama.cpp: {times}."
     slower = [row["n_tokens"] for row in found if row["prefill_over_dense"] < 1]

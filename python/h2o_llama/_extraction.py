@@ -3,7 +3,6 @@
 import io
 import logging
 import re
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -16,8 +15,12 @@ Made = tuple[int, int] | str | ValueError
 _SECONDS, _BYTES = 600, 4 << 30
 """What a document may take."""
 
-_OFFICE = {"word": "docx", "ppt": "pptx", "xl": "xlsx"}
-"""Office's kinds, by a folder that each has."""
+_OFFICE = {
+    b"xl/workbook.xml": "xlsx",
+    b"ppt/presentation.xml": "pptx",
+    **dict.fromkeys((b"word/document.xml", b"[Content_Types].xml"), "docx"),
+}
+"""Office's kinds, by the name of a part, which stands in a damaged file as well."""
 
 
 def kind_of(content: bytes) -> str | None:
@@ -40,10 +43,7 @@ def kind_of(content: bytes) -> str | None:
         if type[43:47] == b"text":
             return "odt"
         raise ValueError("is an OpenDocument file without a text, such as a table: save it as .xlsx, or a PDF of it")
-    with suppress(zipfile.BadZipFile), zipfile.ZipFile(io.BytesIO(content)) as archive:
-        folders = {name.partition("/")[0] for name in archive.namelist()}
-        return next((kind for folder, kind in _OFFICE.items() if folder in folders), None)
-    return None
+    return next((kind for name, kind in _OFFICE.items() if name in content), None)
 
 
 def extract(content: bytes, kind: str) -> Iterator[Made]:

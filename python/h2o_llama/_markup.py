@@ -37,7 +37,7 @@ class _Html(HTMLParser):
     _UNDISPLAYED = re.compile(r"(?:^|;)\s*display\s*:\s*none\b", re.IGNORECASE)
     _VOID = frozenset(("br", "hr", "img", "input", "link", "meta", "source", "wbr"))
     _UNCLOSED = frozenset(("p", "li", "dt", "dd", "tr", "td", "th", "option"))  # the next one of its kind ends it
-    _WORDS = "a abbr b bdi bdo cite code data dfn em i kbd mark q s samp small span strong sub sup time u var wbr"
+    _WORDS = "a abbr b bdi bdo cite code del dfn em i ins kbd mark q s samp small span strong sub sup time u var wbr"
     _INLINE = frozenset(_WORDS.split())
     _CELLS = frozenset(("td", "th"))
 
@@ -47,6 +47,8 @@ class _Html(HTMLParser):
         self._hidden: list[str] = []  # the tag of what is not shown, and the same tags in it
         self._n_pre = 0
         self._has_cell = False  # of the row
+        self._lists: list[tuple[str, int] | None] = []  # the kind of their numbers, and the last one; None: bullets
+        self._marker = ""  # before the next text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._hidden[-1:] == [tag] and tag in self._UNCLOSED:
@@ -58,6 +60,11 @@ class _Html(HTMLParser):
         if self._hidden:
             return
         self._n_pre += tag == "pre"
+        if tag in ("ol", "ul"):
+            number = int(start) - 1 if (start := about.get("start") or "1").isdecimal() else 0
+            self._lists.append((about.get("type") or "1", number) if tag == "ol" else None)
+        elif tag == "li":
+            self._marker = self._item()
         if tag in self._CELLS:
             while self._has_cell and self.parts[-1] in (" ", "\n"):  # of the cell before
                 self.parts.pop()
@@ -76,17 +83,35 @@ class _Html(HTMLParser):
             del self._hidden[len(self._hidden) - (tag == self._hidden[-1]) :]
             return
         self._n_pre -= tag == "pre" and self._n_pre > 0
+        if tag in ("ol", "ul") and self._lists:
+            self._lists.pop()
+            self._marker = ""
         if tag not in self._INLINE | self._CELLS:
             self._add("\n")
 
     def handle_data(self, data: str) -> None:
         if self._hidden:
             return
+        if self._marker and data.strip():
+            data, self._marker = self._marker + data.lstrip(), ""
         if self._n_pre:
             self.parts.append(data)
         else:
             text = re.sub(r"\s+", " ", data)
             self._add(text.lstrip() if self.parts[-1] in ("\t", "") else text)
+
+    def _item(self) -> str:
+        """What stands before the next item of the innermost list."""
+        if not self._lists or self._lists[-1] is None:
+            return "- "
+        kind, n = self._lists[-1][0], self._lists[-1][1] + 1
+        self._lists[-1] = kind, n
+        if kind in ("a", "A") and n <= 26:
+            return f"{chr(ord(kind) + n - 1)}. "
+        if kind in ("i", "I") and n < 40:
+            roman = n // 10 * "x" + ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")[n % 10]
+            return f"{roman.upper() if kind == 'I' else roman}. "
+        return f"{n}. "
 
     def _add(self, text: str) -> None:
         """Between blocks there is one line end, and no line begins with white space."""

@@ -304,7 +304,7 @@ class Sequence:
         With heavy_budget=0, without `keep_history` and `evict`, every `tile` tokens of a chunk are possible, with
         lookup_budget=0 every position. Otherwise scores cannot be undone: back to the last prompt token all positions
         are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
-        Where layers have sliding windows or recurrent states, `keep_history` keeps the first end and the latest seven.
+        Starts of calls are possible where scores, eviction, sliding windows or recurrent states need it.
         Without H2O everywhere, but for recurrent models. Logits are then unknown, unless all tokens are kept.
 
         Raises ValueError if the sequence has fewer, H2OError if it is not possible there; the message names the nearest

@@ -4,9 +4,10 @@ import asyncio
 import collections.abc
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from numpy.typing import NDArray
 from typing_extensions import Unpack
@@ -17,7 +18,6 @@ from h2o_llama._internal.llama_cpp import ADVICE, Number, understands
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._internal.terminal import warn
-from h2o_llama._prompt import Tokens
 from h2o_llama._sequence import Sequence
 from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
@@ -25,16 +25,18 @@ from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
-from h2o_llama.model import Model, TemplateOptions
+from h2o_llama.model import Model
 from h2o_llama.models._files import Loading, Lora, Override
 from h2o_llama.models._find import find_on_hub
 from h2o_llama.models._hub import HubFile
-from h2o_llama.models._messages import Message
 from h2o_llama.models._projector import check_image_folder
 from h2o_llama.models.rope import RopeOptions, check_rope
 from h2o_llama.sampling import check_seed
 from h2o_llama.sequence import generating
 from h2o_llama.sequence._engine import ContextParams, Engine, resolved_matmul_kernels
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OWNER = "Llama"
 _LOG = logging.getLogger("h2o_llama")
@@ -50,6 +52,16 @@ def _of_model(name: str) -> Any:
         return Number(value) if isinstance(value, int) else value
 
     return property(get, doc=getattr(Model, name).__doc__)
+
+
+def _by_model(method: Callable[Concatenate[Model, P], T]) -> Callable[Concatenate["Llama", P], T]:
+    """The method of `Llama.model`."""
+
+    @wraps(method)
+    def call(llm: "Llama", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(llm.model, *args, **kwargs)
+
+    return call
 
 
 class Llama(Sequence):
@@ -375,15 +387,9 @@ class Llama(Sequence):
     token_eos: Number = _of_model("token_eos")
     chat_template: str | None = _of_model("chat_template")
 
-    @understands
-    def tokenize(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """Token ids of a text: `Model.tokenize`."""
-        return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
-
-    @understands
-    def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
-        """Text of token ids, as bytes: `Model.detokenize`."""
-        return self.model.detokenize(tokens, special=special)
+    tokenize = _by_model(Model.tokenize)
+    detokenize = _by_model(Model.detokenize)
+    apply_chat_template = _by_model(Model.apply_chat_template)
 
     def embed(
         self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
@@ -405,12 +411,6 @@ class Llama(Sequence):
     def _with_threads(self, options: EmbedOptions) -> EmbedOptions:
         params = self._state.engine.params
         return {"n_threads": params.n_threads_batch or params.n_threads, **options}
-
-    def apply_chat_template(
-        self, messages: collections.abc.Sequence[Message], **options: Unpack[TemplateOptions]
-    ) -> str:
-        """Messages as the text that the model was trained to answer: `Model.apply_chat_template`."""
-        return self.model.apply_chat_template(messages, **options)
 
 
 def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: Lock, library: Library | None) -> Engine:

@@ -1,7 +1,6 @@
 """How the cold store is compressed, and what came of it."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from h2o_llama._internal import check
 
@@ -20,16 +19,10 @@ class LosslessConfig:
 
     Parameters
     ----------
-    mode : {"store", "full", "probe"}
-        - "store": rows are stored encoded, and decoded when they are read: the cold store takes fewer bytes.
-        - "full": rows are encoded, decoded and compared, but stored raw, to show that they come back.
-        - "probe": the K or V of one layer in 16 is encoded, to estimate the savings of "store".
     n_threads : int, default 2
         How many threads encode, in addition to the computation's.
     max_queue : int, default 8
         How many chunks wait for them at most. A further one stays raw until the next one is stored.
-    strict : bool, default False
-        With "store", decode each encoded block and compare it before the raw rows are dropped.
 
     Examples
     --------
@@ -40,21 +33,16 @@ class LosslessConfig:
     True
     """
 
-    mode: Literal["store", "full", "probe"] = "store"
     n_threads: int = 2
     max_queue: int = 8
-    strict: bool = False
 
     def __post_init__(self) -> None:
-        check.choice(_OWNER, "mode", self.mode, ("store", "full", "probe"))
         for name, high in (("n_threads", check.MAX_THREADS), ("max_queue", 2**16)):
             object.__setattr__(self, name, check.integer(_OWNER, name, getattr(self, name), 1, high))
-        object.__setattr__(self, "strict", check.flag(_OWNER, "strict", self.strict))
 
     def as_text(self) -> dict[str, str]:
         """The core's options."""
-        queue = {"codec_threads": str(self.n_threads), "codec_max_queue": str(self.max_queue)}
-        return {"lossless": self.mode, **queue, "codec_strict": "on" if self.strict else "off"}
+        return {"lossless": "on", "codec_threads": str(self.n_threads), "codec_max_queue": str(self.max_queue)}
 
 
 @dataclass(frozen=True)
@@ -66,17 +54,14 @@ class LosslessStats:
     Attributes
     ----------
     encoded_blocks, raw_blocks, failed_blocks : int
-        Blocks that became shorter, that did not, and that could not be encoded or stored or came back changed: these
-        and the raw ones are stored raw.
+        Blocks that became shorter, that did not, and that could not be encoded or stored: these and the raw ones are
+        stored raw.
     skipped_blocks : int
         Blocks of chunks that found the queue full. They are tried again when the next chunk is stored.
     k_bytes, v_bytes, stored_k_bytes, stored_v_bytes : int
         Bytes of the first three kinds: of the raw rows, and as stored.
     waiting_chunks, queue_peak : int
         Chunks that are not encoded yet; the most tasks that ever waited for a thread.
-    encode_us, decode_us : (float, float, float)
-        Microseconds to encode a block, and to read what one thread needs of a layer's K or V at a step ("full": to
-        decode a block), of the last 4,096: percentiles 50, 95 and 99.
     """
 
     encoded_blocks: int
@@ -89,8 +74,6 @@ class LosslessStats:
     stored_v_bytes: int
     waiting_chunks: int
     queue_peak: int
-    encode_us: tuple[float, float, float]
-    decode_us: tuple[float, float, float]
 
     @property
     def ratio(self) -> float:

@@ -4,16 +4,16 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypedDict, cast
+from typing import Any, Protocol, cast
 
 from typing_extensions import Self, Unpack
 
 from h2o_llama import _core, embedding
 from h2o_llama._internal import check, log
+from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama._prompt import Prompt, Tokens, check_takes_embeddings
 from h2o_llama.models import _files
-from h2o_llama.models._find import find_model
 from h2o_llama.models._messages import ChatImages, Message, Tool, check_messages, check_tools
 from h2o_llama.models._projector import Projector, check_image_folder
 from h2o_llama.models._template import ChatTemplate
@@ -25,14 +25,6 @@ class HasModel(Protocol):
 
     @property
     def model(self) -> "Model": ...
-
-
-class TemplateOptions(TypedDict, total=False):
-    """Options of `Model.apply_chat_template`; see there."""
-
-    tools: Sequence[Tool] | None
-    add_generation_prompt: bool
-    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class Model:
@@ -65,16 +57,7 @@ class Model:
     **rope
         How positions beyond the trained ones are read: `RopeOptions`. A `Llama` may have others.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the file does not exist.
-    ValueError
-        If an argument is bad.
-    DamagedFileError
-        If the file is not a valid GGUF model file, or an adapter's file does not fit the model.
-    H2OError
-        If llama.cpp refuses the model.
+    Raises as `Llama`; DamagedFileError too if an adapter's file does not fit the model.
 
     Examples
     --------
@@ -121,13 +104,16 @@ class Model:
         loading = _files.Loading(use_mmap, use_mlock, kv_overrides, main_gpu, tensor_split, lora).checked(servers)
         self._overrides: dict[str, _files.Override] = loading["kv_overrides"]
         self._adapters: list[_files.Adapter] = loading["lora"]
-        is_printed = verbose or log.is_printed
-        if isinstance(model_path, str | os.PathLike):  # else `load_model` raises
-            model_path = find_model(model_path)
-        self._core: _core.Model | None = _files.load_model(
-            model_path, self._n_gpu_layers, is_printed, servers, repack=matmul_kernels == "upstream", **loading
-        )
-        self._path = os.fspath(model_path)
+        if not isinstance(model_path, str | os.PathLike):
+            expected = "the path of a GGUF file, or an open Model or Llama"
+            raise check.bad_argument("Llama", "model_path", expected, model_path)
+        self._path = os.fspath(_files.check_model_file("Llama", model_path))
+        path, is_printed, repacks = os.fsencode(self._path), verbose or log.is_printed, matmul_kernels == "upstream"
+        if self._overrides:
+            _core.Model.check_overrides(path, self._overrides)
+        self._core: _core.Model | None
+        with _files.reading_a_model():
+            self._core = _core.Model(path, self._n_gpu_layers, is_printed, list(servers), repacks, **loading)
         self._projector: Projector | None = None
         if mmproj is not None:
             self._open_projector(mmproj, available_cpus(), verbose)
@@ -248,7 +234,8 @@ class Model:
         """Id of the token that ends a text; -1 if there is none."""
         return self._handle.token_eos
 
-    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+    @understands
+    def tokenize(self, text: str | bytes, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text.
 
         Raises ValueError if an argument has the wrong type, H2OError if the model has no tokenizer, or it cannot
@@ -277,6 +264,7 @@ class Model:
             check.flag(owner, "parse_special", parse_special),
         )
 
+    @understands
     def detokenize(self, tokens: Tokens, *, special: bool = False) -> bytes:
         """Text of token ids, as bytes: a single token may hold a part of a character.
 

@@ -43,19 +43,11 @@ enum llama_h2o_products {
     LLAMA_H2O_PRODUCTS_OWN      = 2, // where we have some: with H2O or without
 };
 
-// how rows in the cold store are encoded
-enum llama_h2o_lossless {
-    LLAMA_H2O_LOSSLESS_OFF   = 0, // not at all
-    LLAMA_H2O_LOSSLESS_PROBE = 1, // and some are encoded, only to be counted
-    LLAMA_H2O_LOSSLESS_FULL  = 2, // and all are encoded, decoded and compared
-    LLAMA_H2O_LOSSLESS_STORE = 3, // they are stored encoded
-};
-
+// how rows in the cold store are encoded, without loss
 struct llama_h2o_lossless_params {
-    enum llama_h2o_lossless mode;
-    uint32_t                n_threads; // that encode in the background
-    uint32_t                max_queue; // chunks that wait for a thread; others are tried again later
-    bool                    strict;    // STORE: decode and compare before the rows are released
+    bool     on;
+    uint32_t n_threads; // that encode in the background
+    uint32_t max_queue; // chunks that wait for a thread; others are tried again later
 };
 
 #define LLAMA_H2O_MAX_LAYERS 512
@@ -166,7 +158,7 @@ struct llama_h2o_info {
     uint32_t n_memory_sets;      // memory sets built so far; M_{n_memory_sets - 1} is the current one
     // generated tokens after a call's first that can all be undone, unless one begins a chunk
     uint32_t max_draft;
-    uint32_t rewind_step;        // within a chunk the sequence can be cut at its multiples; 0: llama_h2o_kv_can_rewind
+    uint32_t rewind_step;        // within a chunk the sequence can be cut at its multiples; 0: llama_h2o_kv_rewind_point
     bool     has_scores;         // of positions: heavy_budget > 0 or llama_h2o_kv_set_record
     uint32_t next_piece;         // where rows that moved wait for the sequence to reach them; UINT32_MAX: none do
     uint32_t exact_end;          // tokens from here on were computed with other text before them; UINT32_MAX: none
@@ -205,20 +197,9 @@ LLAMA_API void llama_h2o_set_call(struct llama_h2o_kv * kv, enum llama_h2o_call 
 // takes some time of its own.
 LLAMA_API bool llama_h2o_profile_callback(struct ggml_tensor * t, bool ask, void * kv);
 
-// whether the tokens from this position on can be removed (llama_memory_seq_rm); position 0 always can
-LLAMA_API bool llama_h2o_kv_can_rewind(const struct llama_h2o_kv * kv, uint32_t pos);
-
-// whether a call that ends at n_tokens closes the open chunk and moves its rows, as only eviction does
-LLAMA_API bool llama_h2o_kv_moves_rows(const struct llama_h2o_kv * kv, uint32_t n_tokens);
-
-// A flag of llama_state_seq_get_data_ext and llama_state_seq_set_data_ext, together with
-// LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the state has no K and V, and can be restored while its chunk is the open one. No
-// effect on partial states without rows.
-#define LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS (1u << 16)
-
-// Partial states leave out the tokens of the open chunk from n_tokens on; UINT32_MAX: none. Scores are those after all
-// tokens. Restored before a NO_ROWS state of up to n_tokens tokens, such a state supplies that state's K and V.
-LLAMA_API void llama_h2o_kv_set_state_end(struct llama_h2o_kv * kv, uint32_t n_tokens);
+// The largest position up to pos from which on the tokens can be removed (llama_memory_seq_rm). With eviction, scores or other layers' states it
+// is where a prompt's call began, or the end of a chunk.
+LLAMA_API uint32_t llama_h2o_kv_rewind_point(const struct llama_h2o_kv * kv, uint32_t pos);
 
 // Keep the memory sets of every chunk and the extra keys of every tile from now on, not only of
 // the last ones, and the scores of the next text, of this one if it is empty, also without heavy hitters.

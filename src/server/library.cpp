@@ -75,16 +75,6 @@ bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) 
     return std::equal(adapters.begin(), adapters.end(), scales->begin(), scales->end(), is_same);
 }
 
-bool server_h2o_library::cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const {
-    if (!scales || n_prompt < texts->n_least) {
-        return false;
-    }
-    const auto & marks    = texts->marks;
-    const bool   is_place = std::find(marks.begin(), marks.end(), n_prompt - n_tokens) != marks.end();
-
-    return is_place && server_h2o_enabled(ctx) && !server_h2o_goes_anywhere(ctx);
-}
-
 static bool is_done(const std::future<std::optional<server_h2o_stored_text>> & answer) {
     return answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
@@ -160,7 +150,7 @@ bool server_h2o_library::is_being_written(
         return std::none_of(waiting.begin(), waiting.end(), [&](const auto & entry) { return has_it(entry.second); }) &&
             !(writing && has_it(*writing));
     };
-    if (std::any_of(copies.begin(), copies.end(), [&](const auto & copy) { return has_it(copy.text); })) {
+    if (std::any_of(copies.begin(), copies.end(), [&](const auto & copy) { return has_it(copy.second.text); })) {
         return true;
     }
     std::unique_lock<std::mutex> lock(mutex);
@@ -256,29 +246,52 @@ void server_h2o_library::give(
 
     auto state = h2o_copy_state(ctx, id, given.state.get(), given.n_state);
     set_known(id, key, tokens);
-    copies.push_back({ id, std::move(given), std::move(state) });
+    copies.insert_or_assign(id, copied_text { ctx, std::move(given), std::move(state) });
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
     LOG_ERR("slot %d: %s: this text is not kept\n", id, e.what());
 }
 
-void server_h2o_library::copy(bool all) {
+void server_h2o_library::copy_next(llama_seq_id id, size_t n) {
+    const auto it = copies.find(id);
+    if (it == copies.end()) {
+        return;
+    }
+    auto & [ctx, text, state] = it->second;
+    // not if a call that failed has cleared its slots
+    const bool is_there = llama_memory_seq_pos_max(llama_get_memory(ctx), id) == (llama_pos) text.tokens.size() - 1;
+    if (is_there && state->next(n)) {
+        return;
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    if (is_there) {
+        waiting.insert_or_assign(id, std::move(text));
+        changed.notify_all();
+    } else {
+        known.erase(id);
+    }
+    copies.erase(it);
+}
+
+void server_h2o_library::copy(llama_seq_id changing) {
     using clock = std::chrono::steady_clock;
 
+    finish(changing);
     const auto begin = clock::now();
     const auto end   = begin + (begin - last_copy)/3; // the step before has taken the time since then
-    while (!copies.empty() && (all || clock::now() < end)) {
-        auto & [id, text, state] = copies.front();
-        if (state->next(1 << 20)) {
-            continue;
-        }
-        {
-            std::lock_guard<std::mutex> lock(mutex);
-            waiting.insert_or_assign(id, std::move(text));
-        }
-        changed.notify_all();
-        copies.pop_front();
+    while (!copies.empty() && clock::now() < end) {
+        copy_next(copies.begin()->first, 1 << 20);
     }
     last_copy = clock::now();
+}
+
+void server_h2o_library::finish(llama_seq_id id) {
+    copy_next(id, SIZE_MAX);
+}
+
+void server_h2o_library::finish() {
+    while (!copies.empty()) {
+        finish(copies.begin()->first);
+    }
 }
 
 static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) try {

@@ -46,12 +46,15 @@ public:
     // models are not kept.
     void init(const common_params & params, bool has_draft_model);
 
-    // Whether a slot can read its prompt. It waits until another slot has read the beginning that both share. Then it asks
-    // for the text that has more of its beginning than the slot. False until the answer has come: other slots continue
-    // meanwhile. is_alone: there are none, so it waits for a moment.
+    // Whether a slot can read its prompt. It waits until its own state is copied, and another slot has read the beginning
+    // that both share. Then it asks for the text that has more of its beginning than the slot. False until the answer has
+    // come: other slots continue meanwhile. is_alone: there are none, so it waits for a moment.
     template <typename Slot>
     bool is_ready(llama_context * ctx, Slot & slot, const std::vector<Slot> & slots, bool is_alone) {
-        if (!server_h2o_share(ctx, slot, slots)) {
+        if (is_alone) {
+            finish(slot.id);
+        }
+        if (copies.count(slot.id) > 0 || !server_h2o_share(ctx, slot, slots)) {
             return false;
         }
         if (!is_for(slot)) {
@@ -100,15 +103,39 @@ public:
         const auto * model = llama_get_model(ctx); // where upstream keeps recurrent states they move
         const bool   moves = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
         if ((moves && !server_h2o_enabled(ctx)) || std::none_of(slots.begin(), slots.end(), goes_on)) {
-            copy(/*all =*/ true);
+            finish();
         }
     }
 
-    // Copies the states of given texts: a part, between two steps of other slots, or all, before a slot may change.
-    void copy(bool all);
+    // Gives an idle slot to an owner, and copies first what another's request would remove.
+    template <typename Slot>
+    void begin(Slot & slot, const std::string & owner, bool is_child) {
+        if (is_child || slot.prompt.tokens.h2o_owner != owner) {
+            finish(slot.id);
+        }
+        server_h2o_own(slot, owner);
+    }
 
-    // Whether a prompt of n_prompt tokens is cut after n_tokens, near its end, for other questions to rewind to.
-    bool cuts(const llama_context * ctx, int32_t n_prompt, int32_t n_tokens) const;
+    // Copies a part of the states of given texts, between two steps. changing: a slot whose state is copied to its end.
+    void copy(llama_seq_id changing);
+
+    // copies the states of given texts to their end: a slot's before it changes, or all
+    void finish(llama_seq_id id);
+    void finish();
+
+    // server_h2o_piece_end() of a slot. Its prompt is also cut near its end, where other questions may begin.
+    template <typename Slot>
+    int32_t piece_end(const llama_context * ctx, const Slot & slot, int32_t n_room) const {
+        const auto &         task = *slot.task;
+        std::vector<int32_t> stops;
+        if (task.need_sampling()) {
+            stops = server_h2o_stops(task.params.message_spans, task.n_tokens());
+            for (size_t i = 0; scales && task.n_tokens() >= texts->n_least && i < texts->marks.size(); ++i) {
+                stops.push_back(task.n_tokens() - texts->marks[i]);
+            }
+        }
+        return server_h2o_piece_end(ctx, slot.id, stops, slot.prompt.n_tokens(), task.n_tokens(), n_room);
+    }
 
 private:
     bool is_of_this_model(const server_h2o_adapters & adapters) const;
@@ -170,12 +197,15 @@ private:
     std::list<conversation> conversations; // the latest ones
 
     struct copied_text {
-        llama_seq_id                    id;
+        const llama_context *           ctx;
         server_h2o_given_text           text;
         std::unique_ptr<h2o_state_copy> state;
     };
 
-    std::list<copied_text>                copies;
+    // copies n bytes more of a slot's state, if it was given, and gives it to the writer when that was all
+    void copy_next(llama_seq_id id, size_t n);
+
+    std::map<llama_seq_id, copied_text>   copies; // by slot
     std::chrono::steady_clock::time_point last_copy; // when it ended
 
     // by the slot that gave it: if one gives faster than is written, its newest text is kept

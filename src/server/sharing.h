@@ -31,10 +31,7 @@ bool server_h2o_share(llama_context * ctx, Slot & slot, const std::vector<Slot> 
         if (n + (n == n_has && !is_read) <= n_best || (n == n_has && n < n_all/LEAST_SHARE)) {
             continue;
         }
-        int32_t n_kept = n; // of a fork
-        while (n == n_has && !llama_h2o_kv_can_rewind(kv, n_kept)) {
-            n_kept--;
-        }
+        const int32_t n_kept = n == n_has ? llama_h2o_kv_rewind_point(kv, n) : n; // of a fork
         if (n_kept + (n == n_has && !is_read) > n_best) {
             best     = &other;
             n_best   = n_kept;

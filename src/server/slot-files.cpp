@@ -14,11 +14,8 @@
 #include <vector>
 
 // A slot's file is llama.cpp's state of the sequence; where it was computed with adapters ADAPTERS, their number, and
-// for each the hash of its content and its scale; with H2O CHECKPOINTS, their number and the checkpoints. A checkpoint
-// is its number of tokens, the sizes of data_tgt (its state) and data_dft (its rows), and these two. Numbers are
-// uint64_t, a scale is the bits of a double.
-static constexpr uint64_t ADAPTERS    = 0x31726f6c206f3268; // "h2o lor1"
-static constexpr uint64_t CHECKPOINTS = 0x31706b63206f3268; // "h2o ckp1"
+// for each the hash of its content and its scale. Numbers are uint64_t, a scale is the bits of a double.
+static constexpr uint64_t ADAPTERS = 0x31726f6c206f3268; // "h2o lor1"
 
 namespace {
 
@@ -105,30 +102,14 @@ static void write_adapters(writer & file, const server_h2o_adapters & adapters) 
     }
 }
 
-static void write_checkpoints(writer & file, const std::list<common_prompt_checkpoint> & checkpoints) {
-    file.number(CHECKPOINTS);
-    file.number(checkpoints.size());
-    for (const auto & c : checkpoints) {
-        file.number(c.n_tokens);
-        file.number(c.data_tgt.size());
-        file.number(c.data_dft.size());
-        file.bytes(c.data_tgt.data(), c.data_tgt.size());
-        file.bytes(c.data_dft.data(), c.data_dft.size());
-    }
-}
-
-size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id,
-        const server_h2o_adapters & adapters, const std::list<common_prompt_checkpoint> & checkpoints,
-        const llama_token * tokens, size_t n_tokens) {
-    const std::string unfinished = std::string(path) + ".part";
+size_t server_h2o_save_slot(llama_context * ctx, const std::string & path, llama_seq_id id,
+        const server_h2o_adapters & adapters, const llama_token * tokens, size_t n_tokens) {
+    const std::string unfinished = path + ".part";
 
     size_t n_bytes = llama_state_seq_save_file(ctx, unfinished.c_str(), id, tokens, n_tokens);
     if (n_bytes > 0) {
         writer file(unfinished);
         write_adapters(file, adapters);
-        if (server_h2o_enabled(ctx)) {
-            write_checkpoints(file, checkpoints);
-        }
         n_bytes += file.n_bytes;
     }
 
@@ -143,7 +124,8 @@ size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id
     return 0;
 }
 
-static void read_adapters(reader & file, server_h2o_adapters & adapters) {
+void server_h2o_load_adapters(const std::string & path, size_t & n_bytes, server_h2o_adapters & adapters) {
+    reader file(path, n_bytes);
     for (auto & adapter : adapters) {
         adapter.scale = 0.0f;
     }
@@ -160,37 +142,5 @@ static void read_adapters(reader & file, server_h2o_adapters & adapters) {
             throw std::runtime_error("this slot was computed with a LoRA adapter that this server does not have");
         }
         found->scale = scale;
-    }
-}
-
-static std::list<common_prompt_checkpoint> read_checkpoints(reader & file, uint64_t n_tokens) {
-    if (!file.begins(CHECKPOINTS)) {
-        throw std::runtime_error("the slot's state in this file is not followed by checkpoints");
-    }
-    std::list<common_prompt_checkpoint> res;
-    for (uint64_t n = file.number(), last = 1; n > 0; --n) {
-        const uint64_t n_checkpoint = file.number();
-        if (n_checkpoint < last || n_checkpoint > n_tokens) {
-            throw std::runtime_error("a checkpoint in this file is of " + std::to_string(n_checkpoint) +
-                " tokens, expected " + std::to_string(last) + " to " + std::to_string(n_tokens));
-        }
-        const uint64_t n_state = file.number(), n_rows = file.number();
-
-        auto & c = res.emplace_back();
-        c.update_pos(n_checkpoint, 0, n_checkpoint - 1);
-        c.data_tgt = file.bytes(n_state);
-        c.data_dft = file.bytes(n_rows);
-        last       = n_checkpoint;
-    }
-    return res;
-}
-
-void server_h2o_load_slot(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes,
-        server_h2o_adapters & adapters, std::list<common_prompt_checkpoint> & checkpoints) {
-    reader file(path, n_bytes);
-
-    read_adapters(file, adapters);
-    if (!file.at_end() && server_h2o_enabled(ctx)) { // H2O was on when it was saved, and is now
-        checkpoints = read_checkpoints(file, n_tokens);
     }
 }

@@ -2,6 +2,7 @@
 
 #include "h2o/llama/memory/moves.h"
 
+#include "chat.h"
 #include "log.h"
 #include "mtmd.h"
 #include "server-common.h"
@@ -15,9 +16,6 @@
 // how many tokens at a prompt's end attend to everything: without messages, and at most of the last user's message
 static constexpr int32_t N_TAIL_TEXT    = 128;
 static constexpr int32_t N_TAIL_MESSAGE = 512;
-
-// how many tokens before a prompt's end upstream's server makes a checkpoint
-static constexpr int32_t N_BEFORE_END = 4;
 
 bool server_h2o_prepare(common_params & params) {
     if (!llama_h2o_params_enabled(&params.h2o)) {
@@ -38,6 +36,8 @@ bool server_h2o_prepare(common_params & params) {
 
     // every sequence has a cache of its own; with a shared one the server would clear slots to make room for others
     params.kv_unified = false;
+    // a fork takes an idle slot's text: a copy of each in RAM would stop all slots
+    params.cache_idle_slots = false;
     return true;
 }
 
@@ -62,7 +62,7 @@ common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_par
             llama_h2o_kv_keep_boundaries(kv);
         }
     }
-    return server_h2o_goes_anywhere(ctx) ? COMMON_CONTEXT_SEQ_RM_TYPE_PART : COMMON_CONTEXT_SEQ_RM_TYPE_FULL;
+    return COMMON_CONTEXT_SEQ_RM_TYPE_PART; // sequences have their past: upstream makes no checkpoints
 }
 
 bool server_h2o_takes_media(const llama_context * ctx, const mtmd_context * projector) {
@@ -82,26 +82,40 @@ bool server_h2o_enabled(const llama_context * ctx) {
     return llama_get_h2o_kv(ctx);
 }
 
-bool server_h2o_goes_anywhere(const llama_context * ctx) {
-    const auto * kv = llama_get_h2o_kv(ctx);
-
-    return kv && llama_h2o_kv_info(kv).rewind_step > 0;
-}
-
 static bool is_endless(const llama_context * ctx) {
     const auto * kv = llama_get_h2o_kv(ctx);
 
     return kv && llama_h2o_kv_info(kv).n_positions == INT32_MAX;
 }
 
-int32_t server_h2o_piece_end(
-    const llama_context * ctx, llama_seq_id id, int32_t n_past, int32_t n_prompt, int32_t n_room) {
+std::vector<int32_t> server_h2o_stops(const common_chat_msg_spans & spans, int32_t n_prompt) {
+    constexpr int32_t N_BEFORE_END = 4, N_APART = 512;
+
+    const int32_t last_user_pos = spans.last_user_message_pos();
+    if (last_user_pos < 0) {
+        return { n_prompt - N_BEFORE_END };
+    }
+    std::vector<int32_t> res;
+    for (const auto & span : spans.spans) {
+        const int32_t pos = span.pos;
+        if (span.role == COMMON_CHAT_ROLE_USER && (res.empty() || pos == last_user_pos || pos >= res.back() + N_APART)) {
+            res.push_back(pos);
+        }
+    }
+    return res;
+}
+
+int32_t server_h2o_piece_end(const llama_context * ctx, llama_seq_id id, const std::vector<int32_t> & stops,
+    int32_t n_past, int32_t n_prompt, int32_t n_room) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv) {
         return std::min(n_prompt, n_past + n_room);
     }
     const auto info = llama_h2o_kv_info(kv);
     n_prompt = std::min<uint32_t>(n_prompt, info.next_piece);
+    for (const int32_t stop : stops) {
+        n_prompt = stop > n_past && info.rewind_step == 0 ? std::min(n_prompt, stop) : n_prompt;
+    }
     const int32_t start = n_past - n_past % (int32_t) info.chunk_size;
     const int32_t end   = (int32_t) std::min<int64_t>(n_prompt, (int64_t) start + info.chunk_size);
     if (end <= n_past + n_room) {
@@ -134,122 +148,26 @@ static int32_t n_tokens(const llama_h2o_kv * kv) {
     return llama_h2o_kv_info(kv).n_tokens;
 }
 
-// A checkpoint's K and V, once these have moved. They take the place of the draft model's state, which H2O does not
-// have.
-static std::vector<uint8_t> & rows(common_prompt_checkpoint & checkpoint) {
-    return checkpoint.data_dft;
-}
-
-// The end of the chunk that is open at a checkpoint. A complete chunk stays open until the next token.
-static uint32_t chunk_end(const llama_h2o_kv * kv, const common_prompt_checkpoint & checkpoint) {
-    const int64_t S = llama_h2o_kv_info(kv).chunk_size;
-
-    return (checkpoint.n_tokens + S - 1)/S*S;
-}
-
-void server_h2o_keep_rows(
-        llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens) {
-    auto * kv = llama_get_h2o_kv_seq(ctx, id);
-    if (!kv || !llama_h2o_kv_moves_rows(kv, n_tokens)) {
-        return;
-    }
-    // one copy for all of them: the first is dropped last
-    common_prompt_checkpoint * first = nullptr;
-    uint32_t                   end   = 0;
-    for (auto & c : checkpoints) {
-        if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, c) + 1)) {
-            first = first ? first : &c;
-            end   = std::max(end, (uint32_t) c.n_tokens);
-        }
-    }
-    if (first) {
-        llama_h2o_kv_set_state_end(kv, end);
-        first->update_dft(ctx, id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
-        llama_h2o_kv_set_state_end(kv, UINT32_MAX);
-
-        // Where a document ends, and where the conversation was: a copy for every chunk would take more than dense
-        // attention does.
-        const uint32_t begin_end = chunk_end(kv, checkpoints.front()), last_end = chunk_end(kv, *first);
-        checkpoints.remove_if(
-            [&](const auto & c) { return chunk_end(kv, c) > begin_end && chunk_end(kv, c) < last_end; });
-    }
-}
-
-static bool set_state(
-        llama_context * ctx, llama_seq_id id, const std::vector<uint8_t> & data, llama_state_seq_flags flags) {
-    return !data.empty() &&
-        llama_state_seq_set_data_ext(ctx, data.data(), data.size(), id, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY | flags) ==
-        data.size();
-}
-
-static bool restore(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
-        const common_prompt_checkpoint & checkpoint) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
-
-    for (auto & c : checkpoints) {
-        if (!rows(c).empty() && chunk_end(kv, c) == chunk_end(kv, checkpoint) && !set_state(ctx, id, rows(c), 0)) {
-            return false;
-        }
-    }
-    return set_state(ctx, id, checkpoint.data_tgt, LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS) &&
-        n_tokens(kv) == checkpoint.n_tokens;
-}
-
-// rewinds to n_past or the nearest possible position before it, and removes the checkpoints after that
-static int32_t go_back(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
-        const server_h2o_is_inside & is_inside, int32_t n_past) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
-
-    // a call that failed, or a checkpoint that was damaged, has left fewer tokens than the slot was given
-    n_past = std::min(n_past, n_tokens(kv));
-
-    int32_t n_kept = n_past;
-    while (!llama_h2o_kv_can_rewind(kv, n_kept) || is_inside(n_kept)) {
-        n_kept--;
-    }
-
-    checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_past; });
-
-    const auto last = std::max_element(
-        checkpoints.begin(), checkpoints.end(), [](const auto & a, const auto & b) { return a.n_tokens < b.n_tokens; });
-    if (last != checkpoints.end() && last->n_tokens > n_kept) {
-        if (restore(ctx, id, checkpoints, *last)) {
-            return last->n_tokens;
-        }
-        LOG_ERR("%s: slot %d: the checkpoint at %d tokens cannot be restored\n", __func__, id, (int) last->n_tokens);
-        checkpoints.erase(last);
-        return go_back(ctx, id, checkpoints, is_inside, n_past);
-    }
-
-    checkpoints.remove_if([&](const auto & checkpoint) { return checkpoint.n_tokens > n_kept; });
-
-    try {
-        if (llama_memory_seq_rm(llama_get_memory(ctx), id, n_kept, -1)) {
-            return n_kept;
-        }
-    } catch (const std::exception & e) { // a cold store that cannot be read
-        LOG_ERR("%s: slot %d: %s\n", __func__, id, e.what());
-    }
-    checkpoints.clear();
-    llama_memory_seq_rm(llama_get_memory(ctx), id, -1, -1);
-    return 0;
-}
-
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
-        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt) {
+int32_t server_h2o_rewind(
+    llama_context * ctx, llama_seq_id id, const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt) {
     const auto * kv = llama_get_h2o_kv_seq(ctx, id);
     if (!kv) {
         return n_past;
     }
-
-    const int32_t res = go_back(ctx, id, checkpoints, is_inside, std::min(n_past, n_prompt - 1));
-
-    for (auto & checkpoint : checkpoints) { // of the open chunk: other tokens may follow
-        if (llama_h2o_kv_moves_rows(kv, chunk_end(kv, checkpoint) + 1)) {
-            rows(checkpoint) = {};
-        }
+    // a call that failed has left fewer tokens than the slot was given
+    int32_t res = llama_h2o_kv_rewind_point(kv, std::min({ n_past, n_prompt - 1, n_tokens(kv) }));
+    while (is_inside(res)) {
+        res = llama_h2o_kv_rewind_point(kv, res - 1);
     }
-    return res;
+    try {
+        if (llama_memory_seq_rm(llama_get_memory(ctx), id, res, -1)) {
+            return res;
+        }
+    } catch (const std::exception & e) { // a cold store that cannot be read
+        LOG_ERR("%s: slot %d: %s\n", __func__, id, e.what());
+    }
+    llama_memory_seq_rm(llama_get_memory(ctx), id, -1, -1);
+    return 0;
 }
 
 llama_h2o_info server_h2o_info(const llama_context * ctx, llama_seq_id id) {
@@ -275,19 +193,12 @@ int32_t server_h2o_arrange(llama_context * ctx, llama_seq_id id, const llama_tok
     if (pieces.empty()) {
         return -1;
     }
-    while (!llama_h2o_kv_can_rewind(kv, n_past)) {
-        n_past--;
-    }
+    n_past = llama_h2o_kv_rewind_point(kv, n_past);
     h2o_arrange(ctx, id, n_past, pieces);
     return n_past;
 } catch (const std::exception & e) {
     LOG_ERR("%s: slot %d: %s\n", __func__, id, e.what());
     return -1;
-}
-
-bool server_h2o_wants_checkpoint(
-        const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt) {
-    return !server_h2o_enabled(ctx) || is_user_start || (!has_messages && pos == n_prompt - N_BEFORE_END);
 }
 
 void server_h2o_set_call(llama_context * ctx, llama_seq_id id, bool is_prompt, uint32_t n_tail) {

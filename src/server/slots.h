@@ -1,5 +1,6 @@
 #pragma once
 
+#include "chat.h"
 #include "common.h"
 #include "json.h"
 #include "llama-h2o.h"
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <string>
 #include <vector>
 
@@ -25,14 +25,11 @@ bool server_h2o_prepare(common_params & params);
 void server_h2o_announce(
         const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at);
 
-// Lets the sequences of a new context go back to the ends of their chunks. Returns how they go back: "part" if to
-// almost any place, "full" if checkpoints help; without H2O what upstream says.
+// Lets the sequences of a new context be rewound to the ends of their chunks. Upstream learns that it need not make
+// checkpoints; without H2O it decides by itself.
 common_context_seq_rm_type server_h2o_init(llama_context * ctx, const common_params & params);
 
 bool server_h2o_enabled(const llama_context * ctx);
-
-// Sequences go back to almost any place by themselves: a prompt need not be cut, nor checkpoints be made.
-bool server_h2o_goes_anywhere(const llama_context * ctx);
 
 // How many tokens a slot may have, which is n_ctx but where eviction bounds the memory: there a text is never too long.
 int32_t server_h2o_n_ctx(const llama_context * ctx, int32_t n_ctx);
@@ -58,10 +55,9 @@ int32_t server_h2o_tail_begin(const Task & task) {
 }
 
 // Rewinds the slot's sequence, whose first n_past tokens are those of a prompt of n_prompt tokens. Returns how many it
-// still holds: as many as possible, but never the whole prompt or a part of an image. It rewinds in the cache or to a
-// checkpoint, and removes the checkpoints after that.
-int32_t server_h2o_rewind(llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints,
-        const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
+// still holds: as many as possible, but never the whole prompt or a part of an image.
+int32_t server_h2o_rewind(
+    llama_context * ctx, llama_seq_id id, const server_h2o_is_inside & is_inside, int32_t n_past, int32_t n_prompt);
 
 // The state of a slot's sequence. Without H2O its rows have never moved.
 llama_h2o_info server_h2o_info(const llama_context * ctx, llama_seq_id id);
@@ -96,7 +92,7 @@ int32_t server_h2o_rewind(llama_context * ctx, Slot & slot, int32_t n_past) {
         return n > 0 && n < (int32_t) tokens.size() && tokens[n - 1] == LLAMA_TOKEN_NULL &&
             tokens[n] == LLAMA_TOKEN_NULL;
     };
-    return server_h2o_rewind(ctx, slot.id, slot.prompt.checkpoints, is_inside, n_past, task.n_tokens());
+    return server_h2o_rewind(ctx, slot.id, is_inside, n_past, task.n_tokens());
 }
 
 // Whether the cache of prompts in RAM has so much more of a prompt than a slot with its first n tokens that the slot
@@ -116,49 +112,28 @@ void server_h2o_keep_text(const Slot & slot, Cache & cache, const Tokens & promp
     }
 }
 
-// To be called before a call after which the slot's sequence has n_tokens. With eviction a chunk's rows move when it
-// closes. Until then its checkpoints need no rows of their own; if this call closes it, they get a copy, up to the last
-// of these checkpoints. Copies are kept for two chunks, the first one with checkpoints and the last one. The
-// checkpoints of chunks in between are removed.
-void server_h2o_keep_rows(
-        llama_context * ctx, llama_seq_id id, std::list<common_prompt_checkpoint> & checkpoints, int32_t n_tokens);
-
 using server_h2o_adapters = std::vector<common_adapter_lora_info>;
 
-// Saves a slot: llama.cpp's state of its sequence, its tokens, which adapters it was computed with and, with H2O, its
-// checkpoints. Returns the number of bytes written, 0 if that failed: an older file is then left as it was.
-size_t server_h2o_save_slot(llama_context * ctx, const char * path, llama_seq_id id,
-        const server_h2o_adapters & adapters, const std::list<common_prompt_checkpoint> & checkpoints,
-        const llama_token * tokens, size_t n_tokens);
+// Saves a slot: llama.cpp's state of its sequence, its tokens, and which adapters it was computed with. Returns the number
+// of bytes written, 0 if that failed: an older file is then left as it was.
+size_t server_h2o_save_slot(llama_context * ctx, const std::string & path, llama_seq_id id,
+        const server_h2o_adapters & adapters, const llama_token * tokens, size_t n_tokens);
 
-// Reads adapters and checkpoints of such a file from byte n_bytes on, the end of its state of n_tokens tokens; n_bytes
-// becomes the end of the checkpoints. `adapters` are the server's; they get the scales that the state was computed with. Throws
-// std::runtime_error if the file is damaged, or the server lacks one of the adapters.
-void server_h2o_load_slot(const llama_context * ctx, const std::string & path, int32_t n_tokens, size_t & n_bytes,
-        server_h2o_adapters & adapters, std::list<common_prompt_checkpoint> & checkpoints);
-
-// The same of a slot's prompt.
-template <typename Prompt>
-size_t server_h2o_save_slot(llama_context * ctx, const std::string & path, llama_seq_id id, const Prompt & prompt,
-        const llama_token * tokens, size_t n_tokens) {
-    return server_h2o_save_slot(ctx, path.c_str(), id, prompt.lora, prompt.checkpoints, tokens, n_tokens);
-}
+// Reads adapters of such a file from byte n_bytes on, the end of its state; n_bytes becomes their end. `adapters` are the
+// server's; they get the scales that the state was computed with. Throws std::runtime_error if the file is damaged, or the
+// server lacks one of the adapters.
+void server_h2o_load_adapters(const std::string & path, size_t & n_bytes, server_h2o_adapters & adapters);
 
 template <typename Prompt>
-void server_h2o_load_slot(const llama_context * ctx, const std::string & path, const common_params & params,
-        size_t & n_bytes, Prompt & prompt, const std::string & owner) {
+void server_h2o_load_slot(const std::string & path, const common_params & params, size_t & n_bytes, Prompt & prompt,
+        const std::string & owner) {
     prompt.tokens.h2o_owner = owner;
     prompt.lora             = params.lora_adapters;
-    server_h2o_load_slot(ctx, path, prompt.n_tokens(), n_bytes, prompt.lora, prompt.checkpoints);
+    server_h2o_load_adapters(path, n_bytes, prompt.lora);
 }
 
 // The number in a part of a path. Throws std::invalid_argument unless it is one from 0 on and below the limit.
 int32_t server_h2o_number_below(const std::string & value, int32_t limit);
-
-// Whether a checkpoint at token `pos` of a prompt is worth its memory: where a user's message begins, and near the end
-// of a prompt without messages, which may be sent again. Always true without H2O: upstream decides.
-bool server_h2o_wants_checkpoint(
-        const llama_context * ctx, bool is_user_start, bool has_messages, int32_t pos, int32_t n_prompt);
 
 // Says what a slot's tokens in the next call are: generated ones, or a prompt's, the last n_tail of which attend to
 // everything.
@@ -170,10 +145,15 @@ void server_h2o_keep_attention(const llama_context * ctx, llama_seq_id id, bool 
 // A request has ended: what its prompt's tail attended to is kept no longer.
 void server_h2o_drop_attention(const llama_context * ctx, llama_seq_id id);
 
+// Where a prompt is cut, so that the slot can be rewound to there: where users' messages begin. A prompt without messages
+// may be sent again: near its end.
+std::vector<int32_t> server_h2o_stops(const common_chat_msg_spans & spans, int32_t n_prompt);
+
 // The end of a prompt's piece for the next call: n_past tokens of n_prompt are read, the call takes n_room more. A piece
-// ends with its chunk or with a tile, so an answer does not depend on the other slots, and where moved rows begin. n_past: it waits for more room.
-int32_t server_h2o_piece_end(
-    const llama_context * ctx, llama_seq_id id, int32_t n_past, int32_t n_prompt, int32_t n_room);
+// ends at a stop, with its chunk or with a tile, so an answer does not depend on the other slots, and where moved rows
+// begin. n_past: it waits for more room.
+int32_t server_h2o_piece_end(const llama_context * ctx, llama_seq_id id, const std::vector<int32_t> & stops,
+    int32_t n_past, int32_t n_prompt, int32_t n_room);
 
 // Prepares a slot for the prompt's tokens [pos, end) in the next call. At most n_dense attend to everything.
 template <typename Slot>
@@ -181,7 +161,6 @@ void server_h2o_begin_prompt(llama_context * ctx, Slot & slot, int32_t pos, int3
     const int32_t tail_begin = server_h2o_tail_begin(*slot.task);
 
     slot.stats.h2o.has_begun = true;
-    server_h2o_keep_rows(ctx, slot.id, slot.prompt.checkpoints, end);
     server_h2o_set_call(ctx, slot.id, true, std::clamp(end - tail_begin, 0, n_dense));
     server_h2o_keep_attention(ctx, slot.id, slot.task->h2o.n_attention > 0, pos <= tail_begin);
 }
@@ -213,7 +192,6 @@ void server_h2o_begin(
         if (t.is_prompt && slot.task) {
             server_h2o_begin_prompt(ctx, slot, t.pos[0], end, n_slot);
         } else {
-            server_h2o_keep_rows(ctx, t.id_slot, slot.prompt.checkpoints, end);
             server_h2o_set_call(ctx, t.id_slot, t.is_prompt, 0);
         }
     }
@@ -353,6 +331,14 @@ struct server_h2o_request {
     void read_owner(const common_params & params, const Request & request, int32_t slot_of_owner = -1) {
         owner               = server_h2o_owner(params, request);
         this->slot_of_owner = slot_of_owner;
+    }
+
+    // the path of a slot's file
+    template <typename Request>
+    std::string read_file(
+        const common_params & params, const Request & request, const std::string & name, int32_t slot_of_owner = -1) {
+        read_owner(params, request, slot_of_owner);
+        return server_h2o_slot_path(params, owner) + name;
     }
 
     // throws std::invalid_argument unless the slot is a number from 0 on

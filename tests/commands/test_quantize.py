@@ -13,8 +13,8 @@ from bad_files import write_files
 from command_line import invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
-from h2o_llama import H2OError, Llama, demo_model_path
-from h2o_llama.models._quantize import quantize_model, quantize_types
+from h2o_llama import H2OError, Llama, _core, demo_model_path
+from h2o_llama.models._quantize import quantize_model
 from inputs import ModelByName
 
 TOKENS = list(range(40))
@@ -52,7 +52,7 @@ def test_q8_0_is_what_the_reference_quantiser_makes(tiny_model: Path, model_by_n
 def test_every_type_can_be_evaluated(tiny_model: Path, out: Path) -> None:
     """And has the type, but for some tensors."""
     expected = logits_of(tiny_model)
-    for name in quantize_types():
+    for name in _core.quantize_types():
         with case(name=name):
             quantize_model(tiny_model, out, name, n_threads=1)
             error = np.linalg.norm(logits_of(out) - expected) / np.linalg.norm(expected)

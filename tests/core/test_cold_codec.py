@@ -34,7 +34,7 @@ STORE = LosslessConfig(n_threads=1)
 CONFIGS = {
     "f16": CONFIG.but(cold_store_compression=STORE),
     "f32": CONFIG.but(kv_type="f32", cold_store_compression=LosslessConfig(n_threads=2)),
-    "q8_0": CONFIG.but(kv_type="q8_0", cold_store_compression=replace(STORE, strict=True)),
+    "q8_0": CONFIG.but(kv_type="q8_0", cold_store_compression=STORE),
     "bf16": CONFIG.but(kv_type="bf16", cold_store_compression=STORE),
     "f16, file": CONFIG.but(cold_store=tempfile.gettempdir(), cold_store_compression=STORE),
     "iq4_nl": CONFIG.but(kv_type="iq4_nl", cold_store_compression=STORE),
@@ -186,7 +186,7 @@ def test_a_full_disk_while_encoding_leaves_rows_as_they_are(tiny_model: Path, tm
 
 
 def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path) -> None:
-    config = CONFIG.but(cold_store_compression=replace(STORE, max_queue=2, strict=True))
+    config = CONFIG.but(cold_store_compression=replace(STORE, max_queue=2))
     with open_llama(tiny_model, raw(config), n_ctx=6000) as other, open_llama(tiny_model, config, n_ctx=6000) as llm:
         other.eval(text(2600))
         restore(llm, state_of(other))  # faster than its chunks can be encoded
@@ -198,28 +198,6 @@ def test_a_full_queue_is_counted_and_its_chunks_are_tried_again(tiny_model: Path
             llm.eval(call)
             stats = encoded(llm)
         assert stats.k_bytes + stats.v_bytes == llm.kv.stats.token_bytes * llm.kv.stats.closed_tokens
-
-
-def test_probe_and_full_leave_rows_as_they_are(tiny_model: Path) -> None:
-    """Full says exactly what store would save; probe nearly of K, and of V without the first layer's equal rows."""
-    ratios, n_blocks = {}, {}
-    for mode in ("store", "full", "probe"):
-        config = CONFIG.but(cold_store_compression=LosslessConfig(mode))
-        with open_llama(tiny_model, config) as llm:
-            for call in split(text(1000), [100] * 10):
-                llm.eval(call)
-                stats = encoded(llm)
-            held = llm.kv.stats
-            assert (held.cold_bytes < held.closed_tokens * held.token_bytes) == (mode == "store")
-            assert stats.failed_blocks == 0
-            assert (min(stats.decode_us) > 0) == (mode != "probe")
-            n_blocks[mode] = stats.encoded_blocks + stats.raw_blocks
-            ratios[mode] = (stats.k_bytes / stats.stored_k_bytes, stats.v_bytes / stats.stored_v_bytes)
-    assert ratios["store"] == ratios["full"]
-    assert ratios["probe"][0] == pytest.approx(ratios["full"][0], rel=0.1)
-    assert 1 < ratios["probe"][1] < ratios["full"][1]
-    assert n_blocks["store"] == n_blocks["full"]
-    assert n_blocks["probe"] == pytest.approx(n_blocks["full"] / 16, abs=1)
 
 
 def test_needs_a_cold_store(tiny_model: Path) -> None:

@@ -21,7 +21,7 @@ from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, UnsupportedModelError, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
 from inputs import ModelByName, random_tokens, split
-from llamas import arrays, eval_calls, open_llama, restore, state_of
+from llamas import arrays, eval_calls, open_llama
 from oracle import layers, read_model
 from tolerances import SELF_LOGITS_F32
 
@@ -94,37 +94,6 @@ def test_rows_take_memory_while_something_is_in_them() -> None:
     begun, empty = call_apart("test", given_back_by_a_sequence, 2048)
     assert begun > 0.5
     assert empty > 0.75
-
-
-@pytest.mark.parametrize("config", [EVICT, COLD], ids=str)
-def test_the_rows_of_a_state(tiny_model: Path, config: Case) -> None:
-    """They stay in the cache until the chunk closes. Then they can be of the state's tokens alone."""
-    tokens = random_tokens(3 * S + 5)
-    with open_llama(tiny_model, config) as llm:
-        llm.eval(tokens)
-        expected, whole = arrays(llm), state_of(llm, partial=True)
-        state = state_of(llm, partial=True, rows=False)
-        llm.eval(random_tokens(S - 5, seed=1))
-        rows = state_of(llm, partial=True, end=len(tokens))
-        assert len(rows) == pytest.approx(len(whole), rel=0.02)
-        assert len(rows) < 0.9 * len(state_of(llm, partial=True))
-        llm.eval(random_tokens(2 * S, seed=2))
-        restore(llm, rows, partial=True)
-        restore(llm, state, partial=True, rows=False)
-        assert_all_equal(arrays(llm), expected)
-
-
-@pytest.mark.parametrize("name", ["gemma3-windows-f32", "lfm2-conv-f32"])
-def test_rows_of_a_state_are_not_continued_without_its_windows(model_by_name: ModelByName, name: str) -> None:
-    with open_llama(model_by_name(name), EVICT) as llm:
-        llm.eval(random_tokens(S + 5))
-        state = state_of(llm, partial=True, rows=False)
-        llm.eval([65])
-        restore(llm, state_of(llm, partial=True, end=S + 5), partial=True)
-        with pytest.raises(H2OError, match="lacks the sliding windows and recurrent states"):
-            llm.eval([65])
-        restore(llm, state, partial=True, rows=False)
-        llm.eval([65])
 
 
 # --- dense tails

@@ -7,7 +7,10 @@ of a sequence is the list of calls that made the remaining text.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -72,7 +75,6 @@ class Text:
     calls: list[Call | Move] = field(default_factory=list)
     is_exact: bool = True  # else a fresh context computes it in other parts, and rounds otherwise
     has_history: bool = True  # it does not come back with a state
-    checkpoint: tuple[list[bytes], Text] | None = None  # with rows, and without
     generator: Iterator[int] | None = None  # which may be ahead of the sequence by drafted tokens
 
     @property
@@ -107,19 +109,17 @@ class Text:
                 self.calls[-1].apply(self.sequence)  # type: ignore[union-attr]
 
     def copied(self, sequence: h2o_llama.Sequence) -> Text:
-        text = replace(self, sequence=sequence, calls=[*self.calls], checkpoint=None)
+        text = replace(self, sequence=sequence, calls=[*self.calls])
         text.drop_unseen()
         return text
 
     def become(self, other: Text) -> None:
         self.calls, self.is_exact, self.has_history = [*other.calls], other.is_exact, other.has_history
-        self.checkpoint = None
 
     def cut(self, n: int, chunk_size: int) -> None:
         """As if only n tokens had been read."""
         if any(isinstance(call, Move) for call in self.calls):
             if n < len(self.tokens):
-                self.checkpoint = None
                 self.calls.append(Move(n, [], []))
             return
         left, n_left = [], n
@@ -132,8 +132,6 @@ class Text:
             if n_cut and n % chunk_size:
                 self.is_exact = False
             n_left = max(0, n_left - len(tokens))
-        if n < len(self.tokens):
-            self.checkpoint = None
         self.calls = left
 
 
@@ -320,7 +318,6 @@ class Past(RuleBasedStateMachine):
         ids = [*tokens[:n_kept], *some_text(inserted % 4, inserted), *(tokens[p] for half in halves for p in half)]
         text.calls.append(Move(n_kept, pieces, ids))
         text.calls[-1].apply(text.sequence)
-        text.checkpoint = None
 
     # --- going back
 
@@ -418,30 +415,6 @@ class Past(RuleBasedStateMachine):
         restore(self.at(i).sequence, state)
         self.at(i).become(text)
 
-    @precondition(lambda self: self.case is not None)
-    @rule(i=PLACES)
-    def save_checkpoint(self, i: int) -> None:
-        """A part of a state, which needs what the sequence still has. Upstream's server keeps such."""
-        text = self.at(i)
-        if text.calls:
-            states = [state_of(text.sequence, partial=True, rows=rows) for rows in (True, False)]
-            text.checkpoint = states, replace(text.copied(text.sequence), has_history=False)
-
-    @rule(i=PLACES, has_rows=st.booleans())
-    def restore_checkpoint(self, i: int, has_rows: bool) -> None:
-        """Without its rows, if they are still where they were; else they come first."""
-        text = self.at(i)
-        if text.checkpoint:
-            (whole, state), before = text.checkpoint
-            try:
-                restore(text.sequence, whole if has_rows else state, partial=True, rows=has_rows)
-            except H2OError as error:
-                assert not has_rows
-                assert "the rows of this partial state have moved" in str(error)  # noqa: PT017
-                restore(text.sequence, whole, partial=True)
-                restore(text.sequence, state, partial=True, rows=False)
-            text.become(before)
-
     @precondition(lambda self: self.has_library)
     @rule(i=PLACES, document=st.integers(0, 1), seed=st.integers(0, 3), n=st.integers(1, 70))
     def ask(self, i: int, document: int, seed: int, n: int) -> None:
@@ -460,6 +433,7 @@ class Past(RuleBasedStateMachine):
 
     @invariant()
     def lengths(self) -> None:
+        self.llm._state._place.check()  # before drafts that are ahead are undone
         for text in self.texts.values():
             assert text.sequence.n_tokens == len(text.tokens)
 
@@ -584,3 +558,49 @@ def test_any_order_of_calls_in_models_of_other_kinds(
 ) -> None:
     """A boundary may have windows and recurrent states. Rewinding to a boundary without them is refused."""
     run(model_by_name(model), name, tmp_path, n_examples=4)
+
+
+FAILING = """
+import ctypes, sys
+import numpy as np
+from h2o_llama import H2OConfig, H2OError, Llama
+
+allocations = ctypes.CDLL(None)
+h2o = H2OConfig(chunk_size=16, evict=sys.argv[2] == "evict")
+with Llama(sys.argv[1], n_ctx=256, n_ubatch=16, n_threads=1, h2o=h2o) as llm:
+    expected, context = None, llm._state._place
+    for n in range(1000):
+        llm.reset()
+        llm.eval(range(1, 41))
+        allocations.fail_allocation(n)
+        try:
+            llm.eval(range(50, 90))
+            if n > 0 and not allocations.has_failed():
+                break
+        except (MemoryError, H2OError) as error:
+            allocations.fail_allocation(0)
+            assert llm.n_tokens == 40, error
+            context.check()
+            llm.eval(range(50, 90))
+        context.check()
+        expected = llm.logits.copy() if n == 0 else expected
+        np.testing.assert_array_equal(llm.logits, expected)
+    assert n > 3
+    allocations.fail_allocation(0)
+    context.state_rows()  # asks for sizes alone
+    assert allocations.largest_allocation() < min(len(context.get_state()) / 8, 8192)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a library is preloaded as Linux does")
+@pytest.mark.parametrize("layout", ["keep", "evict"])
+@pytest.mark.parametrize("model", ["gemma3-windows-f32", "lfm2-conv-f32"])
+def test_a_call_that_fails_for_want_of_memory_is_undone(
+    model_by_name: ModelByName, tmp_path: Path, model: str, layout: str
+) -> None:
+    """Wherever it fails, for the same call to succeed afterwards. And asking for a state's size takes none."""
+    library, source = tmp_path / "allocations.so", Path(__file__).parents[1] / "support" / "allocations.cpp"
+    subprocess.run([os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-O1", source, "-o", library], check=True)
+    command, env = [sys.executable, "-c", FAILING, str(model_by_name(model)), layout], {"LD_PRELOAD": str(library)}
+    result = subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr

@@ -4,7 +4,7 @@ In any order with all else: test_h2o_past.py.
 """
 
 import re
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,21 @@ GRID = NEAR.but(lookup_budget=8, kv_type="q8_0")
 N = 5 * S + 9
 
 
+STARTS = [S + 3, 2 * S + 5, 4 * S + 7]  # of calls
+KEPT = {0, S, S + 3, 4 * S, 4 * S + 7}  # with eviction: the last chunk with one, and that furthest from those before it
+
+
 # configuration, record, positions that are possible
 POSSIBLE: dict[str, tuple[Case | None, bool, set[int]]] = {
-    "sum": (SMALL, False, {0, 5 * S, N, N + 1, N + 2}),
-    "sum-recorded": (SMALL, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
-    "evict": (EVICT, False, {0, 5 * S, N, N + 2}),
-    "cold store": (STORED, False, {0, 5 * S, N, N + 2}),
-    "cold store-recorded": (STORED, True, {0, *range(S, 6 * S, S), N, N + 2}),
+    "sum": (SMALL, False, {0, *STARTS, 5 * S, N, N + 1, N + 2}),
+    "sum-recorded": (SMALL, True, {0, *STARTS, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "evict": (EVICT, False, {*KEPT, 5 * S, N, N + 2}),
+    "cold store": (STORED, False, {0, *STARTS, 5 * S, N, N + 2}),
+    "cold store-recorded": (STORED, True, {0, *STARTS, *range(S, 6 * S, S), N, N + 2}),
     "dense": (None, False, set(range(N + 3))),
     "near": (NEAR, False, set(range(N + 3))),
-    "near-recorded": (NEAR, True, {0, *range(S, 6 * S, S), N, N + 1, N + 2}),
-    "near-evict": (EVICT.but(heavy_budget=0), False, {0, *range(5 * S, N + 3)}),
+    "near-recorded": (NEAR, True, {0, *STARTS, *range(S, 6 * S, S), N, N + 1, N + 2}),
+    "near-evict": (EVICT.but(heavy_budget=0), False, {*KEPT, *range(5 * S, N + 3)}),
     "near-index": (GRID, False, {*range(0, N, 4), N, N + 1, N + 2}),
     "near-index of 8": (GRID.but(tile=8), False, {*range(0, N, 8), N, N + 1, N + 2}),
 }
@@ -43,7 +47,8 @@ POSSIBLE: dict[str, tuple[Case | None, bool, set[int]]] = {
 
 def evaluate(llm: Llama) -> list[int]:
     tokens = [*random_tokens(N), 3, 4]
-    llm.eval(tokens[:N])
+    for start, stop in pairwise([0, *STARTS, N]):
+        llm.eval(tokens[start:stop])
     llm.eval(tokens[N:], decode=True)
     return tokens
 

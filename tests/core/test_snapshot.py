@@ -338,7 +338,7 @@ def test_a_bad_state_is_refused(model: str, model_by_name: ModelByName) -> None:
         header = own + 4 * (4 + int.from_bytes(state[own + 12 : own + 16], "little"))  # the configuration is as long
         for bytes_, match in (
             (state[: header + 40], "refuses the state"),
-            (_with_int(state, own + 4, 99), "of version 99, expected 18"),
+            (_with_int(state, own + 4, 99), "of version 99, expected 19"),
             (_with_int(state, own + 8, 99), "other H2O parameters"),
             (_with_int(state, header, 2**31), "damaged"),
             (_with_int(state, header + 12, 0), "damaged"),  # without the scores that heavy hitters need

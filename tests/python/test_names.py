@@ -221,7 +221,7 @@ def test_a_repository_is_downloaded_once(hub: Any, tiny_model: Path) -> None:
 def test_models_are_removed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All types of a repository, after a person was asked about each; one by a short name."""
     kept: dict[str, list[Path]] = {}
-    monkeypatch.setattr(cli_models, "kept_files", lambda: [cli_models._kept(*item) for item in kept.items()])
+    monkeypatch.setattr(cli_models, "kept_files", lambda: kept)
     for name in (
         "Qwen/Qwen3-0.6B-GGUF:Q8_0",
         "Qwen/Qwen3-0.6B-GGUF:Q4_0",

@@ -62,7 +62,12 @@ READ: dict[str, tuple[bytes, str]] = {
     "hidden.html": (
         b"<body><p hidden>a<p>b<div style='color: red; Display:none'>c<div>d</div><br>e</div><img hidden>f"
         b"<ul><li style=display:none>g<li>h</ul><span>i</span>",
-        "b\nf\nh\ni",
+        "b\nf\n- h\ni",
+    ),
+    "lists.html": (
+        b"<html><ol><li><p>a <del>b</del></p><ol type=a start=2><li>c<li> d</ol><li value=9>e<ul><li>f</ul>"
+        b"<li></ol><ol type=I><li>g</ol>h",
+        "1. a b\nb. c\nc. d\n2. e\n- f\nI. g\nh",
     ),
     "saved.html": (b"<!-- saved from url=(9)x -->\n<html><p>A\xe9<meta charset=Latin1>", "A\xe9"),
     "a.xhtml": (
@@ -96,7 +101,7 @@ UNREADABLE: dict[str, tuple[bytes, str]] = {
     "wide.txt": ("Gänse".encode("utf-16-le"), "is UTF-16 without a byte order mark"),
     "a.png": (b"\x89PNG\r\n\x1a\n\0\0", "is an image, not text"),
     "a.zip": (b"PK\x03\x04\0\xff", "is an archive, not text"),
-    "cut.docx": (office("docx")[:-999], "is an archive, not text"),
+    "cut.docx": (office("docx")[:-999], "is damaged ("),
     "cut.epub": (office("epub")[:-999], "is damaged ("),
     "a.ods": (office("odt").replace(b"text", b"spreadsheet", 1), "is an OpenDocument file without a text"),
     "a.doc": (b"\xd0\xcf\x11\xe0\0", "is an Office file from before 2007"),

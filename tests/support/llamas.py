@@ -188,19 +188,14 @@ def rewind_points(sequence: h2o_llama.Sequence, position: int) -> tuple[int, int
     return before, after
 
 
-def state_flags(partial: bool, rows: bool) -> int:
-    """As llama.h and llama-h2o.h define them."""
-    return (1 if partial else 0) | (0 if rows else 1 << 16)
-
-
-def state_of(sequence: h2o_llama.Sequence, partial: bool = False, rows: bool = True, end: int | None = None) -> bytes:
+def state_of(sequence: h2o_llama.Sequence) -> bytes:
     with sequence._state.used() as context:
-        return context.get_state(state_flags(partial, rows), 2**32 - 1 if end is None else end)
+        return context.get_state()
 
 
-def restore(sequence: h2o_llama.Sequence, state: bytes, partial: bool = False, rows: bool = True) -> None:
+def restore(sequence: h2o_llama.Sequence, state: bytes) -> None:
     with sequence._state.used() as context:
-        context.set_state(state, state_flags(partial, rows))
+        context.set_state(state)
 
 
 # --- views of a sequence

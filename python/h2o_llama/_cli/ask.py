@@ -110,7 +110,8 @@ def read_first(llm: Llama, tokens: Tokens, name: str) -> None:
             echo(f"stopped: {kept}{'; the same command continues' * (n_known > 0)}", err=True)
         raise
     short = ", too short to keep" if llm.library is not None and n < LEAST_TOKENS else ""
-    echo(f"[{name}: {took('read', n, time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
+    if name:
+        echo(f"[{name}: {took('read', n, time.perf_counter() - start, llm.n_cached)}{short}]", err=True)
 
 
 def say_answer(o: Options, llm: Llama, question: Question, text: list[str] | None = None, **more: Any) -> None:

@@ -20,7 +20,7 @@ from h2o_llama._cli.inspect import print_report, read_report
 from h2o_llama._cli.options import DOCUMENT, Options, option
 from h2o_llama._internal.terminal import counted, echo, write
 from h2o_llama.chat._question import OTHER, Question, messages_of
-from h2o_llama.documents import document_messages
+from h2o_llama.documents import ABOUT_A_DOCUMENT, document_messages
 from h2o_llama.inspect._report import memory_report
 from h2o_llama.library import Text
 
@@ -222,7 +222,7 @@ class _Chat:
     def _continued(self, text: Text, messages: Messages) -> tuple[str, Messages]:
         for message in messages[len(_begin(messages)) :][-2:]:
             echo(f"{message['role']}: {_shown(message['content'])}", err=True)
-        return text.name, messages
+        return text.name if ABOUT_A_DOCUMENT in str(messages[0]["content"]) else "", messages
 
     def _regen(self) -> None:
         if self._messages and self._messages[-1]["role"] == "assistant":

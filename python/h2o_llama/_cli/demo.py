@@ -49,7 +49,7 @@ def ask(
         with Llama(model, n_ctx=len(text) + _ROOM, n_threads=n_threads, h2o=h2o) as llm:
             for i, needle in enumerate(needles):
                 progress(f"questions: {name}", i, len(needles))
-                tokens = llm.tokenize(text + needle.question)
+                tokens = llm.tokenize(text + b"k%d?" % needle.key)
                 llm.reset()
                 start = time.perf_counter()
                 llm.eval(tokens, dense_tail=dense_tail)
@@ -87,7 +87,7 @@ def answer_table(
 def _verdict(answer: bytes, needle: Needle) -> Text:
     """An answer, marked as right or wrong."""
     text = answer.decode("ascii", "replace").replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
-    return plain(f"{text} right", "green") if answer == needle.answer else plain(f"{text} wrong", "red")
+    return plain(f"{text} right", "green") if answer == b"%d" % needle.value else plain(f"{text} wrong", "red")
 
 
 # The model was trained on up to 8,192 tokens; this leaves room for questions and answers.

@@ -89,7 +89,7 @@ def read_prompt(o: Options) -> str:
 def read_text(file: Path, is_kept: bool = False) -> str:
     """A document, a text that has a name, or with - standard input. `is_kept`: a text that takes long is kept."""
     path = find_text(file)
-    names = similar(file, TEXTS)
+    names = "" if file.suffix else similar(file, TEXTS)
     if str(file) == "-":
         content, name = sys.stdin.buffer.read(), "standard input"
     elif re.match("https?:/", str(file)):

@@ -93,9 +93,6 @@ def bench(
     n_gen: Annotated[int, option("Tokens to generate after a prompt.", min=1)] = 32,
     depth: Annotated[str, option("Prompt lengths to generate after.")] = "4096,8192",
     repetitions: Annotated[int, option("Samples of each figure.", "--repetitions", "-r", min=1)] = 3,
-    dense_max: Annotated[
-        int | None, option("Leave dense attention out of longer prompts; 0: measure H2O only.", min=0)
-    ] = None,
     json_file: Annotated[
         Path | None, option("Write all figures to this file; -: to standard output, not tables.", "--json")
     ] = None,
@@ -120,7 +117,6 @@ def bench(
         values("--depth", depth, int),
         n_gen=n_gen,
         repetitions=repetitions,
-        dense_max=dense_max,
         chunk_size=chunk_size,
         n_threads=o.threads,
         n_gpu_layers=o.gpu_layers or 0,

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.filesize import decimal
 
-from h2o_llama import H2OConfig, H2OError, Llama
+from h2o_llama import H2OConfig, H2OError, Llama, _core
 from h2o_llama._cli.command import Commands, as_command, confirm
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
@@ -19,7 +19,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama.models._find import find_model, find_text
 from h2o_llama.models._hub import parse_name, similar
 from h2o_llama.models._named import MODELS, TEXTS, cache_folder
-from h2o_llama.models._quantize import quantize_model, quantize_types
+from h2o_llama.models._quantize import quantize_model
 
 
 def pull(
@@ -47,24 +47,8 @@ def pull(
 _TYPE = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*))(?=[-._/])", re.IGNORECASE)
 
 
-class KeptFile(NamedTuple):
-    """A model with all its parts, or a text. Paths may be links into the hub's cache."""
-
-    name: str
-    type: str
-    n_bytes: int
-    used: datetime
-    paths: tuple[Path, ...]
-
-    def remove(self) -> None:
-        """Remove files and the links to them."""
-        for path in self.paths:
-            path.resolve().unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-
-
-def kept_files() -> list[KeptFile]:
-    """GGUF files in the hub's cache, also of other programs, and files from elsewhere."""
+def kept_files() -> dict[str, list[Path]]:
+    """By name: GGUF files in the hub's cache, also of other programs, and files from elsewhere. Links stay links."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -84,7 +68,7 @@ def kept_files() -> list[KeptFile]:
     for path in cache_folder().glob("*.gguf"):
         if [path] not in models.values():
             models[path.name] = [path]
-    return [_kept(name, paths) for name, paths in models.items()]
+    return models
 
 
 def _type(file: str) -> str:
@@ -92,11 +76,12 @@ def _type(file: str) -> str:
     return found[1].upper() if found else file
 
 
-def _kept(name: str, paths: list[Path]) -> KeptFile:
-    stats = [path.stat() for path in {path.resolve() for path in paths}]
-    used = datetime.fromtimestamp(max(stat.st_atime for stat in stats))
-    type = "text" if name in TEXTS else name.partition(":")[2] or _type(paths[0].name)
-    return KeptFile(name, type, sum(stat.st_size for stat in stats), used, tuple(sorted(paths)))
+def _size(paths: Iterable[Path]) -> str:
+    return decimal(sum(path.stat().st_size for path in {path.resolve() for path in paths}))
+
+
+def _used(paths: Iterable[Path]) -> datetime:
+    return datetime.fromtimestamp(max(path.stat().st_atime for path in paths))
 
 
 models = typer.Typer(
@@ -106,11 +91,11 @@ models = typer.Typer(
 
 def _list() -> None:
     """List what is here, last used first."""
-    files = sorted(kept_files(), key=lambda file: file.used, reverse=True)
-    _print_table(
-        ("Name", "Type", "Size", "Last used", "Where"),
-        [(f.name, f.type, decimal(f.n_bytes), f"{f.used:%Y-%m-%d %H:%M}", str(f.paths[0])) for f in files],
-    )
+    rows = []
+    for name, paths in sorted(kept_files().items(), key=lambda file: _used(file[1]), reverse=True):
+        type = "text" if name in TEXTS else name.partition(":")[2] or _type(paths[0].name)
+        rows.append((name, type, _size(paths), f"{_used(paths):%Y-%m-%d %H:%M}", str(min(paths))))
+    _print_table(("Name", "Type", "Size", "Last used", "Where"), rows)
 
 
 def remove(
@@ -119,14 +104,17 @@ def remove(
     """Remove a model or a text. Where a person is at the terminal, they are asked about each file first."""
     files, meant = kept_files(), parse_name(name)
     names = {name.lower()} | ({f"{meant.repository}:{meant.which}".lower()} if meant and meant.which else set())
-    found = [file for file in files if names & {file.name.lower(), file.name.partition(":")[0].lower()}]
+    found = {file: paths for file, paths in files.items() if names & {file.lower(), file.partition(":")[0].lower()}}
     if not found:
-        raise FileNotFoundError(f"no model or text here is called {name}{similar(name, [f.name for f in files])}")
-    for file in found:
-        confirm(f"Remove {file.name} ({decimal(file.n_bytes)}), also for other programs?")
-    for file in found:
-        file.remove()
-        echo(f"{file.name} removed, {decimal(file.n_bytes)}")
+        raise FileNotFoundError(f"no model or text here is called {name}{similar(name, list(files))}")
+    for file, paths in found.items():
+        confirm(f"Remove {file} ({_size(paths)}), also for other programs?")
+    for file, paths in found.items():
+        size = _size(paths)
+        for path in paths:
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        echo(f"{file} removed, {size}")
 
 
 models.command("list", hidden=True)(as_command(_list))
@@ -149,7 +137,7 @@ def _print_table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
 def quantize(
     o: Options,
     out: Annotated[Path, typer.Argument(help="The GGUF file to write; one that is there is replaced.")],
-    type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Type of the weights: {', '.join(quantize_types())}.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help=f"Of the weights: {', '.join(_core.quantize_types())}.")],
 ) -> None:
     """Write a model with weights of another type."""
     check_target(out)

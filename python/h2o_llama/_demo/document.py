@@ -25,16 +25,6 @@ class Needle:
         """The line that hides the value."""
         return b"k%d=%d;\n" % (self.key, self.value)
 
-    @property
-    def question(self) -> bytes:
-        """What to append to the document to ask for the value."""
-        return b"k%d?" % self.key
-
-    @property
-    def answer(self) -> bytes:
-        """What the model should say after the question."""
-        return b"%d" % self.value
-
 
 def standard_library_text(n_bytes: int, module: str = MODULE) -> bytes:
     """The first `n_bytes` of a module's source as ASCII, over again from its start if it is shorter.

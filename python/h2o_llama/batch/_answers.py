@@ -59,7 +59,7 @@ def find_documents(folder: str | os.PathLike[str], left_out: dict[str, Path] | N
     }
     files = {name: path for name, path in seen.items() if path.suffix.lower() in SUFFIXES}
     if not files:
-        raise ValueError(f"[batch] {root} has no documents: their names end with .txt, .md, .html, .pdf or the like")
+        raise ValueError(f"[batch] {root} has no documents: their names end with .txt, .pdf, .docx, .eml or the like")
     if left_out is not None:
         left_out.update((name, path) for name, path in seen.items() if name not in files)
     return dict(sorted(files.items()))
@@ -181,10 +181,11 @@ KEYS = (
 class AnswersFile:
     """A file of JSON lines, to which each answer is added at once.
 
-    The incomplete line of an interrupted run is dropped, and so are errors: these questions are asked again.
+    The incomplete line of an interrupted run is dropped, and so are errors: these questions are asked again. Answers of
+    another model or with other settings stay, and are other answers.
 
-    Raises ValueError if it holds something else, or answers of another model or with other settings; OSError if it
-    cannot be read or written, or another run is adding to it.
+    Raises ValueError if it holds something else; OSError if it cannot be read or written, or another run is adding to
+    it.
 
     The file need not exist. `fingerprint` and `settings` are the model and the settings of the answers to be added.
     """
@@ -197,16 +198,6 @@ class AnswersFile:
             self._alone.acquire()
             content = self._path.read_bytes()
             answers = [self._parse(i, line) for i, line in enumerate(content.split(b"\n")[:-1], 1)]
-            for i, answer in enumerate(answers, 1):
-                if answer["error"] is None:
-                    differences = _differences(answer, {"settings": settings})
-                    if answer["fingerprint"] != fingerprint:
-                        differences.insert(0, f"its model was {answer['model']}, another file or with other changes")
-                    if differences:
-                        raise ValueError(
-                            f"[batch] line {i} of {self._path} was produced with other settings: "
-                            f"{'; '.join(differences)}. Name another file, or remove it"
-                        )
             kept = [answer for answer in answers if answer["error"] is None]
             if len(kept) < len(answers) or content[-1:] not in (b"", b"\n"):
                 with replacing(self._path) as file:
@@ -219,7 +210,8 @@ class AnswersFile:
                 message = f"[batch] another run is adding to {path}: wait for it, or name another file"
                 raise OSError(message) from error
             raise
-        self._known = {_key(answer) for answer in kept}
+        of = {"fingerprint": fingerprint, "settings": settings}
+        self._known = {_key(answer) for answer in kept if of.items() <= answer.items()}
 
     def missing(self, files: dict[str, Path], questions: list[Question]) -> dict[str, list[Question]]:
         """The questions without an answer about the present content of each document, by its name."""
@@ -271,15 +263,3 @@ def _key(answer: Answer) -> tuple[str, str, str, str]:
 
 def _line(answer: Answer) -> bytes:
     return json.dumps(answer, ensure_ascii=False).encode() + b"\n"
-
-
-def _differences(found: Any, wanted: dict[str, Any], prefix: str = "") -> list[str]:
-    """Where values differ, in words; dicts in dicts by their own names."""
-    texts = []
-    for name, value in wanted.items():
-        other = found.get(name)
-        if isinstance(value, dict) and isinstance(other, dict):
-            texts += _differences(other, value, f"{prefix}{name}.")
-        elif other != value:
-            texts.append(f"{prefix}{name} was {other!r:.80}, not {value!r:.80}")
-    return texts

@@ -99,9 +99,10 @@ def ask(
         raise check.bad_argument(owner, "questions", "a question, or a list of questions, not empty", questions)
     if check.flag(owner, "stream", stream) and not isinstance(questions, str):
         raise check.bad_argument(owner, "questions", "one question with stream=True", questions)
-    text, library = str(document), state.engine.library
+    text, library, state.text_name = str(document), state.engine.library, ""
     if not isinstance(document, str):
         path = Path(document).expanduser()
+        state.text_name = os.path.abspath(path)
         text = text_of(path.read_bytes(), str(path), None if library is None else library.folder)
     think = options.pop("think", None)
     said: GenerationOptions = {"temperature": 0.0, **options}  # type: ignore[typeddict-unknown-key]

@@ -211,36 +211,32 @@ def _strengths(report: MemoryReport, heads: Sequence[HeadMemory]) -> dict[int, i
     return {p: round(100 * math.sqrt(weights[p] / (weights.max() or 1.0))) for p in positions.tolist()}
 
 
-def _parts(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int]) -> list[dict[str, Any]]:
-    """The document in order: plain text, and pieces that are marked or the target of a link.
+def _document(report: MemoryReport, heads: Sequence[HeadMemory], anchors: set[int]) -> str:
+    """The text in order, with marked pieces, and targets of links. White space counts: no line ends between tags.
 
-    `titles` tell which heads have a token, those with the highest scores first.
+    A title tells which heads have a token, those with the highest scores first.
     """
     strengths = _strengths(report, heads)
     having: dict[int, list[tuple[float, str]]] = {p: [] for p in strengths}
     for h in heads:
         for p, score in zip(h.positions.tolist(), h.scores.tolist(), strict=True):
-            if p in having:
-                having[p].append((-score, f"layer {h.layer} head {h.head}: {score:.3g}"))
+            having[p].append((-score, f"layer {h.layer} head {h.head}: {score:.3g}"))
     what = "heavy hitter of" if report.marked == HEAVY else "read most by"
-    parts: list[dict[str, Any]] = []
+    html = ""
     for piece in report.pieces:
         positions = range(piece.start, piece.end)
-        part = {
-            "text": "",
-            "anchor": next((p for p in positions if p in anchors), None),
-            "strength": max(strengths.get(p, 0) for p in positions),
-            "titles": [
-                f"Position {p:,}: {what} {len(having[p])} of {len(heads)} heads: "
-                + ", ".join(name for _, name in sorted(having[p])[:6])
-                for p in positions
-                if p in strengths
-            ],
-        }
-        if not parts or part["titles"] or part["anchor"] is not None or {**parts[-1], "text": ""} != part:
-            parts.append(part)
-        parts[-1]["text"] += piece.text
-    return parts
+        titles = [
+            f"Position {p:,}: {what} {len(having[p])} of {len(heads)} heads: "
+            + ", ".join(name for _, name in sorted(having[p])[:6])
+            for p in positions
+            if p in strengths
+        ]
+        about = "".join(f' id="p{p}"' for p in positions if p in anchors)
+        if titles:
+            strength, title = max(strengths.get(p, 0) for p in positions), escape("\n".join(titles))
+            about += f' style="--weight: {strength}%" title="{title}"' + " data-newline" * ("\n" in piece.text)
+        html += f"<mark{about}>{escape(piece.text)}</mark>" if about else escape(piece.text)
+    return html
 
 
 def render_html(
@@ -259,7 +255,6 @@ def render_html(
         ("KV heads", f"{len(heads)}, of {' and '.join(chosen)}" if chosen else f"all {len(heads)}"),
         *facts,
     ]
-    parts = _parts(report, heads, {passage.strongest for passage in found})
     return _PAGE.format(
         title=escape(title),
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
@@ -270,7 +265,7 @@ def render_html(
             f'<li>{100 * each.share:.1f} % <a href="#p{each.strongest}">{escape(each.text)}</a></li>' for each in found
         ),
         marked=report.marked,
-        document="".join(map(_part_html, parts)),  # without line ends between tags: white space counts in it
+        document=_document(report, heads, {passage.strongest for passage in found}),
     )
 
 
@@ -319,16 +314,6 @@ def _about(report: MemoryReport) -> str:
         f"is how much: the sum of their attention weights{beyond}. The strongest tokens are marked. The first "
         f"tokens{local} are left out."
     )
-
-
-def _part_html(part: dict[str, Any]) -> str:
-    text = escape(part["text"])
-    if not part["titles"] and part["anchor"] is None:
-        return text
-    anchor = "" if part["anchor"] is None else f' id="p{part["anchor"]}"'
-    titles = escape("\n".join(part["titles"]))
-    marked = f' style="--weight: {part["strength"]}%" title="{titles}"' if titles else ""
-    return f"<mark{anchor}{marked}{' data-newline' * (chr(10) in part['text'])}>{text}</mark>"
 
 
 def write_html(path: Path, report: MemoryReport, *shown: Any) -> None:

@@ -50,8 +50,7 @@ class KVStats:
         that of all sequences.
     side_bytes : int
         Bytes of the layers that H2O leaves to llama.cpp: rows of sliding windows, recurrent states, and the copies of
-        these that rewinding to a boundary needs. The last boundary has one; with keep_history=True the first boundary
-        and the latest seven have one, or fewer where the copies are large.
+        these that rewinding to a boundary or to a call's start needs: at most eight, fewer where they are large.
     token_bytes : int
         Bytes of one token's K and V in all layers.
     n_tokens, closed_tokens, kept_tokens : int

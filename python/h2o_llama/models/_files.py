@@ -222,33 +222,6 @@ KV_TYPES = {**dict.fromkeys(("f32", "f16", "bf16"), False), **dict.fromkeys(_QUA
 """Types that llama.cpp takes for K and V, and whether they are quantised."""
 
 
-def load_model(
-    model_path: str | os.PathLike[str],
-    n_gpu_layers: int,
-    verbose: bool,
-    rpc_servers: tuple[str, ...] = (),
-    repack: bool = True,
-    **loading: Any,
-) -> _core.Model:
-    """Load a GGUF file, or a model that has a name; the servers get its layers first.
-
-    With `repack`, llama.cpp moves weights of some types into layouts for its own products, which only these can read.
-    `loading` is the result of `Loading.checked`.
-
-    Raises FileNotFoundError if the file is missing; ValueError if it is a folder, or an override does not fit;
-    DamagedFileError if it is empty, damaged, or not a GGUF model file; H2OError if llama.cpp refuses
-    it, or a server does not answer.
-    """
-    if not isinstance(model_path, str | os.PathLike):
-        expected = "the path of a GGUF file, or an open Model or Llama"
-        raise check.bad_argument("Llama", "model_path", expected, model_path)
-    path = os.fsencode(check_model_file("Llama", model_path))
-    if loading.get("kv_overrides"):
-        _core.Model.check_overrides(path, loading["kv_overrides"])
-    with reading_a_model():
-        return _core.Model(path, n_gpu_layers, verbose, list(rpc_servers), repack, **loading)
-
-
 @contextmanager
 def reading_a_model() -> Iterator[None]:
     """Around calls of the core whose other arguments are checked: an error is then the file's."""
@@ -280,7 +253,7 @@ def _is_address(name: str) -> bool:
 
 
 def check_model_file(owner: str, model_path: str | os.PathLike[str]) -> Path:
-    """The GGUF file that a path or a name stands for, checked by Python alone. Raises as `load_model`."""
+    """The GGUF file that a path or a name stands for, checked by Python alone. Raises as `Model`."""
     path = find_model(model_path)
     check_gguf_file(f"[{owner}]", path, similar(model_path))
     return path

@@ -11,11 +11,6 @@ from h2o_llama._internal.machine import available_cpus
 from h2o_llama.models._files import check_model_file, reading_a_model
 
 
-def quantize_types() -> list[str]:
-    """The types that `quantize_model` takes, in llama.cpp's names, larger ones first."""
-    return _core.quantize_types()
-
-
 def quantize_model(
     model_path: str | os.PathLike[str], out: str | os.PathLike[str], type: str, n_threads: int | None = None
 ) -> None:
@@ -23,14 +18,14 @@ def quantize_model(
 
     Quantised weights are quantised again, which loses more. Weights whose rows do not fit the
     type get another one, as in llama.cpp. The file gets its name when it is complete, and replaces an existing one.
-    The type is one of `quantize_types()`, in any case.
+    The type is one of the core's `quantize_types()`, in any case.
 
-    Raises as `load_model`; ValueError also if `out` is the same file or the type is unknown, OSError if `out` cannot be
+    Raises as `Model`; ValueError also if `out` is the same file or the type is unknown, OSError if `out` cannot be
     written.
     """
     owner = "quantize"
     wanted = type.upper() if isinstance(type, str) else type
-    check.choice(owner, "type", wanted, quantize_types())
+    check.choice(owner, "type", wanted, _core.quantize_types())
     n_threads = available_cpus() if n_threads is None else check.integer(owner, "n_threads", n_threads, 1, 512)
     for name, path in (("model_path", model_path), ("out", out)):
         if not isinstance(path, str | os.PathLike):

@@ -38,7 +38,7 @@ UNKNOWN = About()
 
 def name_of(text: str) -> str:
     """How a text begins, after what all texts begin with: the document, or what the user of a chat says first."""
-    said = re.search(r"(?:^|\n)user\n+(.+)", text, re.DOTALL)
+    said = re.search(r"(?:^|\n)user\n+(.+?)(?:\nassistant\n|$)", text, re.DOTALL)
     begin = said[1] if said and ABOUT_A_DOCUMENT not in text else text.rpartition(ABOUT_A_DOCUMENT)[2]
     line = " ".join(begin.split()).removeprefix("system ")
     return line[:_NAME_LENGTH] + "…" * (len(line) > _NAME_LENGTH)

@@ -331,7 +331,7 @@ void init_context(py::module_ & m) {
             const llama_h2o_params h2o_params = read_options(h2o);
             params.h2o = &h2o_params;
 
-            computing no_gil(/*starts_threads =*/ h2o_params.lossless.mode != LLAMA_H2O_LOSSLESS_OFF);
+            computing no_gil(/*starts_threads =*/ h2o_params.lossless.on);
             return std::make_shared<context>(std::move(mdl), params, record, profile, verbose);
         }), py::kw_only(),
             py::arg("model"), py::arg("n_ctx"), py::arg("n_seq_max") = 1, py::arg("n_batch"), py::arg("n_ubatch"),
@@ -354,8 +354,13 @@ void init_context(py::module_ & m) {
         .def("keep_boundaries", &keep_boundaries)
         .def("arrange", &context::arrange, py::arg("n_kept"), py::arg("pieces"), py::arg("ids").noconvert())
         .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert())
-        .def("get_state", &context::get_state, py::arg("flags") = 0, py::arg("end") = UINT32_MAX)
-        .def("set_state", &context::set_state, py::arg("state"), py::arg("flags") = 0)
+        .def("get_state", &context::get_state)
+        .def("set_state", &context::set_state, py::arg("state"))
+        .def("check", [](const context & self) {
+            if (const auto * kv = llama_get_h2o_kv_seq(self.get(), 0)) {
+                kv->memory.check();
+            }
+        }, "All sequences; raises RuntimeError if a part of the memory does not agree with another one.")
         .def("close", &context::close)
         .def_property_readonly("n_threads",  [](const context & self) { return std::make_pair(llama_n_threads(self.get()), llama_n_threads_batch(self.get())); })
         .def_property_readonly("has_memory", [](const context & self) { return !!llama_get_memory(self.get()); })

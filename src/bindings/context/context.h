@@ -53,10 +53,9 @@ public:
     // Becomes a copy of another sequence of the same llama_context. It must be empty.
     void copy_from(context & other);
 
-    // All that later tokens depend on, but for the logits and the token ids, as bytes. Only tests ask for partial
-    // states, up to `end`, as upstream's server does.
-    py::bytes get_state(llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_NONE, uint32_t end = UINT32_MAX);
-    void set_state(const py::bytes & state, llama_state_seq_flags flags = LLAMA_STATE_SEQ_FLAGS_NONE);
+    // All that later tokens depend on, but for the logits and the token ids, as bytes.
+    py::bytes get_state();
+    void set_state(const py::bytes & state);
 
     bool can_rewind(uint32_t pos) const;
 
@@ -96,7 +95,7 @@ private:
     void compute(const llama_batch & batch, float * logits, int64_t n_rows, py::object progress);
 
     // throws h2o_error
-    void write_state(const py::bytes & state, llama_state_seq_flags flags);
+    void write_state(const py::bytes & state);
 
     // numbers of a token's logits or embedding
     int64_t row_size() const;

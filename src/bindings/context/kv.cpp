@@ -152,9 +152,8 @@ static std::optional<named_values> lossless_stats(const h2o_kv & self) {
     if (!cold || !cold->codec) {
         return std::nullopt;
     }
-    const auto s           = cold->codec->stats();
-    const auto n           = [](uint64_t n) { return py::int_(n); };
-    const auto percentiles = [](const double (&us)[3]) { return py::make_tuple(us[0], us[1], us[2]); };
+    const auto s = cold->codec->stats();
+    const auto n = [](uint64_t n) { return py::int_(n); };
     return named_values {
         { "encoded_blocks", n(s.n_encoded) },
         { "raw_blocks",     n(s.n_raw) },
@@ -166,8 +165,6 @@ static std::optional<named_values> lossless_stats(const h2o_kv & self) {
         { "stored_v_bytes", n(s.bytes_stored[1]) },
         { "waiting_chunks", n(s.n_waiting) },
         { "queue_peak",     n(s.queue_peak) },
-        { "encode_us",      percentiles(s.encode_us) },
-        { "decode_us",      percentiles(s.decode_us) },
     };
 }
 

@@ -12,7 +12,7 @@ bool context::can_rewind(uint32_t pos) const {
         return true;
     }
     if (kv) {
-        return llama_h2o_kv_can_rewind(kv, pos);
+        return kv->memory.can_rewind(*kv, pos);
     }
     // A recurrent model has one state, that of the end. Of a sliding window nothing is dropped (swa_full), but by a state.
     if (llama_model_is_recurrent(mdl->ptr.get()) || llama_model_is_hybrid(mdl->ptr.get())) {
@@ -59,15 +59,12 @@ context::token_array context::tokens() const {
     return token_array(n_tokens(), text.data());
 }
 
-py::bytes context::get_state(llama_state_seq_flags flags, uint32_t end) {
+py::bytes context::get_state() {
     drop_draft();
-    if (kv) {
-        llama_h2o_kv_set_state_end(kv, end); // of partial states, which only this function makes
-    }
 
     llama_call call(verbose);
 
-    const size_t size = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_size_ext(get(), seq_id, flags); });
+    const size_t size = llama_call::run("[Llama.snapshot] ", [&] { return llama_state_seq_get_size(get(), seq_id); });
 
     auto res = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, size));
     if (!res) {
@@ -77,7 +74,7 @@ py::bytes context::get_state(llama_state_seq_flags flags, uint32_t end) {
 
     const size_t n_written = llama_call::run("[Llama.snapshot] ", [&] {
         without_gil no_gil;
-        return llama_state_seq_get_data_ext(get(), dst, size, seq_id, flags);
+        return llama_state_seq_get_data(get(), dst, size, seq_id);
     });
     if (size == 0 || n_written != size) {
         throw h2o_error("[Llama.snapshot] llama.cpp cannot save this sequence: " + call.reason());
@@ -85,7 +82,7 @@ py::bytes context::get_state(llama_state_seq_flags flags, uint32_t end) {
     return res;
 }
 
-void context::write_state(const py::bytes & state, llama_state_seq_flags flags) {
+void context::write_state(const py::bytes & state) {
     const auto * src = (const uint8_t *) PyBytes_AS_STRING(state.ptr());
     const size_t n   = PyBytes_GET_SIZE(state.ptr());
 
@@ -93,7 +90,7 @@ void context::write_state(const py::bytes & state, llama_state_seq_flags flags) 
 
     const size_t n_read = llama_call::run("[Llama.restore] the state is damaged: ", [&] {
         without_gil no_gil;
-        return llama_state_seq_set_data_ext(get(), src, n, seq_id, flags);
+        return llama_state_seq_set_data(get(), src, n, seq_id);
     });
     if (n_read != n) {
         throw h2o_error("[Llama.restore] llama.cpp refuses the state: " + (n_read > 0 ? "it has bytes left over" : call.reason()));
@@ -110,7 +107,7 @@ void context::restore(const py::bytes & state, const token_array & tokens) {
     try {
         clear_memory(/*data =*/ false);
         if (n > 0) {
-            write_state(state, LLAMA_STATE_SEQ_FLAGS_NONE);
+            write_state(state);
         }
         if (llama_memory_seq_pos_max(memory, seq_id) != (llama_pos) n - 1 || (n > 0 && llama_memory_seq_pos_min(memory, seq_id) < 0)) {
             throw h2o_error("[Llama.restore] the state is damaged: it is not of " + std::to_string(n) + " tokens");
@@ -119,7 +116,7 @@ void context::restore(const py::bytes & state, const token_array & tokens) {
         clear_memory(/*data =*/ false);
         try {
             if (PyBytes_GET_SIZE(before.ptr()) > 0) {
-                write_state(before, LLAMA_STATE_SEQ_FLAGS_NONE);
+                write_state(before);
             }
         } catch (const h2o_error &) { // the first error is thrown; the sequence is empty
             clear_memory(/*data =*/ false);
@@ -131,14 +128,12 @@ void context::restore(const py::bytes & state, const token_array & tokens) {
     text.assign(tokens.data(), tokens.data() + n);
 }
 
-void context::set_state(const py::bytes & state, llama_state_seq_flags flags) {
+void context::set_state(const py::bytes & state) {
     drop_draft();
-    if (flags == LLAMA_STATE_SEQ_FLAGS_NONE) {
-        text.clear();
-        arranged.clear();
-    }
+    text.clear();
+    arranged.clear();
     try {
-        write_state(state, flags);
+        write_state(state);
     } catch (...) {
         sync_text();
         throw;

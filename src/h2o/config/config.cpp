@@ -52,7 +52,7 @@ h2o_config::h2o_config(const llama_h2o_params & params) : llama_h2o_params(param
     check(!has_cold_store() || positions == LLAMA_H2O_POSITIONS_TEXT,
             "positions cache needs no cold_store: what comes back from there is at its position in the text. Use "
                     "positions text");
-    check(lossless.mode == LLAMA_H2O_LOSSLESS_OFF || has_cold_store(),
+    check(!lossless.on || has_cold_store(),
             "lossless is about what is in a cold store: it needs cold_store");
 }
 

@@ -17,7 +17,6 @@ static const char * const scorers[]    = { "distant", "sum", "block_ema", nullpt
 static const char * const schedules[]  = { "single_pass", "two_phase", nullptr };
 static const char * const decodes[]    = { "full", "memory", nullptr };
 static const char * const positions[]  = { "text", "cache", nullptr };
-static const char * const lossless[]   = { "off", "probe", "full", "store", nullptr };
 static const char * const products[]   = { "auto", "upstream", "own", nullptr };
 static const char * const switches[]   = { "off", "on", nullptr };
 
@@ -65,14 +64,12 @@ static const llama_h2o_option options[] = {
     choice(FIELD(positions),     "positions", positions, "evict: positions beyond the trained length, of the text or no further away than that"),
     text  (FIELD(cold_store),    "cold-store", LLAMA_H2O_OPTION_TEXT,
             "evict: where dropped tokens go, to be looked up: memory, or a folder"),
-    choice("lossless",        offsetof(llama_h2o_params, lossless.mode),      "lossless", lossless,
-           "cold store: store compresses; full only tries whether it could, probe how much that would save"),
+    choice("lossless",        offsetof(llama_h2o_params, lossless.on),        "lossless", switches,
+           "cold store: compress it without loss"),
     number("codec_threads",   offsetof(llama_h2o_params, lossless.n_threads), "codec-threads", 1, 512, "2",
             "lossless: threads that compress"),
     number("codec_max_queue", offsetof(llama_h2o_params, lossless.max_queue), "codec-max-queue", 1, INT32_MAX, "8",
            "lossless: chunks that wait for them at most"),
-    choice("codec_strict",    offsetof(llama_h2o_params, lossless.strict),    "codec-strict", switches,
-            "lossless: what is compressed is read back and compared"),
     choice(FIELD(products),      "products", products,
             "who multiplies by weights on the CPU, with H2O or without: auto is own with H2O, and upstream without"),
 };

@@ -53,12 +53,8 @@ void h2o_fetch_rows(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_h2o_att
         }
         const uint64_t n_text = (uint64_t) cold->n_chunks()*cold->chunk_size;
         for (const auto part : { H2O_K, H2O_V }) {
-            const h2o_stopwatch watch;
             cold->read_lists(i_layer, part, lists, n_text*ith/nth, n_text*(ith + 1)/nth,
                     bytes + (part == H2O_K ? source.k : source.v));
-            if (cold->codec && cold->codec->params.mode == LLAMA_H2O_LOSSLESS_STORE) {
-                cold->codec->count_read(watch.us());
-            }
         }
     }, extra.rows);
 }

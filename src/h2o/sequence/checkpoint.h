@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+class h2o_row_copies;
+
 // The part of a sequence's state before n_tokens that later tokens can change: to return to this position.
 struct h2o_checkpoint {
     struct layer {
@@ -26,4 +28,8 @@ struct h2o_checkpoint {
 
     // State of other layers here, such as a recurrent state: opaque; NULL if it is not kept.
     std::shared_ptr<const std::vector<uint8_t>> side;
+
+    // Copies of the rows of its chunk and of the memory sets before it, opaque too; NULL if these have not moved, or none
+    // are kept.
+    std::shared_ptr<const h2o_row_copies> rows;
 };

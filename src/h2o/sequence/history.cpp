@@ -43,6 +43,11 @@ void h2o_sequence::restore(const h2o_checkpoint & record) {
     st.exact_end  = st.exact_end < st.n_tokens ? st.exact_end : UINT32_MAX;
 
     st.checkpoints.erase(st.checkpoints.upper_bound(st.n_tokens), st.checkpoints.end());
+    for (auto & [pos, checkpoint] : st.checkpoints) {
+        if (checkpoint.layers[0].n_built == st.n_memory_sets()) { // of the open chunk: they are where they were
+            checkpoint.rows.reset();
+        }
+    }
     if (st.n_tokens % config.chunk_size == 0 && st.n_memory_sets()*config.chunk_size < st.n_tokens) {
         st.checkpoints.erase(st.n_tokens); // the chunk that ends here is open again
     }
@@ -92,19 +97,15 @@ void h2o_sequence::drop_unseen(uint32_t end) {
 
 void h2o_sequence::restore(h2o_saved_sequence saved) {
     st.unseen.clear();
-    if (saved.checkpoints) { // it is all of a text
-        st.exact_end = saved.record.is_moved ? 0 : UINT32_MAX;
-        st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
-    }
+    st.exact_end = saved.record.is_moved ? 0 : UINT32_MAX;
+    st.is_scored = wants_scores && (saved.record.is_scored || saved.record.n_tokens == 0);
     for (auto & layer : st.layers) {
         layer.extra_keys.clear();
     }
     restore(saved.record);
-    if (saved.checkpoints) {
-        st.checkpoints = std::move(*saved.checkpoints);
-        st.generated_start = st.n_tokens;
-        forget_checkpoints();
-    }
+    st.checkpoints     = std::move(saved.checkpoints);
+    st.generated_start = st.n_tokens;
+    forget_checkpoints();
     if (!st.is_scored) {
         drop_scores(st.checkpoints);
     }
@@ -117,59 +118,103 @@ void h2o_sequence::keep_scores(bool keep) {
     }
 }
 
-void h2o_sequence::mark() {
-    if (st.n_tokens % config.chunk_size == 0 || past().rewind_step() > 0) {
+// The one of these, ascending, whose loss costs least: an early boundary, but not the first, then the mark that is nearest
+// to the one before it; not the last.
+static size_t least_needed(const std::vector<const h2o_checkpoint *> & some, uint32_t chunk_size) {
+    std::vector<std::pair<bool, uint32_t>> costs;
+    for (size_t i = 0; i + 1 < some.size(); ++i) {
+        const uint32_t pos = some[i]->n_tokens;
+        const bool is_mark = pos % chunk_size != 0;
+        costs.push_back({ is_mark, is_mark ? pos - (i > 0 ? some[i - 1]->n_tokens : 0) : i == 0 });
+    }
+    return std::min_element(costs.begin(), costs.end()) - costs.begin();
+}
+
+void h2o_sequence::mark(std::shared_ptr<const std::vector<uint8_t>> side) {
+    if (st.n_tokens % config.chunk_size == 0 || !past().needs_mark(side != nullptr)) {
         return;
     }
     set_generated_start(st.n_tokens);
-    st.checkpoints.insert_or_assign(st.n_tokens, st.record(st.n_tokens, st.open_start()));
+    auto & checkpoint = st.checkpoints.insert_or_assign(st.n_tokens, st.record(st.n_tokens, st.open_start())).first->second;
+    checkpoint.side = std::move(side);
 
-    std::vector<uint32_t> marks;
+    std::vector<const h2o_checkpoint *> marks;
     for (const auto & [pos, checkpoint] : st.checkpoints) {
         if (pos % config.chunk_size != 0) {
-            marks.push_back(pos);
+            marks.push_back(&checkpoint);
         }
     }
     if (marks.size() > MAX_MARKS) {
-        st.checkpoints.erase(marks[MAX_MARKS/2]);
+        st.checkpoints.erase(marks[least_needed(marks, config.chunk_size)]->n_tokens);
     }
 }
 
-// Of boundaries after this position.
-static void forget_sides(std::map<uint32_t, h2o_checkpoint> & checkpoints, uint32_t after) {
-    std::vector<h2o_checkpoint *> kept;
+void h2o_sequence::set_rows(std::shared_ptr<const h2o_row_copies> rows, uint32_t start) {
+    if (!past().has_marks(start)) {
+        return;
+    }
+    const h2o_checkpoint * before = nullptr;
+    std::shared_ptr<const h2o_row_copies> least_needed;
+    uint32_t n_copies = 0, least_cost = UINT32_MAX;
+    for (auto & [pos, checkpoint] : st.checkpoints) {
+        if (checkpoint.layers[0].n_built*config.chunk_size == start) {
+            checkpoint.rows = rows;
+        }
+        if (!checkpoint.rows || pos % config.chunk_size == 0) {
+            continue;
+        }
+        if (!before || before->rows != checkpoint.rows) { // the chunk's first mark
+            const uint32_t cost = pos - (before ? before->n_tokens : 0);
+            if (checkpoint.rows != rows && cost < least_cost) {
+                least_cost   = cost;
+                least_needed = checkpoint.rows;
+            }
+            n_copies++;
+        }
+        before = &checkpoint;
+    }
+    for (auto & [pos, checkpoint] : st.checkpoints) {
+        if (n_copies > MAX_ROWS && checkpoint.rows == least_needed) {
+            checkpoint.rows.reset();
+        }
+    }
+}
+
+// of checkpoints after this position
+static void forget_sides(std::map<uint32_t, h2o_checkpoint> & checkpoints, uint32_t after, uint32_t chunk_size) {
+    std::vector<const h2o_checkpoint *> kept;
     for (auto it = checkpoints.upper_bound(after); it != checkpoints.end(); ++it) {
         if (it->second.side) {
             kept.push_back(&it->second);
         }
     }
-    if (kept.empty()) {
-        return;
-    }
-    const size_t n = std::clamp<size_t>(h2o_sequence::MAX_SIDE_BYTES/std::max<size_t>(kept.back()->side->size(), 1), 2,
+    const size_t n_bytes = kept.empty() ? 0 : kept.back()->side->size();
+    const size_t n_max   = std::clamp<size_t>(h2o_sequence::MAX_SIDE_BYTES/std::max<size_t>(n_bytes, 1), 2,
             h2o_sequence::MAX_SIDES);
-    for (size_t i = 1; i + n - 1 < kept.size(); ++i) {
-        kept[i]->side.reset();
+    while (kept.size() > n_max) {
+        const size_t i = least_needed(kept, chunk_size);
+        checkpoints.at(kept[i]->n_tokens).side.reset();
+        kept.erase(kept.begin() + i);
     }
 }
 
 void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {
     auto & boundary = st.checkpoints.at(st.n_memory_sets()*config.chunk_size);
     boundary.side = std::make_shared<const std::vector<uint8_t>>(std::move(side));
-    forget_sides(st.checkpoints, call_start);
+    forget_sides(st.checkpoints, call_start, config.chunk_size);
 }
 
-// all boundaries but the last, unless they are kept; with eviction also the starts of calls in closed chunks, and where
-// positions tell as much all of these
+// All boundaries but the last, unless they are kept; marks that are not needed; with eviction also checkpoints without rows.
 void h2o_sequence::forget_checkpoints() {
     const uint32_t n_closed = st.n_memory_sets()*config.chunk_size;
 
     for (auto it = st.checkpoints.begin(); it != st.checkpoints.end();) {
-        const bool is_boundary = it->first % config.chunk_size == 0;
-        const bool is_kept     = (is_boundary || past().rewind_step() == 0) &&
-                (it->first >= n_closed || (is_boundary ? keep_history : !config.evict));
+        const auto & [pos, c] = *it;
+        const bool is_boundary = pos % config.chunk_size == 0;
+        const bool has_rows    = !config.evict || config.has_cold_store();
+        const bool is_kept     = pos >= n_closed || c.rows || (is_boundary ? keep_history : has_rows);
 
-        it = is_kept ? std::next(it) : st.checkpoints.erase(it);
+        it = is_kept && (is_boundary || past().needs_mark(c.side != nullptr)) ? std::next(it) : st.checkpoints.erase(it);
     }
-    forget_sides(st.checkpoints, 0);
+    forget_sides(st.checkpoints, 0, config.chunk_size);
 }

@@ -3,12 +3,13 @@
 #include "h2o/select/select.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 h2o_checkpoint h2o_past::record_at(uint32_t pos) const {
     const auto near = h2o_select_near(config, config.chunk_start(pos));
 
-    h2o_checkpoint res = { pos, pos, pos, false, false, st.exact_end < pos, {}, nullptr };
+    h2o_checkpoint res = { pos, pos, pos, false, false, st.exact_end < pos, {}, nullptr, nullptr };
     for (const auto & layer : st.layers) {
         h2o_checkpoint::layer r;
         r.n_built = pos/config.chunk_size;
@@ -37,11 +38,30 @@ bool h2o_past::is_open(uint32_t pos) const {
     return pos >= closed_end() && (pos >= st.n_scored || is_on_grid(pos));
 }
 
-bool h2o_past::can_rewind(uint32_t pos) const {
-    // K and V that have moved since come back from a cold store only
-    const bool has_rows = !config.evict || config.has_cold_store() || pos >= closed_end();
+// K and V that have moved since come back from a cold store, or from copies.
+bool h2o_past::has_rows(const h2o_checkpoint & checkpoint) const {
+    return !config.evict || config.has_cold_store() || checkpoint.rows || checkpoint.n_tokens >= closed_end();
+}
 
-    return is_open(pos) || is_on_grid(pos) || (has_rows && st.checkpoints.count(pos) > 0);
+bool h2o_past::can_rewind(uint32_t pos) const {
+    const auto it = st.checkpoints.find(pos);
+
+    return is_open(pos) || is_on_grid(pos) || (it != st.checkpoints.end() && has_rows(it->second));
+}
+
+uint32_t h2o_past::nearest(uint32_t pos) const {
+    if (pos > closed_end() || (rewind_step() > 0 && !config.evict)) {
+        return pos;
+    }
+    const auto it = st.checkpoints.upper_bound(pos);
+
+    return it == st.checkpoints.begin() ? 0 : std::prev(it)->first;
+}
+
+bool h2o_past::has_marks(uint32_t start) const {
+    const auto it = st.checkpoints.upper_bound(start);
+
+    return it != st.checkpoints.end() && it->first < start + config.chunk_size && !is_generated(it->first);
 }
 
 std::vector<uint32_t> h2o_past::state_points() const {
@@ -70,8 +90,8 @@ h2o_checkpoint h2o_past::checkpoint_of(uint32_t pos) const {
     return pos < closed_end() ? record_at(pos) : st.record(pos, st.open_start());
 }
 
-const std::vector<uint8_t> * h2o_past::side_of(uint32_t pos) const {
+std::shared_ptr<const std::vector<uint8_t>> h2o_past::side_of(uint32_t pos) const {
     const auto it = st.checkpoints.find(pos);
 
-    return it == st.checkpoints.end() ? nullptr : it->second.side.get();
+    return it == st.checkpoints.end() ? nullptr : it->second.side;
 }

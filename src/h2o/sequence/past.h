@@ -3,6 +3,7 @@
 #include "h2o/sequence/state.h"
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 // Positions at which a text can be cut, and the checkpoints to restore there.
@@ -28,8 +29,18 @@ public:
         return st.scores_generated() && pos > st.generated_start && pos % config.chunk_size != 0;
     }
 
-    // a boundary's bytes of other layers, NULL if they were dropped
-    const std::vector<uint8_t> * side_of(uint32_t pos) const;
+    // the checkpoint's bytes of other layers, NULL if there are none
+    std::shared_ptr<const std::vector<uint8_t>> side_of(uint32_t pos) const;
+
+    // The largest position up to pos that may be possible: a checkpoint's, or any one where none are needed.
+    uint32_t nearest(uint32_t pos) const;
+
+    // A call's start within a chunk needs a checkpoint: not where positions tell as much. has_side: other layers have
+    // bytes there.
+    bool needs_mark(bool has_side) const { return has_side || config.evict || rewind_step() == 0; }
+
+    // the chunk that begins at `start` has checkpoints within it
+    bool has_marks(uint32_t start) const;
 
     // the checkpoint at a position of the grid of rewind_step(), or at any one if rows have moved
     h2o_checkpoint record_at(uint32_t pos) const;
@@ -37,6 +48,7 @@ public:
 private:
     bool is_on_grid(uint32_t pos) const;
     bool is_open   (uint32_t pos) const;
+    bool has_rows  (const h2o_checkpoint & checkpoint) const;
 
     // first position of no closed chunk
     uint32_t closed_end() const { return st.n_memory_sets()*config.chunk_size; }

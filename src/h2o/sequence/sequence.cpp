@@ -99,7 +99,7 @@ void h2o_sequence::set_extra_keys(uint32_t i_layer, uint32_t q0, uint32_t q1, co
 
 void h2o_sequence::begin_generated(uint32_t pos, uint32_t end) {
     if (pos == st.generated_start) {
-        mark();
+        mark(nullptr);
     }
     for (uint32_t p = pos; p < end; ++p) {
         if (p % config.chunk_size != 0) { // else it is a boundary

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,7 +23,7 @@ struct h2o_columns {
 struct h2o_saved_sequence {
     h2o_checkpoint record;
 
-    std::optional<std::map<uint32_t, h2o_checkpoint>> checkpoints; // by position
+    std::map<uint32_t, h2o_checkpoint> checkpoints; // by position
 };
 
 // One text, as the host knows it: its grid of chunks, scores, memory sets and checkpoints. No tensors.
@@ -62,18 +63,19 @@ public:
     // Returns whether this has closed the chunk before.
     bool set_memory(uint32_t layer, std::vector<int32_t> memory);
 
-    // A prompt continues here, within a chunk: the sequence can be cut here, with eviction until the chunk is closed.
-    // Of more than MAX_MARKS such positions the first ones, where a document may end, and the last ones are kept. Only
-    // where scores need it.
-    void mark();
+    // A call begins here, within a chunk: the sequence can be cut here. Only where h2o_past::needs_mark().
+    void mark(std::shared_ptr<const std::vector<uint8_t>> side);
 
-    static constexpr size_t MAX_MARKS = 8;
-
-    // Sets the bytes of the boundary that was closed last.
-    // The first boundary and the latest ones keep theirs: as many as fit into MAX_SIDE_BYTES, two at least and
-    // MAX_SIDES at most. None up to call_start is dropped: the call may still be undone.
+    // Sets the bytes of the boundary that was closed last. None up to call_start is dropped: the call may still be undone.
     void set_side(std::vector<uint8_t> side, uint32_t call_start);
 
+    // With eviction: copies of the rows of the chunk that begins at `start`, which have moved. Kept if it has marks.
+    void set_rows(std::shared_ptr<const h2o_row_copies> rows, uint32_t start);
+
+    // Of more marks, copies of rows and sides the one goes first whose loss costs least: a boundary's side, then the one that
+    // is nearest to the one before it. Of sides as many are kept as fit into MAX_SIDE_BYTES, two at least.
+    static constexpr size_t MAX_MARKS      = 32;
+    static constexpr size_t MAX_ROWS       = 2;
     static constexpr size_t MAX_SIDES      = 8;
     static constexpr size_t MAX_SIDE_BYTES = (size_t) 256 << 20;
 

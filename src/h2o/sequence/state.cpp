@@ -73,7 +73,7 @@ std::optional<std::vector<int32_t>> h2o_sequence_state::extra_keys(const h2o_lay
 
 h2o_checkpoint h2o_sequence_state::record(uint32_t end, uint32_t first) const {
     h2o_checkpoint res = { end, end > n_tokens ? end : std::min(n_scored, end), first, is_scored, is_by_hand,
-            exact_end < end, {}, nullptr };
+            exact_end < end, {}, nullptr, nullptr };
 
     for (const auto & layer : layers) {
         res.layers.push_back(record(layer, end, first));

@@ -32,7 +32,7 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
         }
     }
     std::shared_ptr<h2o_cold_codec> codec;
-    if (config.lossless.mode != LLAMA_H2O_LOSSLESS_OFF) {
+    if (config.lossless.on) {
         codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
     }
     for (auto & cold : cold_stores) {
@@ -197,24 +197,36 @@ void h2o_kv_store::move_keys(uint32_t seq, const h2o_sequence_state & state,
     mover.rotate(backends, rotations);
 }
 
-std::optional<h2o_row_copies> h2o_kv_store::read_moved(uint32_t seq, const h2o_checkpoint & checkpoint) const {
+std::optional<h2o_row_copies> h2o_kv_store::moved_rows(uint32_t seq, const h2o_checkpoint & checkpoint) const {
+    const uint32_t start = checkpoint.layers[0].n_built*config.chunk_size;
+    if (checkpoint.rows) {
+        auto res = kept_rows(seq, start, checkpoint.rows->end, /*with_moved =*/ true);
+        res.borrow(*checkpoint.rows);
+        return res;
+    }
     if (!cold(seq) || cold(seq)->n_chunks() <= checkpoint.layers[0].n_built) {
         return {};
     }
-    auto res = kept_rows(seq, checkpoint.n_tokens, checkpoint.n_tokens);
+    auto res = kept_rows(seq, start, checkpoint.n_tokens);
     res.allocate();
 
     auto range = res.ranges().begin();
     for (const auto & [layer, part] : memory_parts) {
         const auto & memory = checkpoint.layers[layer->index].memory;
         const size_t n_head = rows(*layer, part, seq).n_head;
-        cold(seq)->read_lists(layer->index, part, { memory.data(), n_head, 1, memory.size()/n_head, true }, 0,
-                checkpoint.n_tokens, (uint8_t *) range++->copy->data);
+        if (!memory.empty()) {
+            cold(seq)->read_lists(layer->index, part, { memory.data(), n_head, 1, memory.size()/n_head, true }, 0, start,
+                    (uint8_t *) range++->copy->data);
+        }
+        if (checkpoint.n_tokens > start) {
+            cold(seq)->read_range(layer->index, part, start, checkpoint.n_tokens - start,
+                    (uint8_t *) range++->copy->data);
+        }
     }
     return res;
 }
 
-void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const std::optional<h2o_row_copies> & rows,
+void h2o_kv_store::go_back(uint32_t seq, const h2o_sequence_state & state, const h2o_row_copies * rows,
         const std::vector<ggml_backend_t> & backends) {
     if (rows) {
         rows->restore();
@@ -231,6 +243,7 @@ h2o_row_copies h2o_kv_store::kept_rows(uint32_t seq, uint32_t start, uint32_t en
     const uint32_t n = config.n_memory(start);
 
     h2o_row_copies res;
+    res.end = end;
     for (const auto & [layer, part] : memory_parts) {
         res.add(rows(*layer, part, seq), written_row(part, n, start), n, start - n);
         res.add(rows(*layer, part, seq), layout.row_of(0), end - start, start);

@@ -66,13 +66,13 @@ public:
     // with_moved: and of the keys where they have moved to
     h2o_row_copies kept_rows(uint32_t seq, uint32_t start, uint32_t end, bool with_moved = false) const;
 
-    // Compact layout: rows of the memory sets of an earlier boundary, out of the cold store; none if they have not
-    // moved since. Throws std::runtime_error if it cannot be read.
-    std::optional<h2o_row_copies> read_moved(uint32_t seq, const h2o_checkpoint & checkpoint) const;
+    // Compact layout: rows for an earlier checkpoint, its copies or out of the cold store; none if they have not moved
+    // since. Throws std::runtime_error if it cannot be read. The checkpoint lives longer.
+    std::optional<h2o_row_copies> moved_rows(uint32_t seq, const h2o_checkpoint & checkpoint) const;
 
-    // Compact layout: restores the rows of an earlier state. rows: none if they have not moved since. backends: rotate
+    // Compact layout: restores the rows of an earlier state. rows: NULL if they have not moved since. backends: rotate
     // the keys again; empty if rotated keys are among the rows.
-    void go_back(uint32_t seq, const h2o_sequence_state & state, const std::optional<h2o_row_copies> & rows,
+    void go_back(uint32_t seq, const h2o_sequence_state & state, const h2o_row_copies * rows,
             const std::vector<ggml_backend_t> & backends);
 
     // a sequence's rows from this one on are free: their memory is returned until they are written

@@ -17,10 +17,16 @@ void h2o_row_copies::allocate(bool on_devices) {
     buffers->allocate("a copy of the rows that move", /*or_on_host =*/ true);
 }
 
-void h2o_row_copies::save() {
-    allocate(/*on_devices =*/ true);
+void h2o_row_copies::save(bool on_devices) {
+    allocate(on_devices);
     for (const auto & r : all) {
         h2o_copy_rows(r.t, r.first, r.copy, 0, r.n);
+    }
+}
+
+void h2o_row_copies::borrow(const h2o_row_copies & other) {
+    for (size_t i = 0; i < all.size(); ++i) {
+        all[i].copy = other.all[i].copy;
     }
 }
 

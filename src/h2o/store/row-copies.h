@@ -27,13 +27,27 @@ public:
     const std::vector<range> & ranges() const { return all; }
 
     // Copies the rows, on their device if it has memory, else on the host. Throws std::runtime_error if neither has.
-    void save();
+    void save(bool on_devices = true);
+
+    // has another sequence's copies of the same rows, for as long as these are there
+    void borrow(const h2o_row_copies & other);
 
     // Allocates copies for the caller to fill, on the host or where the rows are. Throws std::runtime_error.
     void allocate(bool on_devices = false);
 
+    // allocates them on the host, and fills them: f(dst, n_bytes)
+    template <typename F>
+    void read(const F & f) {
+        allocate();
+        for (const auto & r : all) {
+            f(r.copy->data, r.n_bytes());
+        }
+    }
+
     // writes the copies to the rows
     void restore() const;
+
+    uint32_t end = 0; // the position after the last row's
 
 private:
     std::vector<range> all;

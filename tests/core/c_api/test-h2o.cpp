@@ -169,7 +169,7 @@ static const options CONFIGS[] = {
     { { "local", "4" }, { "heavy", "6" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "scorer", "sum" }, { "dense-layers", "0" }, { "decode", "memory" }, { "evict", "on" } },
     { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" } },
-    { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" }, { "lossless", "store" } },
+    { { "local", "4" }, { "heavy", "6" }, { "lookup", "8" }, { "tile", "8" }, { "decode", "memory" }, { "evict", "on" }, { "cold-store", "memory" }, { "lossless", "on" } },
     { { "local", "4" }, { "heavy", "24" }, { "sinks", "4" }, { "scorer", "block_ema" }, { "block", "4" }, { "shared-heads", "on" }, { "keep", "0.4" }, { "decode", "memory" }, { "evict", "on" } },
 };
 

@@ -36,16 +36,8 @@ void llama_h2o_set_progress_callback(llama_h2o_kv * kv, llama_h2o_progress_callb
     kv->progress_data = user_data;
 }
 
-bool llama_h2o_kv_can_rewind(const llama_h2o_kv * kv, uint32_t pos) {
-    return pos == 0 || kv->memory.can_rewind(*kv, pos);
-}
-
-bool llama_h2o_kv_moves_rows(const llama_h2o_kv * kv, uint32_t n_tokens) {
-    return kv->memory.config.evict && n_tokens > (kv->state().n_memory_sets() + 1)*kv->memory.config.chunk_size;
-}
-
-void llama_h2o_kv_set_state_end(llama_h2o_kv * kv, uint32_t n_tokens) {
-    kv->state_end = n_tokens;
+uint32_t llama_h2o_kv_rewind_point(const llama_h2o_kv * kv, uint32_t pos) {
+    return kv->memory.rewind_point(*kv, pos);
 }
 
 void llama_h2o_kv_set_record(llama_h2o_kv * kv, bool record) {
@@ -128,7 +120,7 @@ bool llama_h2o_kv_attention(const llama_h2o_kv * kv, int32_t il, float * dst) {
         return false;
     }
     const size_t n_tokens = kv->state().n_tokens;
-    const size_t n_kept   = layer->attention.size()/layer->n_head_kv; // tokens may have been removed or added
+    const size_t n_kept   = layer->attention.size()/layer->n_head_kv; // tokens may have been added
     for (uint32_t h = 0; h < layer->n_head_kv; ++h) {
         for (size_t pos = 0; pos < n_tokens; ++pos) {
             *dst++ = pos < n_kept ? layer->attention[pos*layer->n_head_kv + h] : 0.0f;

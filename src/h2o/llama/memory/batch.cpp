@@ -98,13 +98,6 @@ llama_memory_context_ptr h2o_memory::init_batch(llama_batch_allocr & balloc, uin
         auto & kv = *call.kv;
 
         const uint32_t n_tokens = kv.state().n_tokens;
-        for (const auto * cache : caches.side.all()) {
-            if (cache->seq_pos_max(kv.id) + 1 != (llama_pos) n_tokens) {
-                LLAMA_LOG_ERROR("%s: H2O: the partial state that sequence %d was restored from lacks the sliding "
-                        "windows and recurrent states of its end: restore one of NO_ROWS after it\n", __func__, kv.id);
-                return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_COMPUTE);
-            }
-        }
         if (call.n_tokens > store.layout.n_positions() - n_tokens) {
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         }

@@ -12,29 +12,34 @@
     do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
 
 h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens)
-    : start(kv.state().n_tokens), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE),
+    : start(kv.state().n_tokens), open_start(kv.state().open_start()), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE),
       keeps_attention(steps.back().keeps_attention) {
     const auto & memory = kv.memory;
     const auto & config = memory.config;
     const auto & first  = steps.front();
 
+    const bool is_mark = first.phase != h2o_step::DECODE && start % config.chunk_size != 0;
+
     // a generated token that begins no chunk changes nothing, or has a checkpoint of the sequence
     if (first.phase != h2o_step::DECODE || steps.size() > 1 || first.pos % config.chunk_size == 0) {
-        const uint32_t open_start = kv.state().open_start();
-
         // rows move when a chunk is closed
         if (memory.store.layout.is_compact && config.chunk_start(start + n_tokens - 1) > open_start) {
-            rows = memory.store.kept_rows(kv.id, open_start, start, /*with_moved =*/ true);
-            rows->save();
+            const bool is_kept = !memory.store.cold(kv.id) && (is_mark || kv.past().has_marks(open_start));
+            rows = std::make_shared<h2o_row_copies>(memory.store.kept_rows(kv.id, open_start, start, /*with_moved =*/ true));
+            rows->save(/*on_devices =*/ !is_kept);
         }
         // a dense tail changes the scores of any position
         checkpoint = kv.state().record(start, steps.back().phase == h2o_step::TAIL && !config.evict ? 0 : open_start);
     }
+    std::shared_ptr<const std::vector<uint8_t>> side = is_mark ? kv.past().side_of(start) : nullptr;
+    if (is_mark && !side && !memory.caches.side.empty()) {
+        side = std::make_shared<const std::vector<uint8_t>>(memory.caches.side.save(kv.id));
+    }
     windows = kv.memory.caches.side.keep(kv.id, steps.size() > 1);
 
     // nothing fails from here on; the next call says these two again
-    if (first.phase != h2o_step::DECODE) {
-        kv.sequence.mark();
+    if (is_mark) {
+        kv.sequence.mark(std::move(side));
     }
     kv.next_call  = LLAMA_H2O_CALL_AUTO;
     kv.dense_tail = 0;
@@ -49,7 +54,7 @@ h2o_call::~h2o_call() {
         for (auto * backend : kv.memory.backends) {
             ggml_backend_synchronize(backend);
         }
-        kv.memory.go_back(kv, checkpoint ? *checkpoint : kv.past().checkpoint_of(start), rows,
+        kv.memory.go_back(kv, checkpoint ? *checkpoint : kv.past().checkpoint_of(start), rows.get(),
                 /*moves_keys =*/ false);
         kv.memory.caches.side.go_back(kv.id, start, windows.get());
         if (keeps_attention) {
@@ -127,6 +132,9 @@ bool h2o_call::end_step(const h2o_step & step, uint32_t n_sequences) {
 }
 
 void h2o_call::commit() {
+    if (rows && !kv.memory.store.cold(kv.id)) {
+        kv.sequence.set_rows(std::move(rows), open_start);
+    }
     kv.sequence.add_tokens(n_tokens, is_generated);
     kv.memory.caches.fill_cells(kv.id, start + n_tokens, kv.state().n_tokens); // it has taken over unseen rows
     kv.memory.caches.side.drop_spare(kv.id);

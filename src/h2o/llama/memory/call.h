@@ -25,7 +25,8 @@ public:
 
     void commit();
 
-    const uint32_t start; // position of its first token
+    const uint32_t start;      // position of its first token
+    const uint32_t open_start; // of its chunk, or of a complete one before it
 
 private:
     llama_h2o_kv & kv;
@@ -37,8 +38,8 @@ private:
     bool    is_committed = false;
     int64_t t_step_us    = 0; // when the graph of the step has begun
 
-    std::optional<h2o_checkpoint> checkpoint; // before the call; none if the sequence has one, or needs none
-    std::optional<h2o_row_copies> rows;       // before the call; none if it moves no rows
+    std::optional<h2o_checkpoint>   checkpoint; // before the call; none if the sequence has one, or needs none
+    std::shared_ptr<h2o_row_copies> rows;       // before the call; none if it moves no rows
 
     std::shared_ptr<const std::vector<uint8_t>> windows; // their rows before the call
 };

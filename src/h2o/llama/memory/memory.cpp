@@ -158,7 +158,7 @@ void h2o_memory::clear(llama_h2o_kv & kv) {
     caches.remove_cells(kv.id, 0);
     caches.side.clear(kv.id);
     kv.sequence.clear();
-    store.go_back(kv.id, kv.state(), {}, backends);
+    store.go_back(kv.id, kv.state(), nullptr, backends);
     release_rows(kv.id);
     kv.counts  = {};
     kv.profile = {};
@@ -171,8 +171,8 @@ void h2o_memory::release_rows(llama_seq_id id) const {
     }
 }
 
-void h2o_memory::go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint,
-        const std::optional<h2o_row_copies> & rows, bool moves_keys) {
+void h2o_memory::go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint, const h2o_row_copies * rows,
+        bool moves_keys) {
     kv.sequence.restore(checkpoint);
     store.go_back(kv.id, kv.state(), rows, moves_keys ? backends : std::vector<ggml_backend_t>());
     caches.remove_cells(kv.id, checkpoint.n_tokens);
@@ -204,6 +204,13 @@ bool h2o_memory::can_rewind(const llama_h2o_kv & kv, uint32_t pos) const {
 
 uint32_t h2o_memory::rewind_step(const llama_h2o_kv & kv) const {
     return config.evict || !caches.side.empty() ? 0 : kv.past().rewind_step();
+}
+
+uint32_t h2o_memory::rewind_point(const llama_h2o_kv & kv, uint32_t pos) const {
+    while (pos > 0 && !can_rewind(kv, pos)) {
+        pos = kv.past().nearest(pos - 1);
+    }
+    return pos;
 }
 
 uint32_t h2o_memory::rewind_limit(const llama_h2o_kv & kv) const {

@@ -48,8 +48,6 @@ struct llama_h2o_kv {
     llama_h2o_call next_call  = LLAMA_H2O_CALL_AUTO;
     uint32_t       dense_tail = 0;
 
-    uint32_t state_end = UINT32_MAX; // a partial state holds the tokens before this position
-
     llama_h2o_progress_callback progress      = nullptr;
     void *                      progress_data = nullptr;
 
@@ -92,7 +90,7 @@ public:
 
     std::map<ggml_backend_buffer_type_t, size_t> memory_breakdown() const override;
 
-    // With LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY what seq_rm cannot bring back: for a context that still has the K and V.
+    // A partial state is all of it: what seq_rm cannot bring back are rows, too.
     void state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const override;
     void state_read (llama_io_read_i  & io, llama_seq_id seq_id, llama_state_seq_flags flags) override;
 
@@ -116,13 +114,16 @@ public:
 
     // Where both the sequence and the side caches (other layers' windows and recurrent states) can be cut.
     bool     can_rewind  (const llama_h2o_kv & kv, uint32_t pos) const;
+    uint32_t rewind_point(const llama_h2o_kv & kv, uint32_t pos) const; // the largest such position up to pos
     uint32_t rewind_limit(const llama_h2o_kv & kv) const;
     uint32_t rewind_step (const llama_h2o_kv & kv) const; // 0 with eviction, side caches or scores
 
-    // Restores host state and rows, but not the side caches. rows: copies of moved rows. moves_keys: keys are rotated
+    // Restores host state and rows, but not the side caches. rows: copies of moved rows, or NULL. moves_keys: keys are rotated
     // again, else `rows` holds rotated ones.
-    void go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint, const std::optional<h2o_row_copies> & rows,
-            bool moves_keys);
+    void go_back(llama_h2o_kv & kv, const h2o_checkpoint & checkpoint, const h2o_row_copies * rows, bool moves_keys);
+
+    // Between two calls: throws std::runtime_error if its parts do not agree about a sequence. For tests.
+    void check() const;
 
     const h2o_config    config;
     const llama_model & model;

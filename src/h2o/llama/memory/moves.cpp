@@ -147,7 +147,7 @@ void h2o_memory::cut(llama_h2o_kv & kv, uint32_t pos) {
                 rewind_limit(kv), pos));
     }
     const auto checkpoint = kv.past().checkpoint_of(pos);
-    const auto rows       = store.read_moved(kv.id, checkpoint);
+    const auto rows       = store.moved_rows(kv.id, checkpoint);
 
     try {
         if (caches.side.can_rewind(kv.id, pos)) {
@@ -155,7 +155,7 @@ void h2o_memory::cut(llama_h2o_kv & kv, uint32_t pos) {
         } else {
             caches.side.load(kv.id, *kv.past().side_of(pos));
         }
-        go_back(kv, checkpoint, rows, /*moves_keys =*/ true);
+        go_back(kv, checkpoint, rows ? &*rows : nullptr, /*moves_keys =*/ true);
     } catch (...) { // part of it has gone back
         LLAMA_LOG_ERROR("%s: sequence %d is empty now\n", __func__, kv.id);
         clear(kv);

@@ -1,12 +1,8 @@
 #include "h2o/store/cold/codec.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <stdexcept>
 #include <utility>
-
-static constexpr uint32_t PROBE_INTERVAL = 16; // one in 16 of the layers' K and V is encoded and counted
 
 // The next chunk makes a new code if rows take this much more than the rows that the last code was made from.
 static constexpr double MAX_GROWTH = 1.05;
@@ -14,26 +10,9 @@ static constexpr double MAX_GROWTH = 1.05;
 // Bytes of rows that are decoded together, at least one row. Fewer bytes take more memory, more take longer.
 static constexpr size_t UNIT_BYTES = 768;
 
-static constexpr size_t MAX_TIMES = 4096;
-
-static void add_time(std::deque<float> & times, float us) {
-    times.push_back(us);
-    if (times.size() > MAX_TIMES) {
-        times.pop_front();
-    }
-}
-
-// Percentiles 50, 95 and 99: the smallest times that these shares of them do not exceed; 0 if there are none.
-static void percentiles(std::deque<float> times, double out[3]) {
-    std::sort(times.begin(), times.end());
-    for (const double share : { 0.50, 0.95, 0.99 }) {
-        *out++ = times.empty() ? 0 : times[(size_t) std::ceil(share*times.size()) - 1];
-    }
-}
-
 h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place,
         std::vector<layer> layers)
-    : params(params), layers(std::move(layers)), place(std::move(place)), codes(this->layers.size()) {
+    : layers(std::move(layers)), params(params), place(std::move(place)), codes(this->layers.size()) {
     try {
         for (uint32_t i = 0; i < params.n_threads; ++i) {
             threads.emplace_back([this] { work(); });
@@ -98,19 +77,14 @@ void h2o_cold_codec::work() {
 }
 
 void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffers & b) {
-    if (params.mode == LLAMA_H2O_LOSSLESS_PROBE && (chunk.first/chunk.n_rows + 2*layer + kv)%PROBE_INTERVAL != 0) {
-        return;
-    }
     const auto raw = chunk.load(layer, kv);
     const size_t n_raw = raw->bytes->size;
 
-    float  us       = 0;
     size_t n_stored = n_raw;
     auto   outcome  = &h2o_codec_stats::n_failed; // no room, or no memory: the rows stay unencoded
     try {
         const uint8_t * rows = raw->bytes->get(0, n_raw, b.read);
 
-        const h2o_stopwatch watch;
         code used;
         {
             const std::lock_guard<std::mutex> lock(mutex);
@@ -125,25 +99,14 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         b.encoded.clear();
         b.encoded.reserve(n_raw);
         const h2o_codec_block block = h2o_codec_encode(rows, chunk.n_rows, used.rows, used.may_repeat, b.encoded);
-        us = watch.us();
 
         const double row_bytes = b.encoded.size()/(double) block.n_stored;
         if (is_new || row_bytes > MAX_GROWTH*used.row_bytes) {
             const std::lock_guard<std::mutex> lock(mutex);
             codes[layer][kv] = is_new ? code { used.rows, !block.numbers.empty(), row_bytes } : code();
         }
-        if (params.strict || params.mode == LLAMA_H2O_LOSSLESS_FULL) {
-            b.other.resize(n_raw);
-            const h2o_stopwatch decoding;
-            block.decode(0, chunk.n_rows, b.other.data(),
-                    [&b](uint32_t begin, uint32_t /*end*/) { return b.encoded.data() + begin; });
-            count_read(decoding.us());
-            if (memcmp(b.other.data(), rows, n_raw) != 0) {
-                throw std::runtime_error("[h2o] rows came back changed");
-            }
-        }
         const bool shrinks = b.encoded.size() < n_raw;
-        if (shrinks && params.mode == LLAMA_H2O_LOSSLESS_STORE) {
+        if (shrinks) {
             chunk.store(layer, kv, { place->write(b.encoded), block });
         }
         outcome  = shrinks ? &h2o_codec_stats::n_encoded : &h2o_codec_stats::n_raw;
@@ -151,26 +114,12 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
     } catch (const std::exception &) {
     }
     const std::lock_guard<std::mutex> lock(mutex);
-    if (outcome != &h2o_codec_stats::n_failed) {
-        add_time(encode_us, us);
-    }
     counts.*outcome += 1;
     counts.bytes_raw   [kv] += n_raw;
     counts.bytes_stored[kv] += n_stored;
 }
 
-void h2o_cold_codec::count_read(float us) {
-    const std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
-    if (lock) { // to wait would take longer than reading
-        add_time(decode_us, us);
-    }
-}
-
 h2o_codec_stats h2o_cold_codec::stats() const {
     const std::lock_guard<std::mutex> lock(mutex);
-
-    h2o_codec_stats res = counts;
-    percentiles(encode_us, res.encode_us);
-    percentiles(decode_us, res.decode_us);
-    return res;
+    return counts;
 }

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -48,24 +47,12 @@ struct h2o_cold_chunk {
 struct h2o_codec_stats {
     uint64_t n_encoded;       // blocks that became shorter
     uint64_t n_raw;           // that did not
-    uint64_t n_failed;        // that could not be encoded or stored, or decoded otherwise; they stay unencoded
+    uint64_t n_failed;        // that could not be encoded or stored; they stay unencoded
     uint64_t n_skipped;       // of chunks that found the queue full; tried again when the next chunk is stored
     uint64_t bytes_raw[2];    // of the rows of all these but the skipped, K and V
     uint64_t bytes_stored[2]; // what became of them, K and V
     uint32_t n_waiting;       // chunks that are not encoded yet
     uint32_t queue_peak;      // most tasks of the threads that ever waited
-    double   encode_us[3];    // for a block, of the last 4,096: percentiles 50, 95 and 99
-    double   decode_us[3];    // for what a thread reads of a layer's K or V in a step, likewise; FULL: for a block
-};
-
-// Measures elapsed time.
-class h2o_stopwatch {
-public:
-    float us() const { return std::chrono::duration<float,
-            std::micro>(std::chrono::steady_clock::now() - start).count(); }
-
-private:
-    const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
 // The lossless codec of a cold store: threads encode stored rows in the background. One for all sequences of a context.
@@ -83,19 +70,14 @@ public:
     // Queues the chunk. If the queue is full, the chunk is counted as skipped, once.
     void submit(const std::shared_ptr<h2o_cold_chunk> & chunk);
 
-    // the time of one read of a layer's K or V
-    void count_read(float us);
-
     h2o_codec_stats stats() const;
-
-    const llama_h2o_lossless_params params;
 
     const std::vector<layer> layers;
 
 private:
     // One set for a chunk: freed buffers between stored rows would remain as gaps.
     struct buffers {
-        std::vector<uint8_t> read, encoded, other;
+        std::vector<uint8_t> read, encoded;
     };
 
     // Code of a layer's K or V, made from one chunk: it is hardly worse for other texts.
@@ -109,11 +91,12 @@ private:
     void stop();
     void encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffers & b);
 
+    const llama_h2o_lossless_params params;
+
     const std::shared_ptr<h2o_cold_place> place;
 
     mutable std::mutex mutex; // of all that follows
     h2o_codec_stats    counts = {};
-    std::deque<float>  encode_us, decode_us; // the last ones
 
     std::vector<std::array<code, 2>> codes;
 

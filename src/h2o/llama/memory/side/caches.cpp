@@ -37,9 +37,19 @@ h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_p
     }
 }
 
-std::vector<uint8_t> h2o_side_caches::save_window(llama_seq_id seq_id) const {
-    h2o_byte_writer io;
-    window->state_write(io, seq_id, 0);
+static size_t count_bytes(const std::vector<llama_memory_i *> & caches, llama_seq_id seq_id) {
+    h2o_byte_counter io;
+    for (const auto * cache : caches) {
+        cache->state_write(io, seq_id, 0);
+    }
+    return io.n;
+}
+
+static std::vector<uint8_t> bytes_of(const std::vector<llama_memory_i *> & caches, llama_seq_id seq_id) {
+    h2o_byte_writer io(count_bytes(caches, seq_id));
+    for (const auto * cache : caches) {
+        cache->state_write(io, seq_id, 0);
+    }
     return std::move(io.bytes);
 }
 
@@ -60,13 +70,12 @@ std::vector<llama_memory_i *> h2o_side_caches::all() const {
     return res;
 }
 
-std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id, bool counts) const {
-    h2o_byte_writer io(counts);
-    for (auto * cache : all()) {
-        cache->state_write(io, seq_id, 0);
-    }
-    io.bytes.shrink_to_fit(); // it grew by doubling
-    return std::move(io.bytes);
+size_t h2o_side_caches::n_bytes(llama_seq_id seq_id) const {
+    return count_bytes(all(), seq_id);
+}
+
+std::vector<uint8_t> h2o_side_caches::save(llama_seq_id seq_id) const {
+    return bytes_of(all(), seq_id);
 }
 
 void h2o_side_caches::load(llama_seq_id seq_id, const std::vector<uint8_t> & saved) {
@@ -80,7 +89,7 @@ void h2o_side_caches::load(llama_seq_id seq_id, const std::vector<uint8_t> & sav
 
 std::shared_ptr<const std::vector<uint8_t>> h2o_side_caches::keep(llama_seq_id seq_id, bool many_steps) {
     // the rows that a call's first step overwrites are outside the window of the token before it
-    auto res = window && many_steps ? std::make_shared<const std::vector<uint8_t>>(save_window(seq_id)) : nullptr;
+    auto res = window && many_steps ? std::make_shared<const std::vector<uint8_t>>(bytes_of({ window.get() }, seq_id)) : nullptr;
     if (recurrent) {
         recurrent->seq_cp(seq_id, spare(seq_id), -1, -1);
     }
@@ -192,6 +201,6 @@ void h2o_side_caches::copy(llama_seq_id from, llama_seq_id to) {
         recurrent->seq_cp(from, to, -1, -1);
     }
     if (window) { // upstream's copy waits for the next decode
-        load_window(to, save_window(from));
+        load_window(to, bytes_of({ window.get() }, from));
     }
 }

@@ -29,9 +29,11 @@ public:
 
     bool empty() const { return !window && !recurrent; }
 
-    // Throws std::runtime_error if a device cannot be read. counts: nothing is read, only the number of bytes is right.
-    std::vector<uint8_t> save(llama_seq_id seq_id, bool counts = false) const;
+    // Throws std::runtime_error if a device cannot be read.
+    std::vector<uint8_t> save(llama_seq_id seq_id) const;
     void                 load(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
+
+    size_t n_bytes(llama_seq_id seq_id) const; // of save()
 
     // Before a call: returns a copy of the windows, or NULL if none is needed. The recurrent state is not copied: a
     // spare sequence shares its cell until the call writes it. Drop the spare after the call.
@@ -65,8 +67,7 @@ private:
     // moves a recurrent state to a free cell
     void move_cell(uint32_t from, uint32_t to);
 
-    std::vector<uint8_t> save_window(llama_seq_id seq_id) const;
-    void                 load_window(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
+    void load_window(llama_seq_id seq_id, const std::vector<uint8_t> & saved);
 
     const uint32_t n_seq_max;
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 static constexpr uint32_t MAGIC   = 0x006f3268; // "h2o"
-static constexpr uint32_t VERSION = 18;
+static constexpr uint32_t VERSION = 19;
 
 // What both sides must agree on.
 static std::vector<uint32_t> header(const h2o_config & config, size_t n_layer) {
@@ -160,6 +160,44 @@ void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
             notes->add(start, checkpoint->n_tokens - 1, 1, io.n_bytes() - start);
         }
     }
+
+    std::map<uint32_t, std::shared_ptr<const h2o_row_copies>> copies; // by the start of the chunk
+    for (const auto * checkpoint : kept) {
+        if (checkpoint->rows) {
+            copies[checkpoint->layers[0].n_built*kv.memory.config.chunk_size] = checkpoint->rows;
+        }
+    }
+    write_array(io, std::vector<uint32_t> { (uint32_t) copies.size() });
+    for (const auto & [start, rows] : copies) {
+        write_array(io, std::vector<uint32_t> { start, rows->end });
+        for (const auto & r : rows->ranges()) {
+            h2o_write_rows(io, r.pos, r.n, r.n_bytes(), [&] { io.write_tensor(r.copy, 0, r.n_bytes()); });
+        }
+    }
+}
+
+// copies of the rows of closed chunks
+static void read_rows(llama_io_read_i & io, const llama_h2o_kv & kv, uint32_t n_closed,
+        std::map<uint32_t, h2o_checkpoint> & checkpoints) {
+    const auto &   store = kv.memory.store;
+    const uint32_t S     = kv.memory.config.chunk_size;
+    const uint32_t n     = read_array<uint32_t>(io, 1)[0];
+    check(n <= (store.layout.is_compact ? h2o_sequence::MAX_ROWS : 0));
+
+    for (uint32_t i = 0, next = 0; i < n; ++i) {
+        const auto place = read_array<uint32_t>(io, 2);
+        const uint32_t start = place[0], end = place[1];
+        check(start >= next && start % S == 0 && start < n_closed && end >= start && end - start <= S);
+        next = start + S;
+
+        auto rows = std::make_shared<h2o_row_copies>(store.kept_rows(kv.id, start, end, /*with_moved =*/ true));
+        rows->read([&](void * dst, size_t n) { io.read(dst, n); });
+        for (auto & [pos, checkpoint] : checkpoints) {
+            if (checkpoint.layers[0].n_built*S == start && pos <= end) {
+                checkpoint.rows = rows;
+            }
+        }
+    }
 }
 
 std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, const llama_h2o_kv & kv,
@@ -182,9 +220,10 @@ std::map<uint32_t, h2o_checkpoint> h2o_checkpoints_read(llama_io_read_i & io, co
         if (pos % S == 0) {
             check(start == pos); // made when the chunk after it began
         } else {
-            check(++n_marks <= h2o_sequence::MAX_MARKS && (!config.evict || start == end.layers[0].n_built*S));
+            check(++n_marks <= h2o_sequence::MAX_MARKS);
         }
         res.emplace(pos, std::move(r));
     }
+    read_rows(io, kv, end.layers[0].n_built*S, res);
     return res;
 }

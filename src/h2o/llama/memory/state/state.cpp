@@ -70,37 +70,29 @@ static void read_cold_store(llama_io_read_i & io, h2o_cold_store & cold, uint32_
     }
 }
 
-static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama_state_seq_flags flags) {
+static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv) {
     const auto & context = kv.memory;
     const auto & state   = kv.state();
 
-    const bool compact = context.store.layout.is_compact;
-    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-    const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+    const bool     compact = context.store.layout.is_compact;
+    const uint32_t start   = state.open_start();
 
-    const uint32_t start    = state.open_start();
-    const uint32_t n_tokens = partial ? std::clamp(kv.state_end, start, state.n_tokens) : state.n_tokens;
+    const auto header = kv_header(context.store);
+    io.write(header.data(), header.size()*sizeof(header[0]));
 
-    if (!partial) {
-        const auto header = kv_header(context.store);
-        io.write(header.data(), header.size()*sizeof(header[0]));
-    }
-    auto record = kv.state().record(n_tokens, partial || compact ? start : 0);
-    if (n_tokens < state.n_tokens && n_tokens >= state.generated_start) { // without what later tokens gave
-        record = kv.past().checkpoint_of(n_tokens);
-    }
-    if (!context.caches.side.empty() && n_tokens == state.n_tokens) {
-        record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id, io.is_counting()));
+    auto record = state.record(state.n_tokens, compact ? start : 0);
+    if (!context.caches.side.empty() && !io.is_counting()) {
+        record.side = std::make_shared<const std::vector<uint8_t>>(context.caches.side.save(kv.id));
     }
     h2o_checkpoint_write(io, kv, record);
-    if (compact && !no_rows) { // they may have moved by the time of a restore
-        const auto rows = context.store.kept_rows(kv.id, start, n_tokens);
+    if (io.is_counting()) {
+        io.write(nullptr, context.caches.side.n_bytes(kv.id));
+    }
+    if (compact) {
+        const auto rows = context.store.kept_rows(kv.id, start, state.n_tokens);
         for (const auto & r : rows.ranges()) {
             h2o_write_rows(io, r.pos, r.n, r.n_bytes(), [&] { io.write_tensor(r.t, r.offset(), r.n_bytes()); });
         }
-    }
-    if (partial) {
-        return;
     }
     h2o_checkpoints_write(io, kv);
     if (const auto * cold = context.store.cold(kv.id)) {
@@ -110,47 +102,17 @@ static void write_sequence(llama_io_write_i & io, const llama_h2o_kv & kv, llama
             [&](ggml_tensor * t, size_t offset, size_t size) { io.write_tensor(t, offset, size); });
 }
 
-// whether the cache has the record's rows
-static bool has_rows_of(const h2o_sequence_state & state, const h2o_checkpoint & record) {
-    return std::all_of(state.layers.begin(), state.layers.end(), [&](const h2o_layer & layer) {
-        const auto & r = record.layers[layer.index];
-        return layer.n_built == r.n_built && layer.memory == r.memory;
-    });
-}
-
-static void check_partial(const llama_h2o_kv & kv, const h2o_checkpoint & record, bool no_rows) {
-    const auto & store = kv.memory.store;
-    if (record.n_tokens > kv.state().n_tokens) {
-        throw std::runtime_error(format("[h2o] this partial state is of %u tokens, the sequence has %u",
-                record.n_tokens, kv.state().n_tokens));
-    }
-    if (kv.state().is_scored && !record.is_scored) {
-        throw std::runtime_error("[h2o] this partial state has no scores");
-    }
-    if (store.layout.is_compact && no_rows && !has_rows_of(kv.state(), record)) {
-        throw std::runtime_error("[h2o] the rows of this partial state have moved");
-    }
-    if (store.cold(kv.id) && record.layers[0].n_built > store.cold(kv.id)->n_chunks()) {
-        throw std::runtime_error("[h2o] chunks of this partial state are not in the cold store any more");
-    }
-}
-
-static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_seq_flags flags) {
+static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv) {
     auto & context = kv.memory;
     auto & store   = context.store;
 
-    const bool partial = flags & LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
-    const bool no_rows = partial && (flags & LLAMA_H2O_STATE_SEQ_FLAGS_NO_ROWS);
+    const auto expected = kv_header(store);
 
-    if (!partial) {
-        const auto expected = kv_header(store);
-
-        std::vector<uint64_t> header(expected.size());
-        io.read(header.data(), header.size()*sizeof(header[0]));
-        if (header != expected) {
-            throw std::runtime_error("[h2o] this state has K and V of another type or size, is of another model, or "
-                    "was made without H2O");
-        }
+    std::vector<uint64_t> header(expected.size());
+    io.read(header.data(), header.size()*sizeof(header[0]));
+    if (header != expected) {
+        throw std::runtime_error("[h2o] this state has K and V of another type or size, is of another model, or was made "
+                "without H2O");
     }
 
     h2o_saved_sequence saved;
@@ -159,46 +121,35 @@ static void read_sequence(llama_io_read_i & io, llama_h2o_kv & kv, llama_state_s
     const uint32_t n_tokens = saved.record.n_tokens;
 
     std::optional<h2o_row_copies> rows;
-    if (store.layout.is_compact && !no_rows) {
+    if (store.layout.is_compact) {
         rows = store.kept_rows(kv.id, saved.record.layers[0].n_built*context.config.chunk_size, n_tokens);
-        rows->allocate();
-        for (const auto & r : rows->ranges()) {
-            io.read(r.copy->data, r.n_bytes());
-        }
+        rows->read([&](void * dst, size_t n) { io.read(dst, n); });
     }
-    if (!partial) {
-        saved.checkpoints = h2o_checkpoints_read(io, kv, saved.record);
-    }
+    saved.checkpoints = h2o_checkpoints_read(io, kv, saved.record);
 
+    if (!context.caches.side.empty() && !saved.record.side && n_tokens > 0) {
+        throw std::runtime_error("[h2o] this state lacks the sliding windows and recurrent states of this model");
+    }
     std::unique_ptr<h2o_cold_store> cold;
-    if (partial) {
-        check_partial(kv, saved.record, no_rows);
-    } else {
-        if (!context.caches.side.empty() && !saved.record.side && n_tokens > 0) {
-            throw std::runtime_error("[h2o] this state lacks the sliding windows and recurrent states of this model");
-        }
-        if (store.cold(kv.id)) {
-            cold = store.cold(kv.id)->empty_like();
-            read_cold_store(io, *cold, saved.record.layers[0].n_built);
-        }
+    if (store.cold(kv.id)) {
+        cold = store.cold(kv.id)->empty_like();
+        read_cold_store(io, *cold, saved.record.layers[0].n_built);
     }
 
     // From here on the sequence changes: it is empty if the rest cannot be read.
     try {
-        if (!partial) {
-            context.clear(kv);
-            if (cold) {
-                store.cold(kv.id)->share(*cold);
-            }
-            for_full_rows(context, kv.id, n_tokens, [&](ggml_tensor * t, size_t offset,
-                    size_t size) { io.read_tensor(t, offset, size); });
-            context.caches.fill_cells(kv.id, 0, n_tokens);
+        context.clear(kv);
+        if (cold) {
+            store.cold(kv.id)->share(*cold);
         }
+        for_full_rows(context, kv.id, n_tokens,
+                [&](ggml_tensor * t, size_t offset, size_t size) { io.read_tensor(t, offset, size); });
+        context.caches.fill_cells(kv.id, 0, n_tokens);
         if (const auto side = saved.record.side) {
             context.caches.side.load(kv.id, *side);
         }
         kv.sequence.restore(std::move(saved));
-        store.go_back(kv.id, kv.state(), rows, context.backends);
+        store.go_back(kv.id, kv.state(), rows ? &*rows : nullptr, context.backends);
         context.caches.remove_cells(kv.id, n_tokens);
     } catch (...) {
         context.clear(kv);
@@ -280,18 +231,18 @@ std::vector<llama_h2o_kv *> h2o_memory::sequences_of(llama_seq_id seq_id) const 
     return res;
 }
 
-void h2o_memory::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) const {
+void h2o_memory::state_write(llama_io_write_i & io, llama_seq_id seq_id, llama_state_seq_flags /*flags*/) const {
     const auto kvs = sequences_of(seq_id);
     if (seq_id < 0) {
         const uint32_t n = kvs.size();
         io.write(&n, sizeof(n));
     }
     for (const auto * kv : kvs) {
-        write_sequence(io, *kv, flags);
+        write_sequence(io, *kv);
     }
 }
 
-void h2o_memory::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags flags) {
+void h2o_memory::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_state_seq_flags /*flags*/) {
     const auto kvs = sequences_of(seq_id);
     if (seq_id < 0) {
         uint32_t n;
@@ -301,6 +252,6 @@ void h2o_memory::state_read(llama_io_read_i & io, llama_seq_id seq_id, llama_sta
         }
     }
     for (auto * kv : kvs) {
-        read_sequence(io, *kv, flags);
+        read_sequence(io, *kv);
     }
 }
