@@ -323,11 +323,12 @@ def test_attention_goes_with_its_tokens(tiny_model: Path) -> None:
 
 
 def test_extra_keys_go_with_their_tokens(tiny_model: Path) -> None:
-    with open_llama(tiny_model, INDEX) as llm:
+    with open_llama(tiny_model, INDEX, n_seq_max=2) as llm:
         llm.eval(random_tokens(90))
         for token in random_tokens(17, seed=1):
             llm.eval([token], decode=True)
         before = extra_keys_of(llm)
+        assert extra_keys_of(llm.fork()) == before
         llm.rewind(105)  # in the tile of 104 to 107
         assert extra_keys_of(llm) == {place: keys for place, keys in before.items() if place[-1] < 26}
 
