@@ -77,23 +77,18 @@ def answers_of(folder: Path) -> dict[tuple[str, str], str]:
     return answers
 
 
-@pytest.fixture
-def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every text that is read into the document's sequence."""
-    return record_calls(monkeypatch, Llama, "eval")
-
-
 @pytest.mark.parametrize(
     ("template", "config"),
     [(CHATML, "h2o"), (CHATML, "dense"), (INSTRUCT, "cold-store")],
     ids=["h2o", "dense", "no-system-role-cold-store"],
 )
 def test_answers_are_those_of_one_chat_each(
-    template: str, config: str, folder: Path, evaluated: list[dict[str, Any]], tmp_path: Path
+    template: str, config: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Every document is read once; the longest does not fit into the first context."""
     model = write_chat_model(tmp_path / "model.gguf", template)
     options, h2o = CONFIGS[config]
+    evaluated = record_calls(monkeypatch, Llama, "eval")
     result = succeeded(run_batch(folder, model, *options, "--parallel", "2"))
     assert len(evaluated) == len(DOCUMENTS)
     assert "left out, no documents by their suffixes: picture.png" in result.stderr

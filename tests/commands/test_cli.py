@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import h2o_llama
 import models
 from adapters import random_adapter
 from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke, succeeded
@@ -30,12 +29,6 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.py"
     path.write_text(TEXT)
     return path
-
-
-@pytest.fixture
-def evals(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every prompt."""
-    return record_calls(monkeypatch, h2o_llama.Llama, "eval")
 
 
 # --- help and usage

@@ -32,11 +32,16 @@ REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
 STORED = {name: case for name, case in INDEXED.items() if "cold" in name}
 
 
+def rows_of(llm: Llama) -> list[Any]:
+    kv = llm.kv
+    return [x for il in kv.layers for x in (kv.memory_indices(il), kv.keys(il), kv.values(il))]
+
+
 @pytest.mark.parametrize("name", STORED)
 def test_a_cold_store_gives_what_a_whole_cache_gives(tiny_model: Path, name: str) -> None:
     """Bit for bit, over the ends of chunks, in prompts and generated text. Each thread brings a part of the rows back.
 
-    Eviction alone: test_h2o_oracle.py.
+    Also in a fork. Eviction alone: test_h2o_oracle.py.
     """
     config = STORED[name]
     tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
@@ -44,13 +49,15 @@ def test_a_cold_store_gives_what_a_whole_cache_gives(tiny_model: Path, name: str
     everything = config.but(evict=False, cold_store=None, cold_store_compression=None, decode="memory")
     with open_llama(tiny_model, everything) as kept:
         expected = eval_calls(kept, calls)
-        for n_threads in (1, 3, 5) if name in ("cold", "cold, file") else (1,):
-            with open_llama(tiny_model, config, n_threads=n_threads) as llm:
-                assert_all_equal(eval_calls(llm, calls), expected)
-                for il in llm.kv.layers:
-                    for rows in ("memory_indices", "keys", "values"):
-                        np.testing.assert_array_equal(*(getattr(x.kv, rows)(il) for x in (llm, kept)))
-                assert llm.kv.stats.kv_bytes < kept.kv.stats.kv_bytes
+        held = rows_of(kept)
+        following, n_bytes = eval_calls(kept, [tokens[:40]]), kept.kv.stats.kv_bytes
+    for n_threads in (1, 3, 5) if name in ("cold", "cold, file") else (1,):
+        with open_llama(tiny_model, config, n_threads=n_threads, n_seq_max=2) as llm:
+            assert_all_equal(eval_calls(llm, calls), expected)
+            assert_all_equal(rows_of(llm), held)
+            assert llm.kv.stats.kv_bytes < n_bytes
+            with llm.fork() as fork:
+                assert_all_equal(eval_calls(fork, [tokens[:40]]), following)
 
 
 def test_rows_that_come_back_take_memory_as_they_are_chosen(

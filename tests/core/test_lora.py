@@ -26,21 +26,9 @@ CONFIG = SMALL.but(decode="memory")
 
 
 @pytest.fixture(scope="session")
-def adapter_of(model_by_name: ModelByName, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The file of a random adapter of a model by its name."""
-    folder = tmp_path_factory.mktemp("adapters")
-
-    def path_of(name: str) -> Path:
-        path = folder / f"{name}.gguf"
-        return path if path.exists() else random_adapter(model_by_name(name)).write(path)
-
-    return path_of
-
-
-@pytest.fixture
-def adapter(adapter_of: Callable[[str], Path]) -> Path:
-    """Of `tiny_model`."""
-    return adapter_of("qwen3-gqa4-f32")
+def adapter(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random one."""
+    return random_adapter(tiny_model).write(tmp_path_factory.mktemp("adapters") / "f32.gguf")
 
 
 # --- what an adapter computes

@@ -322,6 +322,17 @@ def test_attention_goes_with_its_tokens(tiny_model: Path) -> None:
             llm.eval([4, 5, 6])
 
 
+def test_extra_keys_go_with_their_tokens(tiny_model: Path) -> None:
+    with open_llama(tiny_model, INDEX, n_seq_max=2) as llm:
+        llm.eval(random_tokens(90))
+        for token in random_tokens(17, seed=1):
+            llm.eval([token], decode=True)
+        before = extra_keys_of(llm)
+        assert extra_keys_of(llm.fork()) == before
+        llm.rewind(105)  # in the tile of 104 to 107
+        assert extra_keys_of(llm) == {place: keys for place, keys in before.items() if place[-1] < 26}
+
+
 def test_without_a_record_only_the_last_tiles_extra_keys_are_kept(tiny_model: Path) -> None:
     with open_llama(tiny_model, INDEX.but(heavy_budget=0), keep_history=False) as llm:
         for call in split(random_tokens(100), [70, 10, 20]):

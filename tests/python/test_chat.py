@@ -46,12 +46,6 @@ def llm(opened: Opened, tiny_model: Path) -> Llama:
     return opened("llm", open_chat, tiny_model)
 
 
-@pytest.fixture
-def with_tools(opened: Opened, tiny_model: Path) -> Llama:
-    """With TOOLS, the sequence empty."""
-    return opened("with tools", open_chat, tiny_model, TOOLS)
-
-
 # --- templates
 
 
@@ -212,9 +206,10 @@ def test_tools_are_called_or_not(opened: Opened, tiny_model: Path) -> None:
     ids=["after text", "at once", "after a call"],
 )
 def test_what_is_not_understood_is_an_answer_all_the_same(
-    with_tools: Llama, monkeypatch: pytest.MonkeyPatch, text: str, rest: str
+    opened: Opened, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, text: str, rest: str
 ) -> None:
     """A stream says nothing twice, and leaves nothing out."""
+    with_tools = opened(TOOLS, open_chat, tiny_model, TOOLS)
     monkeypatch.setattr(_core.ChatPrompt, "grammar", lambda prompt: None)
     arguments: Any = {"messages": [user("x")], "tools": [ADD], "max_tokens": 200}
     (whole,) = with_tools.create_chat_completion(**arguments, logits_processor=dictate(text))["choices"]

@@ -1,7 +1,6 @@
 """`llm.kv`: arrays, counters, and the answers without H2O. Choosing by scores: test_kv_cache.py."""
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,17 +9,11 @@ import pytest
 
 from compare import assert_all_equal
 from h2o_llama import H2OConfig, H2OError, KVCache, KVStats, Llama
-from inputs import Opened, random_tokens
+from inputs import random_tokens
 from llamas import TINY, open_tiny
 
 S, L, H, A = TINY.chunk_size, TINY.local_window, int(TINY.heavy_budget), TINY.sink_tokens
 LAYERS, N_HEAD_KV, HEAD_DIM = [0, 1, 2], 2, 32  # QWEN3_GQA4
-
-
-@pytest.fixture
-def dense(opened: Opened, tiny_model: Path) -> Llama:
-    """With H2O off, the sequence empty."""
-    return opened("dense", partial(open_tiny, h2o=None), tiny_model)
 
 
 def test_arrays_are_copies(llm: Llama) -> None:
@@ -58,16 +51,15 @@ def test_profile(tiny_model: Path, flash_attn: str, schedule: Literal["single_pa
     assert_all_equal(*results)
 
 
-def test_kv_without_h2o(dense: Llama) -> None:
-    dense.eval(random_tokens(40))
-    assert dense.h2o is None
-    assert dense.kv.n_tokens == 40
-    assert dense.kv.stats == KVStats(kv_bytes=len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2)
-    for name in ("layers", "chunk_size", "history"):
-        with pytest.raises(H2OError, match="H2O is off"):
-            getattr(dense.kv, name)
-    with pytest.raises(H2OError, match="H2O is off"):
-        dense.kv.scores(0)
+def test_kv_without_h2o(tiny_model: Path) -> None:
+    with open_tiny(tiny_model, h2o=None) as dense:
+        dense.eval(random_tokens(40))
+        assert dense.h2o is None
+        assert dense.kv.n_tokens == 40
+        assert dense.kv.stats == KVStats(kv_bytes=len(LAYERS) * 256 * N_HEAD_KV * HEAD_DIM * 2 * 2)
+        for look in (lambda kv: kv.layers, lambda kv: kv.chunk_size, lambda kv: kv.history, lambda kv: kv.scores(0)):
+            with pytest.raises(H2OError, match="H2O is off"):
+                look(dense.kv)
 
 
 def test_stand_alone_cache_outlives_the_model_it_was_made_from(tiny_model: Path) -> None:
