@@ -322,7 +322,7 @@ class Generation:
             return list(self._pieces())
 
     def _pieces(self) -> Generator[Piece, None, None]:
-        with self._state.claim.held():  # what is found to be known stays so until the rest is read
+        with self._state.claim.held():  # known tokens stay known until the rest is read
             drawing = self._begin()
             drawing.read()
         for token in tokens_of(self, ManyGenerations({self: drawing}, 0 if self._max_tokens == 0 else None)):
@@ -387,7 +387,7 @@ class Generation:
         return self.answer.stopped or self.answer.is_full(self._max_tokens)
 
     def _add(self, token: int) -> Piece | None:
-        """A token that was drawn, and the text that is certain by it."""
+        """A token that was drawn, and the text that it makes certain."""
         begin = self._n_chars + self.answer.n_held
         text = self.answer.add(token)
         self._n_chars += len(text)
