@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -285,17 +284,28 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
         const bool is_kept = llama_h2o_kv_attention(kv, il, weights.data());
         for (size_t head = 0; is_kept && head*n < weights.size(); ++head) {
             const float * w = weights.data() + head*n;
+            const auto is_more = [&](int32_t a, int32_t b) { return w[a] != w[b] ? w[a] > w[b] : a < b; };
 
-            std::vector<int32_t> order(end);
-            std::iota(order.begin(), order.end(), 0);
-            std::vector<int32_t> positions(std::min(end, n_top));
-            std::partial_sort_copy(order.begin(), order.end(), positions.begin(), positions.end(),
-                [&](int32_t a, int32_t b) { return w[a] != w[b] ? w[a] > w[b] : a < b; });
+            float                sum = 0.0f;
+            std::vector<int32_t> positions; // a heap, the least first
+            for (int32_t pos = 0; pos < end; ++pos) {
+                sum += w[pos];
+                if ((int32_t) positions.size() == n_top && !is_more(pos, positions.front())) {
+                    continue;
+                }
+                positions.push_back(pos);
+                std::push_heap(positions.begin(), positions.end(), is_more);
+                if ((int32_t) positions.size() > n_top) {
+                    std::pop_heap(positions.begin(), positions.end(), is_more);
+                    positions.pop_back();
+                }
+            }
+            std::sort_heap(positions.begin(), positions.end(), is_more);
             std::vector<float> read;
             std::transform(positions.begin(), positions.end(), std::back_inserter(read), [&](int32_t i) { return w[i]; });
 
-            heads.push_back(common_json { { "layer", il }, { "head", head }, { "sum", std::accumulate(w, w + end, 0.0f) },
-                { "positions", positions }, { "weights", read } });
+            heads.push_back(common_json {
+                { "layer", il }, { "head", head }, { "sum", sum }, { "positions", positions }, { "weights", read } });
         }
     }
     server_h2o_drop_attention(ctx, id);
