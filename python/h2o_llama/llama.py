@@ -21,6 +21,7 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama._sequence import Sequence
 from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
+from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
@@ -95,8 +96,10 @@ class Llama(Sequence):
     n_gpu_layers : int, optional
         Layers to keep on the GPU, -1 for all, if the package was built for one; by default none. Shared weights stay
         where they are: the default is the other's, and nothing else is possible.
-    type_k, type_v : str, default "f16"
-        Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl".
+    type_k, type_v : str, default "auto"
+        Types of the K and V cache: "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0" or "iq4_nl". "auto" is
+        "q8_0" with H2O on the CPU: half the memory, and no loss that can be seen. It is "f16" on a GPU, with h2o=None,
+        flash_attn="off", sliding windows or MLA, and where 64 does not divide the size of heads.
     flash_attn : {"auto", "on", "off"}
         Flash attention where H2O is off and for generated tokens; H2O's own attention is then one operator where the
         device has it, and with "off" composed of several, which is slower. A quantised V needs it.
@@ -149,7 +152,7 @@ class Llama(Sequence):
         Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
     cache_reuse : int, default 0
-        Pieces of at least this length that a prompt shares with a known text are not read again, wherever they are:
+        Pieces of at least so many tokens that a prompt shares with a known text are not read again, wherever they are:
         only what changed is. Nearly the same as reading all of it, but what later text had concluded from a fact that
         changed stays (docs/read-once.md); such a text is not added to the library. 0 is off; 256 is a good number. Not
         with `evict` and heavy_budget, nor for models with sliding windows or recurrent layers.
@@ -198,8 +201,8 @@ class Llama(Sequence):
         n_ubatch: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
-        type_k: str = "f16",
-        type_v: str = "f16",
+        type_k: str = "auto",
+        type_v: str = "auto",
         flash_attn: str = "auto",
         h2o: H2OConfig | Literal["auto", "fast", "balanced", "faithful"] | None = "auto",
         keep_history: bool = False,
@@ -271,7 +274,6 @@ class Llama(Sequence):
                     **vars(loading),
                 )
             model = opened._share(chat_template, options)
-            model._n_threads = n_threads_batch or n_threads
             if allowed_image_folder is not None:
                 model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
             if mmproj is not None:
@@ -391,16 +393,31 @@ class Llama(Sequence):
     detokenize = _by_model(Model.detokenize)
     apply_chat_template = _by_model(Model.apply_chat_template)
 
-    embed = _by_model(Model.embed)
-    create_embedding = _by_model(Model.create_embedding)
+    def embed(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> NDArray[Any]:
+        """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
+        return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
 
     async def aembed(self, input: str | Texts, **options: Any) -> NDArray[Any]:
         """`embed`, awaited: the event loop is not blocked."""
         return await asyncio.to_thread(self.embed, input, **options)
 
+    @understands
+    def create_embedding(
+        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
+    ) -> EmbeddingResponse:
+        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
+        return self.model.create_embedding(input, pooling_type=pooling_type, **self._with_threads(options))
+
+    def _with_threads(self, options: EmbedOptions) -> EmbedOptions:
+        params = self._state.engine.params
+        return {"n_threads": params.n_threads_batch or params.n_threads, **options}
+
 
 def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: Lock, library: Library | None) -> Engine:
     """Without what the model cannot have, unless it was asked for."""
+    params = params.with_types(model._handle)
     while True:
         n_ctx = int(params.n_ctx) or params.default_n_ctx(model._handle, model.n_ctx_train)
         if isinstance(params.h2o, H2OConfig):

@@ -70,7 +70,6 @@ class Model:
     """
 
     _owner = "Model"
-    _n_threads: int | None = None  # of embeddings
 
     def __init__(
         self,

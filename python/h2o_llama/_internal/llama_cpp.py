@@ -36,8 +36,8 @@ _TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8
 _VALUES: dict[str, dict[Any, Any]] = {
     "chat_format": {"chatml": "chatml", None: None},
     "flash_attn": {True: "on", False: "off"},
-    "type_k": {None: "f16", **_TYPES},
-    "type_v": {None: "f16", **_TYPES},
+    "type_k": {None: "auto", **_TYPES},
+    "type_v": {None: "auto", **_TYPES},
     "max_tokens": {-1: None},
     "seed": {0xFFFFFFFF: None},
     "rope_scaling_type": {-1: None, 0: "none", 1: "linear", 2: "yarn"},
@@ -91,22 +91,21 @@ ADVICE = {
 
 def understands(method: F) -> F:
     """Let a method take llama-cpp-python's arguments and values. Raises TypeError that says what to do."""
-    of, *parameters = signature(method).parameters.values()
-    first = [p.name for p in (of, *parameters) if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    known = {p.name for p in parameters}  # not the object's own name
+    parameters = signature(method).parameters
+    first = [name for name, parameter in parameters.items() if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
 
     @wraps(method)
     def call(*args: Any, **given: Any) -> Any:
         if len(args) > len(first):
             raise TypeError(f"arguments after {first[-1]!r} are given by name, as max_tokens=128, got {args[-1]!r}")
-        for name in [name for name in given if name in _VALUES or name not in known]:
+        for name in [name for name in given if name in _VALUES or name not in parameters]:
             value = given.pop(name)
-            if any(_is_same(value, same) for same in _WITHOUT_EFFECT.get(name, ())):
+            if any(_is_same(value, known) for known in _WITHOUT_EFFECT.get(name, ())):
                 continue
-            ours = [new for same, new in _VALUES.get(name, {}).items() if _is_same(value, same)]
-            if not ours and name in ADVICE and name not in known:
+            ours = [new for known, new in _VALUES.get(name, {}).items() if _is_same(value, known)]
+            if not ours and name in ADVICE and name not in parameters:
                 raise TypeError(f"there is no argument {name!r}: {ADVICE[name]}")
-            given[name if name in known else _NAMES.get(name, name)] = ours[0] if ours else value
+            given[name if name in parameters else _NAMES.get(name, name)] = ours[0] if ours else value
         return method(*args, **given)
 
     return cast(F, call)
