@@ -25,7 +25,7 @@ def declared_charset(content: bytes) -> str | None:
 
 
 def text_of_html(source: str) -> str:
-    """Its title and its text, but what it hides by itself: a line for a block, a tab between a table's cells."""
+    """Its title and its visible text: a line for a block, a tab between a table's cells."""
     parser = _Html()
     parser.feed(source)
     parser.close()
@@ -44,7 +44,7 @@ class _Html(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.parts = [""]
-        self._hidden: list[str] = []  # the tag of what is not shown, and the same tags in it
+        self._hidden: list[str] = []  # the tag of the hidden element, and the same tags in it
         self._n_pre = 0
         self._has_cell = False  # of the row
         self._lists: list[tuple[str, int] | None] = []  # the kind of their numbers, and the last one; None: bullets

@@ -78,7 +78,7 @@ class Sequence:
     def cancel(self) -> None:
         """End the answer that another thread is generating here: it raises Cancelled there, after the present step.
 
-        Nothing happens if there is none. What was read and generated stays.
+        Nothing happens if there is none. Tokens that were read and generated stay.
         """
         self._state.is_cancelled = True
 

@@ -188,7 +188,7 @@ class H2OConfig:
             if getattr(self, name) is None:
                 following = _FollowingStr(value) if isinstance(value, str) else _FollowingInt(value)
                 object.__setattr__(self, name, following)
-        if self.ranks_blocks:
+        if self.scorer == "block_ema":
             self._round_up_to_blocks()
         if callable(self.scorer):
             heavy = "at least 1" if self.heavy_budget == 0 else self.heavy_budget
@@ -296,11 +296,6 @@ class H2OConfig:
         With `keep_ratio` and no `heavy_budget`, `Llama.h2o` has it; before, it is without heavy hitters.
         """
         return self.local_window + (self.heavy_budget or 0) + self.sink_tokens
-
-    @property
-    def ranks_blocks(self) -> bool:
-        """Whether whole blocks of positions are kept."""
-        return self.scorer == "block_ema"
 
 
 def named_config(owner: str, h2o: Any, on_gpu: bool = False) -> Any:

@@ -48,7 +48,7 @@ SUFFIXES = frozenset(f".{word}" for word in _NAMED.split())
 def read_document(source: str | os.PathLike[str] | bytes, name: str | None = None) -> str:
     """The text of a file, as all commands read it.
 
-    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses its tags, and what they hide. A PDF
+    Text of any kind (Markdown, CSV, JSON, source code) stays unchanged; HTML loses tags and hidden elements. A PDF
     is the text of its pages, each after a line "[page N]", a workbook (.xlsx) that of its rows, and a mail (.eml), or a
     page that was saved as one (.mht), its first headers, its text and the names of its attachments. .docx, .odt, .epub,
     .pptx and .rtf are read by Pandoc. Lines end with "\\n". At least one character is not white space.

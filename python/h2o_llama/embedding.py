@@ -21,6 +21,7 @@ class _Model(Protocol):
     _owner: str
     _matmul_kernels: str
     _rope: RopeOptions
+    _n_threads: int | None
 
     @property
     def _name(self) -> str: ...
@@ -91,7 +92,7 @@ def embed(
         How the vectors of a text's tokens become one: their mean, the first, the last; with "none" they do not. By
         default as the model's file says, and "none" where it says nothing.
     n_threads : int, optional
-        Threads to compute with; by default one for each CPU this process may use.
+        Threads to compute with; by default as many as the `Llama` has, or one for each CPU this process may use.
 
     Returns
     -------
@@ -125,7 +126,7 @@ def _embed(
         raise check.bad_argument(owner, "input", "a text or a list of texts", texts)
     pooling = _pooling(owner, core, pooling_type)
     check.flag(owner, "normalize", normalize)
-    threads = available_cpus() if n_threads is None else n_threads
+    threads = n_threads if n_threads is not None else model._n_threads or available_cpus()
     check.integer(owner, "n_threads", threads, 1, check.MAX_THREADS)
     ids = [model.tokenize(check.utf8(owner, f"input[{i}]", text)) for i, text in enumerate(texts)]
     if check.flag(owner, "truncate", truncate):

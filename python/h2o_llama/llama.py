@@ -21,7 +21,6 @@ from h2o_llama._internal.terminal import warn
 from h2o_llama._sequence import Sequence
 from h2o_llama.chat.asking import Texts
 from h2o_llama.config import H2OConfig, named_config, uses_gpu
-from h2o_llama.embedding import EmbeddingResponse, EmbedOptions, PoolingType
 from h2o_llama.errors import H2OError, UnsupportedModelError
 from h2o_llama.library._library import Library, open_library
 from h2o_llama.lossless import LosslessConfig
@@ -152,7 +151,7 @@ class Llama(Sequence):
         Where texts that were read are kept: a prompt with the same beginning is read from there on, in other programs
         and after a restart, too. True is the user's own, `Library()`; a path is a folder. Nothing is kept without one.
     cache_reuse : int, default 0
-        Pieces of at least so many tokens that a prompt shares with a known text are not read again, wherever they are:
+        Pieces of at least this length that a prompt shares with a known text are not read again, wherever they are:
         only what changed is. Nearly the same as reading all of it, but what later text had concluded from a fact that
         changed stays (docs/read-once.md); such a text is not added to the library. 0 is off; 256 is a good number. Not
         with `evict` and heavy_budget, nor for models with sliding windows or recurrent layers.
@@ -274,6 +273,7 @@ class Llama(Sequence):
                     **vars(loading),
                 )
             model = opened._share(chat_template, options)
+            model._n_threads = n_threads_batch or n_threads
             if allowed_image_folder is not None:
                 model._image_folder = check_image_folder(_OWNER, allowed_image_folder)
             if mmproj is not None:
@@ -393,26 +393,12 @@ class Llama(Sequence):
     detokenize = _by_model(Model.detokenize)
     apply_chat_template = _by_model(Model.apply_chat_template)
 
-    def embed(
-        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
-    ) -> NDArray[Any]:
-        """The embedding of a text, or of each of several: `Model.embed`. The sequence does not change."""
-        return self.model.embed(input, pooling_type=pooling_type, **self._with_threads(options))
+    embed = _by_model(Model.embed)
+    create_embedding = _by_model(Model.create_embedding)
 
     async def aembed(self, input: str | Texts, **options: Any) -> NDArray[Any]:
         """`embed`, awaited: the event loop is not blocked."""
         return await asyncio.to_thread(self.embed, input, **options)
-
-    @understands
-    def create_embedding(
-        self, input: str | Texts, *, pooling_type: PoolingType | None = None, **options: Unpack[EmbedOptions]
-    ) -> EmbeddingResponse:
-        """Embeddings as OpenAI's interface has them: `Model.create_embedding`. The sequence does not change."""
-        return self.model.create_embedding(input, pooling_type=pooling_type, **self._with_threads(options))
-
-    def _with_threads(self, options: EmbedOptions) -> EmbedOptions:
-        params = self._state.engine.params
-        return {"n_threads": params.n_threads_batch or params.n_threads, **options}
 
 
 def _open_engine(model: Model, params: ContextParams, seed: int | None, claim: Lock, library: Library | None) -> Engine:

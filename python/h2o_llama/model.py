@@ -70,6 +70,7 @@ class Model:
     """
 
     _owner = "Model"
+    _n_threads: int | None = None  # of embeddings
 
     def __init__(
         self,

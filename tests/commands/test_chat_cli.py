@@ -149,6 +149,9 @@ def test_a_document_that_is_too_long_for_the_model(chat_model: Path, chats: list
     (tmp_path / "a.txt").write_text("abc " * (models.N_CTX_TRAIN // 4))
     command = [str(chat_model), "--file", str(tmp_path / "a.txt"), "--threads", "1"]
     assert_one_line_error(invoke("chat", *command, stdin="hi\n"), "a.txt has 8,237 tokens, but .* 8,192: cut it")
+    (tmp_path / "b.txt").write_text("abc")
+    asked = invoke("ask", chat_model, tmp_path / "b.txt", "?" * models.N_CTX_TRAIN, "--threads", "1")
+    assert_one_line_error(asked, r"the question about b.txt has 8,\d+ tokens, but .* 8,192: cut it, take")
     result = succeeded(invoke("chat", *command, "--evict", stdin="hi\n"))
     assert "[only the last " in result.stderr
     assert result.stdout == "1\n"

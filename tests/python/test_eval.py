@@ -79,14 +79,7 @@ def test_perplexity_is_that_of_single_calls(tiny_model: Path, monkeypatch: pytes
     assert row["same_top"] == pytest.approx(np.mean(np.equal(tops["sparse"], tops["dense"])))
     assert row["kld_mean"] > 0.01
 
-    assert [(b["start"], b["stop"], b["n"]) for b in row["buckets"]] == [(0, 64, 128), (64, 128, 128), (128, 255, 254)]
-    for bucket in row["buckets"]:
-        part = np.reshape(nats["sparse"], (2, N - 1))[:, bucket["start"] : bucket["stop"]]
-        assert bucket["ppl"] == pytest.approx(math.exp(part.mean()), rel=1e-4)
-    # The first chunk has no memory set: it is dense.
-    assert row["buckets"][0]["kld_mean"] < 1e-5
-    assert row["buckets"][0]["same_top"] == 1
-    assert row["first_chunk"]["kld"] == pytest.approx(row["buckets"][0]["kld_mean"])
+    assert row["first_chunk"]["kld"] < 1e-5  # it has no memory set: it is dense
 
 
 # --- sweeps
@@ -144,13 +137,13 @@ def text_file(tmp_path: Path) -> Path:
 
 def test_from_end_to_end(text_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    command = ["eval", "demo", "--file", text_file, *SMALL, *h2o_set(heavy_budget="16,32"), "--window"]
+    command = ["eval", "demo", "--file", text_file, *SMALL, *h2o_set(heavy_budget="16,32")]
     command += ["--json", out]
     result = succeeded(invoke(*command))
     assert result.stderr == ""
     rows = json.loads(out.read_text())
     base = "balanced local_window=16 heavy_budget={} sink_tokens=0 scorer=sum lookup_budget=0"
-    names = [base.format(16), base.format(32), "window of 32"]
+    names = [base.format(16), base.format(32)]
     assert [row["setting"] for row in rows] == names
     assert f"On this text '{names[0]}' loses" in result.stdout.replace("\n", " ")
     title = f"Perplexity of 2 × 256 tokens of {text_file}, S 64, {rows[0]['model']} ({rows[0]['file']})"

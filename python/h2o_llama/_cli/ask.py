@@ -86,6 +86,8 @@ def open_about(
 ) -> Iterator[tuple[Llama, Question]]:
     """The same for a document, which is read; and the question about it, on the day of a text that is known."""
     check_length(question.model, o.attention, name, text, question.n_shared, 1, o.n_ctx)
+    if n_longest:
+        check_length(question.model, o.attention, f"the question about {name}", "", n_longest, 1, o.n_ctx)
     with open_for(o, question.model, name, question.n_shared, n_longest) as llm:
         asked = question.on_known_day(llm._state)
         if is_read:

@@ -123,7 +123,7 @@ class _Chat:
         self._images = list(images)  # of the next message
         self._listed: list[Text] = []
         self._has_answers = False
-        self.chosen: tuple[str, Messages] | None = None  # what goes on instead, and its name
+        self.chosen: tuple[str, Messages] | None = None  # the one that continues instead, and its name
 
     def say(self, line: str) -> None:
         if line == "/help":

@@ -20,7 +20,7 @@ from h2o_llama._internal import terminal
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import describe
 from h2o_llama.config import OPTIONS, PRESETS
-from h2o_llama.eval import Setting, evaluate, sweep, window
+from h2o_llama.eval import Setting, evaluate, sweep
 from h2o_llama.eval._evaluate import Row
 from h2o_llama.eval._tables import tables
 
@@ -144,7 +144,6 @@ def eval_model(
     o: Options,
     n_tokens: Annotated[str, option("Lengths N, such as 2048,8192; by default four chunks.")] = "",
     json_file: Annotated[Path | None, option("Write all figures to this file.", "--json")] = None,
-    beside_window: Annotated[bool, option("Measure a window of the first setting's size, too.", "--window")] = False,
     windows: Annotated[int, option("Pieces at most, evenly from the whole text.", min=1)] = 4,
 ) -> None:
     """Find out whether a model keeps its quality with H2O.
@@ -161,7 +160,7 @@ def eval_model(
         with open_model(o, "own") as weights, progress_bars() as update:
             for row in evaluate(
                 weights,
-                list(dict.fromkeys([*settings, *([window(settings[0])] if beside_window else [])])),
+                settings,
                 text=None if o.file is None else read_text(o.file),
                 text_name=None if o.file is None else str(o.file),
                 n_tokens=values("--n-tokens", n_tokens, int) or [4 * chunk_size],

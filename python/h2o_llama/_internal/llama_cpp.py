@@ -91,21 +91,22 @@ ADVICE = {
 
 def understands(method: F) -> F:
     """Let a method take llama-cpp-python's arguments and values. Raises TypeError that says what to do."""
-    parameters = signature(method).parameters
-    first = [name for name, parameter in parameters.items() if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    of, *parameters = signature(method).parameters.values()
+    first = [p.name for p in (of, *parameters) if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    known = {p.name for p in parameters}  # not the object's own name
 
     @wraps(method)
     def call(*args: Any, **given: Any) -> Any:
         if len(args) > len(first):
             raise TypeError(f"arguments after {first[-1]!r} are given by name, as max_tokens=128, got {args[-1]!r}")
-        for name in [name for name in given if name in _VALUES or name not in parameters]:
+        for name in [name for name in given if name in _VALUES or name not in known]:
             value = given.pop(name)
-            if any(_is_same(value, known) for known in _WITHOUT_EFFECT.get(name, ())):
+            if any(_is_same(value, same) for same in _WITHOUT_EFFECT.get(name, ())):
                 continue
-            ours = [new for known, new in _VALUES.get(name, {}).items() if _is_same(value, known)]
-            if not ours and name in ADVICE and name not in parameters:
+            ours = [new for same, new in _VALUES.get(name, {}).items() if _is_same(value, same)]
+            if not ours and name in ADVICE and name not in known:
                 raise TypeError(f"there is no argument {name!r}: {ADVICE[name]}")
-            given[name if name in parameters else _NAMES.get(name, name)] = ours[0] if ours else value
+            given[name if name in known else _NAMES.get(name, name)] = ours[0] if ours else value
         return method(*args, **given)
 
     return cast(F, call)

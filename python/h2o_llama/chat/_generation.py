@@ -115,18 +115,13 @@ def _text(model: _core.Model, token: int) -> str:
 
 
 class TextBuffer:
-    """Turns the bytes of tokens into text. Keeps back what may be the beginning of a character or a stop string."""
+    """Turns the bytes of tokens into text. The part of a character, or of a possible stop string, is held back."""
 
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = stop
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
+        self.held = ""
         self.stopped = False
-
-    @property
-    def n_held(self) -> int:
-        """Characters that are kept back."""
-        return len(self._held)
 
     def push(self, piece: bytes, is_thought: bool = False) -> str:
         """The text that is certain now. After a stop string `stopped` is set and no more text may be pushed.
@@ -135,27 +130,27 @@ class TextBuffer:
         """
         text = self._decoder.decode(piece)
         if is_thought:
-            text, self._held = self._held + text, ""
+            text, self.held = self.held + text, ""
             return text
         return self._release(text)
 
     def finish(self) -> str:
         """The text that was kept back until the end, but a part of a character."""
-        text = self._release("") + self._held
-        self._held = ""
+        text = self._release("") + self.held
+        self.held = ""
         return text
 
     def _release(self, new: str) -> str:
-        text = self._held + new
+        text = self.held + new
         # Of stop strings that overlap, the one that is complete first: so tokens do not matter.
         found = [(i + len(stop), i) for stop in self._stop if (i := text.find(stop)) >= 0]
         if found:
             self.stopped = True
-            self._held = ""
+            self.held = ""
             return text[: min(found)[1]]
         n_held = max((_overlap(text, stop) for stop in self._stop), default=0)
         n_certain = len(text) - n_held
-        self._held = text[n_certain:]
+        self.held = text[n_certain:]
         return text[:n_certain]
 
 
@@ -322,7 +317,7 @@ class Generation:
             return list(self._pieces())
 
     def _pieces(self) -> Generator[Piece, None, None]:
-        with self._state.claim.held():  # what is found to be known stays so until the rest is read
+        with self._state.claim.held():  # known tokens stay known until the rest is read
             drawing = self._begin()
             drawing.read()
         for token in tokens_of(self, ManyGenerations({self: drawing}, 0 if self._max_tokens == 0 else None)):
@@ -387,8 +382,8 @@ class Generation:
         return self.answer.stopped or self.answer.is_full(self._max_tokens)
 
     def _add(self, token: int) -> Piece | None:
-        """A token that was drawn, and the text that is certain by it."""
-        begin = self._n_chars + self.answer.n_held
+        """A token that was drawn, and the text that it makes certain."""
+        begin = self._n_chars + len(self.answer.held)
         text = self.answer.add(token)
         self._n_chars += len(text)
         if self._recorder is not None:

@@ -76,7 +76,7 @@ class Question:
         return asked
 
     def again(self, question: str) -> Self:
-        """Another question, in the place of this one. What is before it is not rendered again, where that is safe."""
+        """Another question, in the place of this one. The text before it is not rendered again, where that is safe."""
         other = self._changed()
         other.messages = [*self.messages[:-1], {"role": "user", "content": question}]
         turn = self._turn
@@ -105,7 +105,7 @@ class Question:
         state.day = best or date.today().isoformat()
         return self if best is None else days[best]
 
-    # --- what it says
+    # --- its prompt
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -195,7 +195,7 @@ class Question:
 
 
 def _shortened(message: Mapping[str, Any]) -> dict[str, Any]:
-    """With OTHER in the place of what it says."""
+    """With OTHER in the place of its text."""
     content = message.get("content")
     begin = ABOUT_A_DOCUMENT if str(content).startswith(ABOUT_A_DOCUMENT) else ""
     return {**message, "content": begin + OTHER} if content else {**message}
@@ -208,7 +208,7 @@ def check_length(model: Model, h2o: Any, name: str, text: str, n_tokens: int, n_
     if n > n_trained and not (evicts and h2o.has_bounded_memory):
         n_bytes = len(text.encode(errors="replace")) * 9 // 10 * max(0, n_trained - n_answer) // n_tokens
         helps = [f"cut it (`head -c {n_bytes} FILE > part.txt`)", "take a model that reads longer texts"]
-        helps[0] = "cut it" if name.lower().endswith(".pdf") else helps[0]
+        helps[0] = "cut it" if not text or name.lower().endswith(".pdf") else helps[0]
         scaled = f"{model.metadata.get('general.architecture')}.rope.scaling.type" in model.metadata or model._rope
         if n <= 4 * n_trained and not scaled and not model._handle.n_learned_positions:
             scale = 0.5 if n <= 2 * n_trained else 0.25

@@ -100,7 +100,7 @@ def create_completion(
         Report the log-probability of every generated token, and this many of the most probable ones. Not with
         `echo`; for a prompt use `eval(tokens, logits="all")`.
     timeout : float, optional
-        Raise Cancelled after so many seconds of reading and writing, as `cancel` does from another thread.
+        Raise Cancelled after this number of seconds of reading and writing, as `cancel` does from another thread.
     stopping_criteria, **sampling
         As in `generate`; None is the default.
 

@@ -4,26 +4,69 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from h2o_llama._demo.document import default_text
 from h2o_llama._internal import check
 from h2o_llama._internal.machine import available_cpus, describe, kv_bytes_at_least, physical_memory
-from h2o_llama.eval._losses import Losses, over_windows, piece_tokens, read_windows, summary
-from h2o_llama.eval._settings import DENSE, Setting
+from h2o_llama.config import H2OConfig
+from h2o_llama.eval._losses import over_windows, piece_tokens, read_windows, summary
 from h2o_llama.llama import Llama
 from h2o_llama.model import Model
 
 _OWNER = "eval"
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to compute attention, and what tables and rows call it. Without `h2o` it is dense."""
+
+    name: str
+    h2o: H2OConfig | None
+
+    @classmethod
+    def of(cls, h2o: H2OConfig) -> Self:
+        """With the name that a command line takes: the preset, then options that differ from it.
+
+        Such as "balanced decode=memory". The size of chunks, the same for all, is left out. Where H2O chooses nothing,
+        `h2o` gets the default scorer, so that equal measurements are equal settings.
+        """
+        if h2o.heavy_budget == 0:
+            h2o = replace(h2o, scorer=H2OConfig.scorer)
+        plain = H2OConfig(preset=h2o.preset, chunk_size=h2o.chunk_size, evict=h2o.evict, cold_store=h2o.cold_store)
+        expected = plain.as_text()
+        changed = [f"{name}={text}" for name, text in h2o.as_text().items() if text != expected.get(name)]
+        kept = [] if not h2o.evict else ["evict" if h2o.cold_store is None else "evict to a cold store"]
+        return cls(" ".join([h2o.preset, *kept, *changed]), h2o)
+
+
+DENSE = Setting("dense", None)
+
+
+def sweep(*, chunk_size: int = H2OConfig.chunk_size, **values: Sequence[Any]) -> list[Setting]:
+    """The settings of all combinations of values of parameters, the last one changing fastest.
+
+    A name is a parameter of `H2OConfig` or a key of `research`.
+
+    Raises ValueError if a value is out of range, or a parameter has none.
+    """
+    settings = [
+        Setting.of(H2OConfig.from_dict({**dict(zip(values, chosen, strict=True)), "chunk_size": chunk_size}))
+        for chosen in product(*values.values())
+    ]
+    if not settings:
+        raise ValueError(f"[{_OWNER}] there is no setting: give at least one value for each part of the sweep")
+    return list(dict.fromkeys(settings))
 
 
 def evaluate(
@@ -42,9 +85,9 @@ def evaluate(
 
     Perplexity and KL divergence as llama-perplexity computes them: of each window of N tokens the second half is
     scored, the logits of positions N/2 to N - 2. If the text has as many tokens as the windows, they are
-    llama-perplexity's. "buckets" has all positions, by the position that predicts. "over_windows" has errors between
-    windows, as tokens of one text are alike, and so has "first_chunk", where H2O is dense attention and only rounding
-    differs. The loss of an answer, or of any text after a prompt, is `loglikelihood` of `lm_eval_model`.
+    llama-perplexity's. "over_windows" has errors between windows, as tokens of one text are alike, and so has
+    "first_chunk", where H2O is dense attention and only rounding differs. The loss of an answer, or of any text after a
+    prompt, is `loglikelihood` of `lm_eval_model`.
 
     Dense attention and as many settings as fit into half of the machine's memory read a text side by side.
 
@@ -56,7 +99,7 @@ def evaluate(
     model : str, os.PathLike or Llama
         A GGUF file, or an open model, whose weights are used.
     settings : sequence of Setting
-        See `sweep` and `window`. All have chunks of the same size.
+        See `sweep`. All have chunks of the same size.
     text : str or bytes, optional
         By default source of this Python's standard library.
     text_name : str, optional
@@ -74,7 +117,7 @@ def evaluate(
     -------
     iterator of dict
         A row for each length and setting, once it is measured. "setting", "n_tokens", "chunk_size", "model", "h2o" and
-        "windows" say what it is of; "file" is llama.cpp's description of the model, with its file type, "text" the
+        "windows" identify it; "file" is llama.cpp's description of the model, with its file type, "text" the
         text's name, "machine" where and with which version it was measured; the others are results: "nats" are natural
         logarithms per token, "_se" is a standard error, "_dense" is dense attention's number.
     """
@@ -122,11 +165,27 @@ def _rows(
             rounds = _rounds(weights, settings, about["chunk_size"], n)
             for i, some in enumerate(rounds):
                 label = f"{n:,} tokens" + (f" ({i + 1} of {len(rounds)})" if len(rounds) > 1 else "")
-                found = _measure(weights, some, windows, about["chunk_size"], context, partial(progress, label))
-                for setting, result in zip(some, found, strict=True):
+                with ExitStack() as stack:
+                    dense, *readers = (
+                        stack.enter_context(Llama(weights, n_ctx=n, h2o=s.h2o, **context)) for s in (DENSE, *some)
+                    )
+                    found, seconds = read_windows(
+                        dense, readers, windows, about["chunk_size"], partial(progress, label)
+                    )
+                for setting, losses, taken in zip(some, found, seconds[1:], strict=True):
                     h2o = json.dumps(asdict(setting)["h2o"], default=lambda f: getattr(f, "__qualname__", repr(f)))
-                    of = {"setting": setting.name, "n_tokens": n, "windows": len(windows), "h2o": json.loads(h2o)}
-                    yield of | about | result
+                    yield {
+                        "setting": setting.name,
+                        "n_tokens": n,
+                        "windows": len(windows),
+                        "h2o": json.loads(h2o),
+                        **about,
+                        **summary(losses[:, n // 2 :]),
+                        "over_windows": over_windows(losses[:, n // 2 :]),
+                        "first_chunk": over_windows(losses[:, : about["chunk_size"]]),
+                        "tokens_per_s": windows.size / taken,
+                        "tokens_per_s_dense": windows.size / seconds[0],
+                    }
 
 
 def _windows(weights: Model, tokens: NDArray[np.int32], size: int, most: int) -> NDArray[np.int32]:
@@ -160,44 +219,3 @@ def _rounds(weights: Model, settings: Sequence[Setting], chunk_size: int, n_ctx:
     room = (physical_memory() or 0) // 2 - core.size - each
     size = max(1, room // each)
     return [settings[i : i + size] for i in range(0, len(settings), size)]
-
-
-def _measure(
-    weights: Model,
-    settings: Sequence[Setting],
-    windows: NDArray[np.int32],
-    chunk_size: int,
-    context: Mapping[str, Any],
-    progress: Callable[[int, int], object],
-) -> Iterator[Row]:
-    """The results of each setting."""
-    n_tokens = windows.shape[1]
-    with ExitStack() as stack:
-        dense, *readers = (
-            stack.enter_context(Llama(weights, n_ctx=n_tokens, h2o=s.h2o, **context)) for s in (DENSE, *settings)
-        )
-        found, seconds = read_windows(dense, readers, windows, chunk_size, progress)
-    for losses, taken in zip(found, seconds[1:], strict=True):
-        yield {
-            **summary(losses[:, n_tokens // 2 :]),
-            "over_windows": over_windows(losses[:, n_tokens // 2 :]),
-            "first_chunk": over_windows(losses[:, :chunk_size]),
-            "buckets": _buckets(losses, chunk_size),
-            "tokens_per_s": windows.size / taken,
-            "tokens_per_s_dense": windows.size / seconds[0],
-        }
-
-
-def _buckets(losses: Losses, chunk_size: int) -> list[Row]:
-    """Means by position: a power of two that fits into the first chunk, then twice as many each time."""
-    end = losses.shape[1]
-    edges = [0, 1 << (chunk_size.bit_length() - 1)]
-    while edges[-1] < end:
-        edges.append(2 * edges[-1])
-    edges[-1] = end
-    rows = []
-    for start, stop in pairwise(edges):
-        means = summary(losses[:, start:stop])
-        shown = {key: means[key] for key in ("ppl", "ppl_dense", "kld_mean", "same_top")}
-        rows.append({"start": start, "stop": stop, **shown, "n": means["n_scored"]})
-    return rows

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from rich.table import Table
 
 from h2o_llama._internal.terminal import plain
@@ -48,14 +47,6 @@ def _perplexity(rows: list[Row]) -> Iterator[Table | str]:
     for row in rows:
         table.add_row(plain(row["setting"]), *_losses(row), f"{row['tokens_per_s']:,.0f}")
     yield table
-
-    buckets = first["buckets"]
-    yield "Loss over dense by position"
-    by_position = _table(*(f"{b['start']:,} to {b['stop']:,}" for b in buckets))
-    by_position.add_row("dense", *(f"{np.log(b['ppl_dense']):.4f}" for b in buckets))
-    for row in rows:
-        by_position.add_row(plain(row["setting"]), *(_nats(np.log(b["ppl"] / b["ppl_dense"])) for b in row["buckets"]))
-    yield by_position
     chunk = first["first_chunk"]
     yield (
         f"{_verdict(first)} In the first chunk, where H2O is dense attention, rounding makes up a loss of "

@@ -331,7 +331,7 @@ class Library:
     ) -> tuple[Snapshot | None, NDArray[np.int32]]:
         """Load what `find` finds, if a prompt has at least n_least tokens of it, and call `use` with it.
 
-        With cache_reuse > 0 rather what has so many tokens more, in pieces of at least so many, wherever these are.
+        With cache_reuse > 0 rather a text that has `cache_reuse` tokens more, in pieces of at least that length.
         Without it, the tokens of the text that begins most like the prompt. Where a checksum is wrong the text is
         removed, with a warning. After any other failure, of memory say, it stays.
         """
@@ -549,7 +549,7 @@ def _best(texts: Iterable[Text], ids: NDArray[np.int32], n_ctx: int) -> Found | 
 def _with_pieces(
     texts: Iterable[Text], ids: NDArray[np.int32], n_ctx: int, least: int, n_exact: int, without: Collection[str]
 ) -> Found | None:
-    """The text of which a prompt has most tokens, in pieces of at least `least`: so many more than n_exact."""
+    """The text that has most tokens of a prompt, in pieces of at least `least`; at least `least` more than n_exact."""
     fitting = (text for text in texts if text.n_tokens <= n_ctx and text.id not in without)
     found = (Found(text, n_moved(find_pieces(text.contents.tokens, ids, 0, 0, least))) for text in fitting)
     best = max(found, key=lambda each: each.n_tokens, default=None)

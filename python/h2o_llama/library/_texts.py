@@ -254,7 +254,7 @@ class Text:
 
     @property
     def name(self) -> str:
-        """What it was called when it was read, or how it begins."""
+        """Its name when it was read, or its beginning."""
         return self.contents.name
 
     @property
@@ -299,10 +299,6 @@ class BlockFiles:
     def path(self, digest: str) -> Path:
         """Where it is, or would be."""
         return self._folder / digest[:2] / digest
-
-    def names(self) -> set[str]:
-        """Of all blocks that are there."""
-        return {path.name for path in self._folder.glob("??/*") if is_digest(path.name)}
 
     def left(self, seconds: float) -> set[str]:
         """The names of older blocks. Files that were never completed are removed."""

@@ -80,7 +80,7 @@ def _package(project: str, version: str, ending: str, folder: Path) -> Path:
 
 
 def _link(project: str, version: str, ending: str) -> str:
-    """By the simple repository API, in JSON or HTML."""
+    """By the simple repository API."""
     from huggingface_hub import get_session
 
     ending = r"-.*\.whl" if ending else r"\.(tar\.gz|zip)"
@@ -88,16 +88,13 @@ def _link(project: str, version: str, ending: str) -> str:
     asked = []
     for index in _indexes():
         url = f"{index.rstrip('/')}/{project}/"
-        accept = {"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.1"}
         try:
-            page = get_session().get(url, headers=accept, timeout=5)
+            page = get_session().get(url, headers={"Accept": "text/html"}, timeout=5)
         except Exception as error:  # of the library for HTTP
             asked.append(f"{url} does not answer ({error})")
             continue
         asked.append(f"{url} says {page.status_code}")
-        is_json = "json" in page.headers.get("content-type", "")
-        links = [f["url"] for f in page.json()["files"]] if is_json else re.findall(r'href="([^"]+)"', page.text)
-        for link in links:
+        for link in re.findall(r'href="([^"]+)"', page.text):
             link = urljoin(str(page.url), html.unescape(link))
             if wanted.fullmatch(Path(urlsplit(link).path).name):
                 return link

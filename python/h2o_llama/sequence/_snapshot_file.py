@@ -152,7 +152,7 @@ def _content(file: BinaryIO, name: str, n_bytes: int, width: int) -> bytes:
 
 
 def _block(file: BinaryIO, where: str, sizes: range) -> bytes:
-    """The content of the next block; `sizes` are those that it may have."""
+    """The content of the next block; `sizes` are the possible ones."""
     (n_stored,) = _NUMBER.unpack(_take(file, _NUMBER.size))
     if n_stored > 2 * _BLOCK:
         raise damaged(file.name, f"a block of {where} is said to have {n_stored} bytes")

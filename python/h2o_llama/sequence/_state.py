@@ -216,12 +216,6 @@ class State:
         self.logits: NDArray[np.float32] | None = rows
         self.last_logits: NDArray[np.float32] | None = None if rows is None else rows[-1].copy()
 
-    def logits_to_draw_from(self, context: _core.Context) -> NDArray[np.float32]:
-        """`last_logits`. Raises H2OError if the sequence has none."""
-        if self.last_logits is None or context.n_tokens == 0:
-            raise H2OError(f"[{self.owner}.generate] there are no logits to sample from: pass at least one token")
-        return self.last_logits
-
     def accept_draft(self, context: _core.Context, token: int) -> bool:
         """Whether the draft's next token is this one, which then need not be computed."""
         if not context.accept_draft(token):
@@ -432,12 +426,6 @@ class State:
         self.warn_of_length(n_tokens + len(prompt))
         return prompt
 
-    def check_addition(self, owner: str, tokens: Tokens, dense_tail: int) -> tuple[Prompt, int]:
-        """`tokens` and `dense_tail` of a call that appends a prompt, which may be empty."""
-        with self.used() as context:
-            prompt = self.check_prompt(owner, tokens, context.n_tokens)
-        return prompt, check.integer(owner, "dense_tail", dense_tail, 0)
-
     def check_draft(self, owner: str, draft: int) -> int:
         n = check.integer(owner, "draft", draft, 0)
         if n > 0 and self.engine.core.is_recurrent:
@@ -447,13 +435,6 @@ class State:
                 owner, "draft", "0 with a scorer in Python, which each chunk calls at its end", draft
             )
         return n
-
-    def check_text(self, owner: str, n_texts: int) -> None:
-        """Raise Cancelled if the text was replaced or cut since: a generator cannot continue then."""
-        if self.n_texts != n_texts:
-            raise Cancelled(
-                f"[{owner}] the sequence now holds another text: generate again, or use a sequence for each text"
-            )
 
     def warn_of_length(self, n_tokens: int) -> None:
         """Once, when a text gets longer than what the model knows."""

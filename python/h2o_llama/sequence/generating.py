@@ -17,7 +17,7 @@ from h2o_llama._internal.llama_cpp import understands
 from h2o_llama._internal.machine import core_errors
 from h2o_llama._prompt import Tokens
 from h2o_llama._thoughts import Thoughts
-from h2o_llama.errors import Cancelled
+from h2o_llama.errors import Cancelled, H2OError
 from h2o_llama.sampling import Sampling, SamplingOptions
 from h2o_llama.sequence._engine import Progress, ProgressOption
 from h2o_llama.sequence._state import Drawn, HasState, State, check_progress
@@ -93,7 +93,9 @@ class Drawing:
         self._timeout, self._begin = timeout, time.monotonic()
         state.is_cancelled = False
         self._progress: Progress | None = check_progress(owner, progress)
-        self._prompt, self._dense_tail = state.check_addition(owner, tokens, dense_tail)
+        with state.used() as context:
+            self._prompt = state.check_prompt(owner, tokens, context.n_tokens)
+        self._dense_tail = check.integer(owner, "dense_tail", dense_tail, 0)
         self._draft = DraftLength(state.check_draft(owner, draft))
         self._stops = check.callables(owner, "stopping_criteria", stopping_criteria)
         if sampling.seed is None:
@@ -128,13 +130,17 @@ class Drawing:
         """The next token, None after the last one; for callers that have the lock."""
         state, self.drawn = self.state, None
         self._check_time()
-        state.check_text(self._owner, self._n_texts)
+        if state.n_texts != self._n_texts:
+            raise Cancelled(
+                f"[{self._owner}] the sequence now holds another text: generate again, or use a sequence for each text"
+            )
         context = state.context
         n_left = state.engine.n_ctx - context.n_tokens
         if n_left <= 0:
             return None
         state.warn_of_length(context.n_tokens + 1)
-        logits = state.logits_to_draw_from(context)
+        if (logits := state.last_logits) is None or context.n_tokens == 0:
+            raise H2OError(f"[{self._owner}] there are no logits to sample from: pass at least one token")
         if any(stop(context.tokens, logits.copy()) for stop in self._stops):
             return None
         token = self._sampler.sample(context, logits)
@@ -274,7 +280,7 @@ def generate(
 
 
 def tokens_of(sequence: HasState, steps: ManyGenerations[HasState]) -> Generator[int, None, None]:
-    """The tokens of one sequence. Its text goes to the library at the end."""
+    """The tokens of one sequence. Its text is added to the library at the end."""
     reader = threading.current_thread()
     try:
         for step in steps:
