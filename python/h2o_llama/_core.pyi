@@ -35,7 +35,6 @@ __all__: list[str] = [
     "json_schema_to_grammar",
     "layer_devices",
     "ops_attention",
-    "ops_fused_blocks",
     "ops_isas",
     "ops_max_rows",
     "ops_product",
@@ -486,13 +485,6 @@ def ops_attention(
     n_threads: typing.SupportsInt | typing.SupportsIndex,
     **kwargs: typing.Any,
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
-def ops_fused_blocks(
-    logits: collections.abc.Sequence[numpy.ndarray],
-    v: collections.abc.Sequence[numpy.ndarray],
-    scale: typing.SupportsFloat | typing.SupportsIndex,
-    backend: str,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
 def ops_isas() -> list[str]:
     """
     Instruction sets of this CPU for which H2O's operators have kernels, the best first.
