@@ -35,7 +35,6 @@ __all__: list[str] = [
     "json_schema_to_grammar",
     "layer_devices",
     "ops_attention",
-    "ops_fused_blocks",
     "ops_isas",
     "ops_max_rows",
     "ops_product",
@@ -398,8 +397,6 @@ class ChatTemplate:
     ) -> ChatPrompt: ...
     @property
     def source(self) -> str: ...
-    @property
-    def supports_tools(self) -> bool: ...
 
 class Sampler:
     def __init__(
@@ -486,13 +483,6 @@ def ops_attention(
     n_threads: typing.SupportsInt | typing.SupportsIndex,
     **kwargs: typing.Any,
 ) -> tuple[numpy.ndarray, numpy.ndarray | None, numpy.ndarray, numpy.ndarray]: ...
-def ops_fused_blocks(
-    logits: collections.abc.Sequence[numpy.ndarray],
-    v: collections.abc.Sequence[numpy.ndarray],
-    scale: typing.SupportsFloat | typing.SupportsIndex,
-    backend: str,
-    n_threads: typing.SupportsInt | typing.SupportsIndex,
-) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]: ...
 def ops_isas() -> list[str]:
     """
     Instruction sets of this CPU for which H2O's operators have kernels, the best first.
@@ -538,7 +528,7 @@ def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...
 def quantize_types() -> list[str]: ...
-def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any, read: typing.Any) -> int:
+def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any) -> int:
     """
     Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.
     """

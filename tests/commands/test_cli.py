@@ -136,9 +136,9 @@ def test_info_of_the_demo_model() -> None:
     assert rows["Heads"].startswith("6 Q, 2 KV")
     assert rows["Heads"].endswith("size 64")
     assert rows["Layers"].startswith("4,")
-    assert rows["KV cache"].startswith("2,048 bytes per token")
-    assert rows["8,192 tokens"] == "16.8 MB dense, 3.7 MB with --evict"
-    assert rows["131,072 tokens"] == "268.4 MB dense, 3.7 MB with --evict"
+    assert rows["KV cache"].startswith("1,088 bytes per token")
+    assert rows["8,192 tokens"] == "8.9 MB dense, 1.9 MB with --evict"
+    assert rows["131,072 tokens"] == "142.6 MB dense, 1.9 MB with --evict"
     assert rows["H2O"] == "works"
     assert max(map(len, result.stdout.splitlines()[1:])) <= 80
 

@@ -1,4 +1,4 @@
-"""Rows' maxima and fused blocks of composed attention on the CPU, against NumPy. All else of it: test_h2o_oracle."""
+"""Rows' maxima on the CPU, against NumPy. All else of composed attention: test_h2o_oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,19 +44,3 @@ def test_maximum_nan_and_infinities_at_every_place(rng: np.random.Generator) -> 
             a[2, n // 2] = np.inf
             a[3] = np.finfo(np.float32).min
             np.testing.assert_array_equal(max_rows(a), a.max(axis=-1, keepdims=True))
-
-
-def test_fused_blocks_are_one_softmax(rng: np.random.Generator) -> None:
-    """Of composed attention. For a query whose keys are all masked: m = -inf, l = 0, o = 0."""
-    logits = rng.uniform(-100, 100, (2, 5, 24)).astype(np.float32)
-    logits[0, :2, :12] = logits[0, 2, 12:] = logits[1, 1] = -np.inf
-    v = rng.standard_normal((2, 24, 16), dtype=np.float32)
-    blocks = [logits[..., :12], logits[..., 12:]], [v[:, :12], v[:, 12:]]
-    x = 0.5 * logits.astype(np.float64)
-    m = x.max(axis=-1, keepdims=True)
-    e = np.exp(x - np.maximum(m, -1e9))
-    l = e.sum(axis=-1, keepdims=True)  # noqa: E741
-    for got, want in zip(
-        _core.ops_fused_blocks(*blocks, 0.5, "cpu", 1), (m, l, e @ v / np.where(l > 0, l, 1)), strict=True
-    ):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

@@ -40,7 +40,6 @@ TYPES: dict[str, tuple[list[int], slice | None]] = {
     "q5_K": ([0, 2], slice(16, None)),
     "q6_K": ([208], None),
     "iq4_xs": ([0], None),
-    "f16": ([0], None),  # its products by up to 3 columns are upstream's, and by 65 to 127
 }
 
 # From this number of columns on, of an expert on average, AMX multiplies in BF16.
@@ -57,14 +56,8 @@ def ggml_type(type_name: str) -> gguf.GGMLQuantizationType:
     return gguf.GGMLQuantizationType[type_name.upper()]
 
 
-def is_upstreams(type_name: str, isa: str) -> bool:
-    """Whether upstream is as fast."""
-    has_avx512 = isa.startswith(("avx512", "amx")) and "avx512" in ALL_ISAS  # AMX in software has none
-    return type_name == "f16" and not has_avx512
-
-
-def in_bf16(type_name: str, isa: str, n_columns: int) -> bool:
-    return isa == "amx" and type_name != "f16" and n_columns >= TILE_COLUMNS
+def in_bf16(isa: str, n_columns: int) -> bool:
+    return isa == "amx" and n_columns >= TILE_COLUMNS
 
 
 def as_type(x: Array, type_name: str) -> Array:
@@ -134,7 +127,7 @@ def test_any_sizes(isa_name: str, data: st.DataObject) -> None:
     weights, x = weights_of(rng, type_name, draw(1, 70), n), columns_of(rng, draw(1, 130), n)
     with using(isa_name):
         got = product(type_name, weights, x, n_threads=draw(1, 3))
-    check(type_name, weights, x, got, in_bf16(type_name, isa_name, len(x)))
+    check(type_name, weights, x, got, in_bf16(isa_name, len(x)))
 
 
 @every_isa
@@ -146,43 +139,29 @@ def test_extreme_numbers_and_scales(rng: np.random.Generator, isa: str, type_nam
         for bits in (None, 0x00, 0x80, 0x7F, 0xFF):
             with case(scales=scales, bits=bits):
                 weights = weights_of(rng, type_name, 9, n, scales)
-                if bits is not None and type_name != "f16":
+                if bits is not None:
                     units = weights.reshape(9, n // unit(type_name), -1)
                     kept = [0] if type_name == "mxfp4" else [i + j for i in TYPES[type_name][0] for j in (0, 1)]
                     units[..., np.setdiff1d(np.arange(units.shape[2]), kept)] = bits
                 for n_columns in (1, 3, 20, 50):
                     x = rng.choice(np.float32([-127, 127]), (n_columns, n))
                     x[0] = -127
-                    bf16 = in_bf16(type_name, isa, n_columns)
+                    bf16 = in_bf16(isa, n_columns)
                     check(type_name, weights, x, product(type_name, weights, x), bf16)
-
-
-@every_isa
-def test_columns_of_floats_are_rounded_as_upstream_does_or_not_at_all(rng: np.random.Generator, isa: str) -> None:
-    for n in (1120, 1130):  # a row of 1,130 has no whole blocks, and is upstream's
-        weights, x = weights_of(rng, "f16", 33, n), rng.standard_normal((130, n), dtype=np.float32)
-        rounded = np.float32(np.float16(x))
-        for n_columns in (4, 17, 130):
-            with case(n=n, n_columns=n_columns):
-                expected = (rounded if n == 1130 or is_upstreams("f16", isa) else x)[:n_columns]
-                check("f16", weights, expected, product("f16", weights, x[:n_columns]))
 
 
 @every_isa
 @every_type
 def test_a_column_does_not_depend_on_others_or_threads(rng: np.random.Generator, isa: str, type_name: str) -> None:
-    if is_upstreams(type_name, isa):
-        pytest.skip("upstream multiplies")
-    is_wide = type_name == "f16" or isa == "amx"
+    is_wide = isa == "amx"
     n_columns = 140 if is_wide else 70
     weights, x = weights_of(rng, type_name, 75, 2560), rng.standard_normal((n_columns, 2560), dtype=np.float32)
     whole = product(type_name, weights, x, n_threads=3)
     for start, end in ((0, 130), (3, 140)) if is_wide else ((0, 9), (5, 17), (30, 70)):
         np.testing.assert_array_equal(product(type_name, weights, x[start:end]), whole[start:end])
-    fewest, n_few = (4, 20) if type_name == "f16" else (1, 4)
-    few = product(type_name, weights, x[:n_few], n_threads=2)
-    for i in range(n_few - fewest + 1):
-        np.testing.assert_array_equal(product(type_name, weights, x[i : i + fewest]), few[i : i + fewest])
+    few = product(type_name, weights, x[:4], n_threads=2)
+    for i in range(4):
+        np.testing.assert_array_equal(product(type_name, weights, x[i : i + 1]), few[i : i + 1])
 
 
 @every_isa
@@ -191,7 +170,7 @@ def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator,
     weights, x = weights_of(rng, "q8_0", 21, 128), rng.standard_normal((n_columns, 128), dtype=np.float32)
     expected = product("q8_0", weights, x)
     odd_x, odd_weights = x.copy(), weights.copy()
-    odd_x[3, 70], odd_x[18, 127] = np.inf, np.inf if in_bf16("q8_0", isa, n_columns) else 1e30
+    odd_x[3, 70], odd_x[18, 127] = np.inf, np.inf if in_bf16(isa, n_columns) else 1e30
     odd_weights[5, 34:36] = np.float16([np.nan]).view(np.uint8)
     odd_weights[20, :2] = np.float16([np.inf]).view(np.uint8)
     for i, got in ((0, product("q8_0", weights, odd_x).T), (1, product("q8_0", odd_weights, x))):
@@ -202,7 +181,7 @@ def test_what_is_not_finite_stays_in_its_column_or_row(rng: np.random.Generator,
 
 
 @every_isa
-@pytest.mark.parametrize("type_name", ["q8_0", "q4_K", "q6_K", "q5_1", "f16"])
+@pytest.mark.parametrize("type_name", ["q8_0", "q4_K", "q6_K", "q5_1"])
 def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
     """Each token's product with the experts that were chosen for it: some have many tokens, others few or none."""
     n, n_experts, n_rows = 2304, 7, 70
@@ -219,7 +198,7 @@ def test_experts(rng: np.random.Generator, isa: str, type_name: str) -> None:
             for token in range(n_tokens):
                 for i, expert in enumerate(ids[token]):
                     column = x[token, 0 if is_shared else i][None]
-                    bf16 = in_bf16(type_name, isa, n_tokens * n_used // n_experts)
+                    bf16 = in_bf16(isa, n_tokens * n_used // n_experts)
                     check(type_name, weights[expert], column, got[token, i][None], bf16)
 
 

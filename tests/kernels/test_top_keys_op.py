@@ -40,6 +40,15 @@ def exact_queries(rng: np.random.Generator, n_head_kv: int, group: int, n_q: int
     return q.reshape(-1, n_q, d).astype(np.float32)
 
 
+def in_8_bits(rng: np.random.Generator, k: Array) -> Array:
+    """Bytes of Q8_0 in place of such bytes of Q4_0. The largest number of a block is 64: scores are exact again."""
+    blocks = k.reshape(*k.shape[:2], -1, 18)
+    numbers = rng.integers(-63, 64, (*blocks.shape[:-1], 32), dtype=np.int8)
+    numbers[..., rng.integers(32)] = rng.choice(np.int8([-64, 64]), blocks.shape[:-1])
+    numbers[rng.random(blocks.shape[:-1]) < 0.05] = 0
+    return np.concatenate([blocks[..., :2], numbers.view(np.uint8)], axis=-1).reshape(*k.shape[:2], -1)
+
+
 def queries(rng: np.random.Generator, n_head: int, n_q: int, d: int) -> Array:
     return rng.standard_normal((n_head, n_q, d), dtype=np.float32)
 
@@ -86,7 +95,8 @@ class TestEqualsNumpy:
             with case(**choice):
                 q = exact_queries(rng, 2, choice["group"], choice["n_q"], choice["d"])
                 k, tile = exact_keys(rng, 2, choice["n_k"], choice["d"]), choice["tile"]
-                check(kernel, q, k, choice["n_top"], tile=tile, offset=int(rng.integers(tile)))
+                for keys in (k,) if kernel == CUDA else (k, in_8_bits(rng, k)):
+                    check(kernel, q, keys, choice["n_top"], tile=tile, offset=int(rng.integers(tile)))
 
     def check_odd(self, kernel: str, seed: int, n_head_kv: int, n_q: int, n_k: int, n_top: int, tile: int) -> None:
         """With many equal scores, rows that are excluded, and values that are 0 or not finite."""

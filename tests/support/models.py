@@ -62,6 +62,7 @@ class ModelSpec:
     n_expert: int = 0  # in all layers but the first
     tied: bool = False
     weight_type: str = "f32"
+    bias: float = 0.1  # standard deviation of Qwen 2's
 
     @property
     def full_name(self) -> str:
@@ -209,7 +210,7 @@ class Weights:
     def __init__(self, spec: ModelSpec, writer: GGUFWriter) -> None:
         self._rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
         self._writer = writer
-        self._type = WEIGHT_TYPES[spec.weight_type][0]
+        self._type, self._bias = WEIGHT_TYPES[spec.weight_type][0], spec.bias
 
     def normal(self, *shape: int) -> Array:
         return self._rng.standard_normal(shape, dtype=np.float32)
@@ -219,7 +220,7 @@ class Weights:
         self._writer.add_tensor(name + ".weight", weight)
 
     def add_bias(self, name: str, n: int) -> None:
-        self.add_vector(name, self.normal(n) * np.float32(0.1))
+        self.add_vector(name, self.normal(n) * np.float32(self._bias))
 
     def add_vector(self, name: str, values: Array) -> None:
         self._writer.add_tensor(name + ".bias", values)

@@ -153,20 +153,21 @@ _WIDTH, _NAMES = 80, 16
 def info(o: Options) -> None:
     """Describe a model, its memory, and whether H2O works with it."""
     with Llama(o.model, n_ctx=_STEP, h2o=None, **o.changes) as llm:
-        evicting, verdict = _evicting(llm)
-        rows = [*_facts(llm), *_memory(llm, evicting), ("H2O", verdict)]
+        evicting, type_kv, verdict = _evicting(llm)
+        rows = [*_facts(llm), *_memory(llm, evicting, type_kv), ("H2O", verdict)]
         echo(f"{'File':{_NAMES}}{llm.model_path}")
     for name, value in rows:
         echo(fill(f"{name:{_NAMES}}{value}", _WIDTH, subsequent_indent=" " * _NAMES, break_long_words=False))
 
 
-def _evicting(llm: Llama) -> tuple[int | None, str]:
-    """The bytes of a sequence of any length with `evict`, and whether H2O works with the model; if not, why."""
+def _evicting(llm: Llama) -> tuple[int | None, str, str]:
+    """The bytes of a sequence of any length with `evict`, the type of K and V, and whether H2O works; if not, why."""
     try:
         with Llama(llm, n_ctx=_STEP, h2o=H2OConfig(evict=True)) as evicting:
-            return evicting.kv.stats.kv_bytes + evicting.kv.stats.side_bytes, "works"
+            n_bytes = evicting.kv.stats.kv_bytes + evicting.kv.stats.side_bytes
+            return n_bytes, evicting._state.engine.params.type_k, "works"
     except H2OError as error:
-        return None, f"does not work: {error}"
+        return None, "f16", f"does not work: {error}"
 
 
 def _facts(llm: Llama) -> list[tuple[str, str]]:
@@ -186,12 +187,12 @@ def _facts(llm: Llama) -> list[tuple[str, str]]:
     ]
 
 
-def _memory(llm: Llama, evicting: int | None) -> list[tuple[str, str]]:
+def _memory(llm: Llama, evicting: int | None, type_kv: str) -> list[tuple[str, str]]:
     """What K and V take: beyond sliding windows they grow by the same number of bytes with each token."""
     n = -(-(llm.model._handle.n_swa + 1024) // _STEP) * _STEP
-    first, second = (_dense_bytes(llm, n_ctx) for n_ctx in (n, 2 * n))
+    first, second = (_dense_bytes(llm, n_ctx, type_kv) for n_ctx in (n, 2 * n))
     per_token = (second - first) // n
-    rows = [("KV cache", f"{per_token:,} bytes per token (F16)")]
+    rows = [("KV cache", f"{per_token:,} bytes per token ({type_kv})")]
     for n_ctx in _CONTEXTS:
         dense = first + (n_ctx - n) * per_token if n_ctx > n else first * n_ctx // n
         evicted = "" if evicting is None else f", {decimal(evicting)} with --evict"
@@ -199,6 +200,6 @@ def _memory(llm: Llama, evicting: int | None) -> list[tuple[str, str]]:
     return rows
 
 
-def _dense_bytes(llm: Llama, n_ctx: int) -> int:
-    with Llama(llm, n_ctx=n_ctx, h2o=None) as dense:
+def _dense_bytes(llm: Llama, n_ctx: int, type_kv: str) -> int:
+    with Llama(llm, n_ctx=n_ctx, h2o=None, type_k=type_kv, type_v=type_kv) as dense:
         return dense.kv.stats.kv_bytes

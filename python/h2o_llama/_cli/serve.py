@@ -6,9 +6,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +22,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.config import uses_gpu
 from h2o_llama.library import default_folder
-from h2o_llama.library._serving import ServerTexts, read_posted
+from h2o_llama.library._serving import ServerTexts
 from h2o_llama.llama import DENSE_ON_A_GPU
 from h2o_llama.models._files import changed_fingerprint, check_rpc_servers
 from h2o_llama.models._projector import open_projector
@@ -47,23 +45,23 @@ _LONGEST_EMBEDDED = 4096
 """Tokens of a text whose embedding is asked for."""
 
 
-def _possible(o: Options, weights: Model, n_ctx: int) -> H2OConfig | None:
-    """What the model and the device can have, decided as `Llama` does."""
+def _possible(o: Options, weights: Model, n_ctx: int) -> tuple[H2OConfig | None, str]:
+    """What the model and the device can have, decided as `Llama` does, and the type of K and V."""
     given = o.attention
     if given is None:
-        return None
+        return None, "f16"
     if given == "auto" and uses_gpu(weights.n_gpu_layers) and n_ctx <= DENSE_ON_A_GPU:
         echo(f"h2o-llama: a GPU reads up to {DENSE_ON_A_GPU:,} tokens faster with dense attention, as here", err=True)
-        return None
+        return None, "f16"
     h2o = default_config(o) if given == "auto" else given
     try:
         with Llama(weights, n_ctx=h2o.chunk_size, n_threads=1, h2o=h2o) as llm:
-            return llm.h2o
+            return llm.h2o, llm._state.engine.origin.type_k
     except UnsupportedModelError as error:
         if given != "auto":
             raise
         echo(f"h2o-llama: {describe(error)}: attention is dense", err=True)
-        return None
+        return None, "f16"
 
 
 def _room(weights: Model, h2o: object, n_ctx: int, further: list[str]) -> int:
@@ -88,15 +86,15 @@ def _stretched(weights: Model) -> list[str]:
     return ["--override-kv", f"{weights.metadata['general.architecture']}.context_length=int:{weights.n_ctx_train}"]
 
 
-def _origin(weights: Model, h2o: H2OConfig | None, n_ctx: int, further: list[str]) -> SnapshotOrigin:
+def _origin(weights: Model, h2o: H2OConfig | None, type_kv: str, n_ctx: int, further: list[str]) -> SnapshotOrigin:
     """What the slots' states are of. Options that are passed on may change it, so with others it is another one."""
     environment = {name: value for name, value in os.environ.items() if name.startswith("LLAMA_ARG_")}
     return SnapshotOrigin(
         model=os.path.basename(weights.model_path),
         fingerprint=changed_fingerprint(weights.fingerprint, further, environment),
         n_vocab=weights.n_vocab,
-        type_k="f16",
-        type_v="f16",
+        type_k=type_kv,
+        type_v=type_kv,
         flash_attn="auto",
         h2o=None if h2o is None else h2o.for_context(n_ctx),
     )
@@ -177,10 +175,10 @@ def serve(
             open_projector(weights._handle, o.mmproj, 1, use_gpu=False, verbose=log.is_printed)
         stretched = _stretched(weights)
         n_ctx = _room(weights, o.attention, o.n_ctx, further)
-        h2o = None if embeddings else _possible(o, weights, n_ctx)
+        h2o, type_kv = (None, "f16") if embeddings else _possible(o, weights, n_ctx)
         is_chatml = weights.chat_template is None and not embeddings and "--chat-template" not in " ".join(further)
         tells_day = weights.chat_template is not None and weights._template.tells_day
-        origin = _origin(weights, h2o, n_ctx, further)
+        origin = _origin(weights, h2o, type_kv, n_ctx, further)
         own = weights.metadata.get(f"{weights.metadata['general.architecture']}.pooling_type", "0")
         pooling = ["--pooling", "mean"] if own == "0" and "LLAMA_ARG_POOLING" not in os.environ else []
     alias = Path(o.model).name.removesuffix(".gguf")
@@ -207,13 +205,15 @@ def serve(
         # One chunk at a time, and a token of each other slot: requests are cancelled in between.
         arguments += ["--ubatch-size", h2o.chunk_size, "--batch-size", h2o.chunk_size + parallel]
         arguments += ["--no-kv-unified", *upstream_options(h2o)]
+        for part in "kv":
+            if f"LLAMA_ARG_CACHE_TYPE_{part.upper()}" not in os.environ:
+                arguments += [f"--cache-type-{part}", type_kv]
     folder = default_folder() if library_folder is None else Path(library_folder)
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
-    texts = ServerTexts(folder, origin, tells_day, o.cache_reuse) if is_kept else None
-    read = partial(read_posted, folder if is_kept else None)
+    texts = ServerTexts(folder if is_kept else None, origin, tells_day, o.cache_reuse)
     if is_chatml:
         echo("h2o-llama: this model has no chat template: messages are written as ChatML", err=True)
-    raise typer.Exit(run_server([*map(str, arguments), *further], texts, read))
+    raise typer.Exit(run_server([*map(str, arguments), *further], texts))
 
 
 def _without_key(arguments: list[str]) -> list[str]:
@@ -223,14 +223,16 @@ def _without_key(arguments: list[str]) -> list[str]:
     return own + arguments[n:]
 
 
-def run_server(arguments: list[str], texts: ServerTexts | None, read: Callable[[str, bytes], tuple[int, str]]) -> int:
+def run_server(arguments: list[str], texts: ServerTexts) -> int:
     """llama.cpp's server in this process, until a signal ends it. Returns its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # until the model is loaded; then the server has its own
     warnings.simplefilter("always", H2OWarning)
     sys.stdout.flush()
     sys.stderr.flush()
-    return _core.serve([os.fsencode(argument) for argument in ("llama-server", *arguments)], texts, read)
+    code = _core.serve([os.fsencode(argument) for argument in ("llama-server", *arguments)], texts)
+    texts.close()
+    return code
 
 
 def rpc_program(name: str = "ggml-rpc-server") -> Path:

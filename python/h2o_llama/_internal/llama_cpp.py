@@ -36,8 +36,8 @@ _TYPES = {0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8
 _VALUES: dict[str, dict[Any, Any]] = {
     "chat_format": {"chatml": "chatml", None: None},
     "flash_attn": {True: "on", False: "off"},
-    "type_k": {None: "f16", **_TYPES},
-    "type_v": {None: "f16", **_TYPES},
+    "type_k": {None: "auto", **_TYPES},
+    "type_v": {None: "auto", **_TYPES},
     "max_tokens": {-1: None},
     "seed": {0xFFFFFFFF: None},
     "rope_scaling_type": {-1: None, 0: "none", 1: "linear", 2: "yarn"},

@@ -137,7 +137,7 @@ def kv_bytes_at_least(model: _core.Model, n_cells: int, type_k: str, type_v: str
     is_plain = prefix + "head_count_kv" in model.metadata and not (
         model.is_recurrent or model.n_swa > 0 or prefix + "kv_lora_rank" in model.metadata
     )
-    per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index else 0)
+    per_key = _core.type_size(type_k) + (_core.type_size("q4_0") if has_index and type_k != "q8_0" else 0)
     per_layer = model.n_head_kv * (size_k * per_key + size_v * _core.type_size(type_v))
     return int(n_cells * per_layer) * (model.n_layer if is_plain else 1)
 

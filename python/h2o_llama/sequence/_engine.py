@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from h2o_llama._internal import check, log, machine
 from h2o_llama._internal.lock import Lock
 from h2o_llama._internal.terminal import warn
 from h2o_llama._prompt import Prompt
-from h2o_llama.config import OPTIONS, H2OConfig
+from h2o_llama.config import OPTIONS, H2OConfig, uses_gpu
 from h2o_llama.errors import BusyError, H2OError
 from h2o_llama.lossless import LosslessConfig
 from h2o_llama.model import Model
@@ -67,7 +67,7 @@ class ContextParams:
             if getattr(self, name) is not None:
                 check.integer(_OWNER, name, getattr(self, name), 1, check.MAX_THREADS)
         for name in ("type_k", "type_v"):
-            check.choice(_OWNER, name, getattr(self, name), KV_TYPES)
+            check.choice(_OWNER, name, getattr(self, name), ("auto", *KV_TYPES))
         check.choice(_OWNER, "flash_attn", self.flash_attn, ("auto", "on", "off"))
         check.choice(_OWNER, "matmul_kernels", self.matmul_kernels, MATMUL_KERNELS)
         check.flag(_OWNER, "keep_history", self.keep_history)
@@ -75,7 +75,7 @@ class ContextParams:
         if check.flag(_OWNER, "profile", self.profile) and self.h2o is None:
             raise ValueError(f"[{_OWNER}] profile=True measures parts of H2O: leave it False with h2o=None")
         check.flag(_OWNER, "verbose", self.verbose)
-        if KV_TYPES[self.type_v] and self.flash_attn == "off":
+        if KV_TYPES.get(self.type_v) and self.flash_attn == "off":
             raise ValueError(f"[{_OWNER}] type_v={self.type_v!r} needs flash attention: pass flash_attn='auto' or 'on'")
         if check.integer(_OWNER, "n_seq_max", self.n_seq_max, 1, _MAX_SEQUENCES) > self.n_batch:
             raise check.bad_argument(_OWNER, "n_batch", f"at least n_seq_max ({self.n_seq_max})", self.n_batch)
@@ -96,6 +96,18 @@ class ContextParams:
                 f"[{_OWNER}] cold_store_compression needs a cold store: pass "
                 "h2o=H2OConfig(evict=True, cold_store='memory') or a folder, or leave cold_store_compression out"
             )
+
+    def with_types(self, model: _core.Model) -> "ContextParams":
+        """With types of K and V in place of "auto".
+
+        8 bits are as good as 16 where llama.cpp rotates keys and values, which takes whole blocks of 64 numbers.
+        """
+        sizes = (machine.head_size(model), machine.head_size(model, "value"))
+        fits = self.h2o is not None and self.flash_attn != "off" and not uses_gpu(self.n_gpu_layers)
+        is_mla = f"{model.metadata.get('general.architecture', '')}.attention.kv_lora_rank" in model.metadata
+        best = "q8_0" if fits and not is_mla and model.n_swa == 0 and all(n % 64 == 0 for n in sizes) else "f16"
+        type_k, type_v = (best if given == "auto" else given for given in (self.type_k, self.type_v))
+        return replace(self, type_k=type_k, type_v=type_v)
 
     def default_n_ctx(self, model: _core.Model, n_trained: int) -> int:
         """n_ctx where it is 0: what the model was trained for, or less with a warning, if only less fits."""

@@ -4,7 +4,6 @@
 #include "ggml/top-keys/top-keys.h"
 #include "ggml/product/product.h"
 #include "ggml/simd/isa.h"
-#include "h2o/graph/softmax.h"
 
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
@@ -26,24 +25,6 @@ static py::array max_rows(const py::array & a, const std::string & type, const s
 // an array of this type's elements, or of rows' bytes
 static ggml_tensor * input_of_type(ops_graph & graph, const py::array & a, ggml_type type) {
     return py::isinstance<py::array_t<uint8_t>>(a) ? graph.input_rows(a, type) : graph.input(a, type);
-}
-
-// Composed attention to two blocks of keys: m, l [..., n_q, 1] and o.
-static std::tuple<py::array, py::array, py::array> fused_blocks(const std::vector<py::array> & logits,
-        const std::vector<py::array> & v, float scale, const std::string & backend, int n_threads) {
-    ops_graph graph("fused_blocks", backend, n_threads);
-
-    const auto state = [&](size_t i) {
-        ggml_tensor * kq = ggml_cont(graph.ctx(), graph.input(logits[i], GGML_TYPE_F32));
-        ggml_tensor * vt = ggml_transpose(graph.ctx(), graph.input(v[i], GGML_TYPE_F32));
-        ggml_tensor * weights;
-        return h2o_softmax_state_build(graph.ctx(), kq, scale, vt, &weights);
-    };
-    const h2o_softmax_state res = h2o_softmax_state_fuse(graph.ctx(), state(0), state(1));
-    graph.compute({ res.m, res.l, res.o });
-
-    const auto output = [&](ggml_tensor * t) { return graph.output(t, logits[0].ndim()); };
-    return { output(res.m), output(res.l), output(res.o) };
 }
 
 // q is [n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]; sums are [1 or n_q, n_head_kv, n_k].
@@ -104,14 +85,15 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     };
 }
 
-// q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row], excluded is [n_head_kv, n_excluded]
+// q is [n_head, n_q, d_k], k is [n_head_kv, n_k, bytes of a row in Q4_0 or Q8_0], excluded is [n_head_kv, n_excluded]
 static py::array top_keys(
         const py::array & q, const py::array_t<uint8_t> & k, int n_top, const std::optional<py::array_t<int32_t>> & excluded, int tile, int offset,
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
     // as in an index: the heads of a row stand together
-    ggml_tensor * rows = graph.input_rows(k.attr("swapaxes")(0, 1), GGML_TYPE_Q4_0);
+    const bool    is_q4_0 = k.shape(2) == (py::ssize_t) ggml_row_size(GGML_TYPE_Q4_0, q.shape(2));
+    ggml_tensor * rows    = graph.input_rows(k.attr("swapaxes")(0, 1), is_q4_0 ? GGML_TYPE_Q4_0 : GGML_TYPE_Q8_0);
 
     ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
         excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
@@ -173,8 +155,6 @@ static void set_isa(const std::string & name) {
 // For tests: arguments are not checked.
 void init_ops(py::module_ & m) {
     m.def("ops_max_rows", &max_rows, py::arg("a"), py::arg("type"), py::arg("backend"), py::arg("n_threads"));
-    m.def("ops_fused_blocks", &fused_blocks, py::arg("logits"), py::arg("v"), py::arg("scale"), py::arg("backend"),
-        py::arg("n_threads"));
     m.def("ops_attention", &attention, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("type"), py::arg("backend"),
         py::arg("n_threads"));
     m.def("ops_top_keys", &top_keys, py::arg("q"), py::arg("k"), py::arg("n_top"), py::arg("excluded").none(true), py::arg("tile"), py::arg("offset"), py::arg("backend"), py::arg("n_threads"));

@@ -16,8 +16,8 @@ struct ggml_tensor * ggml_h2o_top_keys(
     const int64_t n_head_kv = k->ne[2];
 
     GGML_ASSERT(q->type == GGML_TYPE_F32 && q->nb[0] == sizeof(float) && q->ne[3] == 1 && "rows of q are whole");
-    GGML_ASSERT(k->type == GGML_TYPE_Q4_0 && k->nb[0] == ggml_type_size(k->type) && k->ne[3] == 1 &&
-            "rows of k are whole");
+    GGML_ASSERT((k->type == GGML_TYPE_Q4_0 || k->type == GGML_TYPE_Q8_0) && k->nb[0] == ggml_type_size(k->type) &&
+            k->ne[3] == 1 && "rows of k are whole");
     GGML_ASSERT(k->ne[0] == q->ne[0] && k->ne[0] % ggml_blck_size(k->type) == 0 && "a product of q and k");
     GGML_ASSERT(n_head % n_head_kv == 0 && "query heads share KV heads");
     GGML_ASSERT(offset >= 0 && offset < tile && "the first tile has queries");

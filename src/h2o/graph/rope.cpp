@@ -34,6 +34,7 @@ struct search {
                 return t;
             case GGML_OP_MUL_MAT:
                 return hadamard && t->src[0] == hadamard ? find(t->src[1]) : nullptr;
+            case GGML_OP_SUB: // of the mean of keys
             case GGML_OP_RESHAPE:
             case GGML_OP_VIEW:
             case GGML_OP_PERMUTE:

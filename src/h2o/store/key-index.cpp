@@ -10,12 +10,18 @@
 
 static constexpr ggml_type INDEX_TYPE = GGML_TYPE_Q4_0;
 
-h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq) :
-        n_rows(n_rows), buffers(2*layers.size()) {
+// the cache's own rows: of 8 bits and turned, as only the CPU reads them
+static bool are_in_cache(const h2o_kv_layer & layer, const h2o_layout & layout) {
+    return !layout.is_compact && layer.k.t->type == GGML_TYPE_Q8_0 && layer.k.n_rot > 0 &&
+            ggml_backend_dev_type(layer.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+}
+
+h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, const h2o_layout & layout, uint32_t n_seq) :
+        n_rows(layout.kv_size), buffers(2*layers.size()) {
     const int64_t block = ggml_blck_size(INDEX_TYPE);
 
     for (const auto & layer : layers) {
-        if (layer.is_dense()) {
+        if (layer.is_dense() || are_in_cache(layer, layout)) {
             continue;
         }
         const int64_t n_embd_head = layer.k.n_embd;
@@ -42,9 +48,7 @@ h2o_key_index::h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t 
 }
 
 ggml_tensor * h2o_key_index::rotated(ggml_context * ctx, int32_t il, ggml_tensor * x) const {
-    const auto rotation = rotations.find(il);
-
-    return rotation == rotations.end() ? x : llama_mul_mat_hadamard(ctx, x, rotation->second);
+    return rotations.count(il) > 0 ? llama_mul_mat_hadamard(ctx, x, rotations.at(il)) : x;
 }
 
 ggml_tensor * h2o_key_index::rotated_queries(ggml_context * ctx, int32_t il, ggml_tensor * q) const {
@@ -61,16 +65,14 @@ ggml_tensor * h2o_key_index::store(ggml_context * ctx, int32_t il, ggml_tensor *
 }
 
 ggml_tensor * h2o_key_index::keys(ggml_context * ctx, const h2o_kv_layer & layer, uint32_t seq, uint32_t n) const {
-    ggml_tensor * t = tensors.at(layer.il);
+    ggml_tensor * t = has(layer.il) ? tensors.at(layer.il) : layer.k.t;
 
     return ggml_view_3d(ctx, t, layer.k.n_embd, n, layer.k.n_head, t->nb[1], ggml_row_size(t->type, layer.k.n_embd),
             seq*n_rows*t->nb[1]);
 }
 
 uint32_t h2o_key_index::rotation_size(int32_t il) const {
-    const auto rotation = rotations.find(il);
-
-    return rotation == rotations.end() ? 0 : rotation->second->ne[0];
+    return rotations.count(il) > 0 ? rotations.at(il)->ne[0] : 0;
 }
 
 void h2o_key_index::release(uint32_t seq) const {

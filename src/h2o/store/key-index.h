@@ -2,13 +2,15 @@
 
 #include "h2o/store/buffers.h"
 #include "h2o/store/kv-layer.h"
+#include "h2o/store/layout.h"
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-// The keys of each layer a second time, in 4 bits: cheap to read, so that every query can choose among all of them. A
-// sequence's row i is of position i, whether its K and V are still in the cache or not.
+// Keys of every position, from which every query can choose. Where the cache has them all in Q8_0, they are its own rows.
+// Elsewhere each layer has its keys a second time, in 4 bits. A sequence's row i is of position i, whether its K and V
+// are still in the cache or not.
 //
 // The 32 numbers of a block share one scale, which the largest sets: the others lose their precision to it. So each
 // block is rotated first, by a Hadamard matrix. That spreads a large number over the block. Queries are rotated, too,
@@ -16,8 +18,9 @@
 class h2o_key_index {
 public:
     // throws h2o_refusal, with the reason, if a layer cannot have one, or there is not enough memory
-    h2o_key_index(const std::vector<h2o_kv_layer> & layers, uint32_t n_rows, uint32_t n_seq);
+    h2o_key_index(const std::vector<h2o_kv_layer> & layers, const h2o_layout & layout, uint32_t n_seq);
 
+    // whether the layer's keys are kept a second time
     bool has(int32_t il) const { return tensors.count(il) > 0; }
 
     // writes k, F32 [n_embd_head, n_head_kv, n_tokens], to rows I64 [n_tokens], of all sequences

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -44,6 +45,15 @@ void h2o_kv_rows::rotate(float * data, size_t n) const {
     transform(data, n, n_rot);
 }
 
+// zeros if there is none
+static std::vector<float> mean_of(const h2o_kv_rows & rows) {
+    std::vector<float> res((size_t) rows.n_head*rows.n_embd, 0.0f);
+    if (rows.mean) {
+        ggml_backend_tensor_get(rows.mean, res.data(), 0, ggml_nbytes(rows.mean));
+    }
+    return res;
+}
+
 static void decode_row(ggml_type type, const void * src, float * dst, int64_t n) {
     if (type == GGML_TYPE_F32) {
         std::copy_n((const float *) src, n, dst);
@@ -62,10 +72,13 @@ static void encode_row(ggml_type type, const float * src, void * dst, int64_t n)
 
 void h2o_kv_rows::decode(const uint8_t * bytes, size_t n, float * dst) const {
     const size_t n_row = (size_t) n_head*n_embd;
+    const auto   means = mean_of(*this);
 
     for (size_t i = 0; i < n; ++i) {
-        decode_row(t->type, bytes + i*t->nb[1], dst + i*n_row, n_row);
-        rotate(dst + i*n_row, n_row);
+        float * row = dst + i*n_row;
+        decode_row(t->type, bytes + i*t->nb[1], row, n_row);
+        std::transform(row, row + n_row, means.begin(), row, std::plus<float>());
+        rotate(row, n_row);
     }
 }
 
@@ -85,6 +98,7 @@ void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
 void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
     const size_t n     = r1 - r0;
     const size_t n_row = (size_t) n_head*n_embd;
+    const auto   means = mean_of(*this);
 
     std::vector<float>   row(n_row);
     std::vector<uint8_t> raw(t->nb[1]);
@@ -93,6 +107,7 @@ void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
             std::copy_n(src + (h*n + i)*n_embd, n_embd, row.data() + h*n_embd);
         }
         rotate(row.data(), n_row);
+        std::transform(row.begin(), row.end(), means.begin(), row.begin(), std::minus<float>());
         encode_row(t->type, row.data(), raw.data(), n_row);
         ggml_backend_tensor_set(t, raw.data(), (row0 + r0 + i)*t->nb[1], raw.size());
     }

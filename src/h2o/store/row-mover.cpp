@@ -143,8 +143,11 @@ bool add_move(rows_graph & graph, const h2o_row_moves & m, ggml_tensor * idx) {
 
 // in float32, from the type of the cache and back to it
 bool add_rotation(rows_graph & graph, const h2o_key_rotation & r) {
-    if (!graph.can_use(r.rows.t) || (r.rope.factors && !graph.can_use(r.rope.factors))) {
-        return false;
+    ggml_tensor * mean = r.rows.mean;
+    for (const ggml_tensor * t : { r.rows.t, r.rope.factors, mean }) {
+        if (t && !graph.can_use(t)) {
+            return false;
+        }
     }
     ggml_context * ctx = graph.get();
 
@@ -169,16 +172,18 @@ bool add_rotation(rows_graph & graph, const h2o_key_rotation & r) {
     };
 
     ggml_tensor * k = node(ggml_cast(ctx, view(r.rows.t, r.rows.row0 + r.from), GGML_TYPE_F32));
-
+    k = ggml_reshape_3d(ctx, k, r.rows.n_embd, r.rows.n_head, n);
+    k = mean ? node(ggml_add(ctx, k, mean)) : k;
     k = ggml_reshape_3d(ctx, multiplied(k, r.rows.n_rot), r.rows.n_embd, 1, r.shifts.size());
     k = node(ggml_rope_ext(ctx, k, shifts, r.rope.factors, r.rows.n_embd, GGML_ROPE_TYPE_NORMAL, 0, 1.0f, 1.0f, 0.0f,
             1.0f, 0.0f, 0.0f));
     std::copy(r.rope.params.begin(), r.rope.params.end(), k->op_params);
 
-    ggml_tensor * as_cached = multiplied(k, r.rows.n_rot);
-    write(as_cached, r.rows.t, r.rows.row0 + r.to);
+    k = ggml_reshape_3d(ctx, multiplied(k, r.rows.n_rot), r.rows.n_embd, r.rows.n_head, n);
+    k = mean ? node(ggml_sub(ctx, k, mean)) : k;
+    write(k, r.rows.t, r.rows.row0 + r.to);
     if (r.index) {
-        write(r.index_rot > 0 ? multiplied(k, r.index_rot) : as_cached, r.index, r.index_to);
+        write(multiplied(k, r.index_rot), r.index, r.index_to);
     }
     return graph.add(nodes);
 }

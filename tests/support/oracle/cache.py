@@ -6,7 +6,7 @@ import numpy as np
 
 from . import layers
 from .model import GGUFModel, HParams
-from .rounding import BLOCK, Array, CacheRounding, rotate, round_q4_0
+from .rounding import BLOCK, Array, CacheRounding, rotate, round_8_to_4_bits, round_q4_0, round_q8_0
 
 
 class OracleKVCache:
@@ -36,7 +36,9 @@ class OracleKVCache:
         rounded = self._round_k(k)
         new = [rounded, rounded[..., : v.shape[-1]] if self._has_latents else self._round_v(v)]
         if self._has_index:
-            new.append(round_q4_0(self.rotated(k)))
+            is_of_bytes = self._round_k.rotation > 0  # the cache's own rows
+            index = self.rotated(k)
+            new.append(round_8_to_4_bits(round_q8_0(index)) if is_of_bytes else round_q4_0(index))
         old = self._rows.get(il)
         self._rows[il] = new if old is None else [np.concatenate(pair, axis=1) for pair in zip(old, new, strict=True)]
 

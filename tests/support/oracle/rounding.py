@@ -42,6 +42,15 @@ def round_q4_0(x: Array) -> Array:
     return (quants * scale.astype(np.float16).astype(np.float32)).reshape(x.shape)
 
 
+def round_8_to_4_bits(x: Array) -> Array:
+    """What the choice makes of Q8_0: Q4_0 whose scale is not rounded, and which takes -x of two largest."""
+    blocks = np.asarray(x, dtype=np.float64).reshape(*x.shape[:-1], -1, BLOCK)
+    low, high = blocks.min(axis=-1, keepdims=True), blocks.max(axis=-1, keepdims=True)
+    scale = np.where(high > -low, high, low) / -8
+    quants = np.divide(blocks, scale, out=np.zeros_like(blocks), where=scale != 0)
+    return ((np.minimum(np.floor(quants + 8.5 + 1e-6), 15) - 8) * scale).reshape(x.shape)
+
+
 def round_to(x: Array, type_name: str) -> Array:
     """`x` after a round trip through a ggml type, in the dtype of `x`. The type's name is upper or lower case."""
     rounded: Array = ROUNDINGS[type_name.upper()](x).astype(x.dtype)

@@ -24,11 +24,20 @@ def rounded_queries(q: Array, n_head_kv: int) -> Array:
         return np.where(np.isfinite(sums).all(axis=-1, keepdims=True), rounded, np.nan)
 
 
-def index_logits(q: Array, k: Array) -> Array:
-    """float64 [n_head_kv, n_q, n_k] of float32 q [n_head, n_q, d] with k in Q4_0, bytes [n_head_kv, n_k, d/32*18]."""
-    blocks = k.reshape(*k.shape[:2], -1, 18)
+def rounded_keys(blocks: Array) -> tuple[Array, Array]:
+    """Scales, and numbers from -8 to 7, of the bytes of blocks in Q4_0 [.., 18] or in Q8_0 [.., 34]."""
     scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float64)
-    numbers = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=-1).astype(np.float64) - 8
+    if blocks.shape[-1] == 18:
+        return scales, np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], axis=-1).astype(np.float64) - 8
+    numbers = blocks[..., 2:].view(np.int8).astype(np.float64)
+    low, high = numbers.min(axis=-1), numbers.max(axis=-1)
+    top = np.where(high > -low, high, low)[..., None]
+    return scales * top[..., 0] / -8, np.minimum(np.floor(8.5 - 8 * numbers / np.where(top == 0, 1, top)), 15) - 8
+
+
+def index_logits(q: Array, k: Array) -> Array:
+    """float64 [n_head_kv, n_q, n_k] of float32 q [n_head, n_q, d], bytes of k [n_head_kv, n_k, ..] in Q4_0 or Q8_0."""
+    scales, numbers = rounded_keys(k.reshape(*k.shape[:2], q.shape[2] // 32, -1))
     x = rounded_queries(q, len(k))
     x = x.reshape(*x.shape[:2], -1, 32)
     with np.errstate(all="ignore"):

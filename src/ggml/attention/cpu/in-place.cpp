@@ -12,8 +12,8 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     }
     float * weights = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
 
-    t.k           = h2o_attn_in_place(keys.k, keys.n, s.iota, s.k);
-    t.v           = h2o_attn_in_place(keys.v, keys.n, s.iota, s.v);
+    t.k           = h2o_attn_in_place(kernel, keys.k, keys.n, s.iota, s.k);
+    t.v           = h2o_attn_in_place(kernel, keys.v, keys.n, s.iota, s.v);
     t.next_k      = next.k;
     t.next_k.rows = next.k.rows ? next.k.rows : s.iota;
     t.n_next      = next.n;

@@ -17,21 +17,24 @@ h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int
         t->type, t->ne[0] };
 }
 
-// A key or value as float32.
-static void read_row(const h2o_attn_source & x, int64_t key, float * dst) {
-    const char * src = row_of(x, key);
-    switch (x.type) {
-        case GGML_TYPE_F32:
-            memcpy(dst, src, x.size);
-            break;
-        case GGML_TYPE_F16:
-            ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) src, dst, x.d);
-            break;
-        case GGML_TYPE_BF16:
-            ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) src, dst, x.d);
-            break;
-        default:
-            ggml_get_type_traits(x.type)->to_float(src, dst, x.d);
+static bool can_kernels_read(const h2o_attn_source & x) {
+    return x.d % H2O_ATTN_LANES == 0 && (x.type == GGML_TYPE_F32 || x.type == GGML_TYPE_F16 ||
+            x.type == GGML_TYPE_BF16 || x.type == GGML_TYPE_Q8_0);
+}
+
+// n keys or values of any type from the key-th on, as float32, d_to numbers of each.
+static void read_rows(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t key, int64_t n, int64_t d_to,
+        float * dst) {
+    if (can_kernels_read(x)) {
+        return kernel.read(x, key, n, dst); // d numbers are d_to
+    }
+    for (int64_t i = 0; i < n; ++i, dst += d_to) {
+        if (x.type == GGML_TYPE_F32) {
+            memcpy(dst, row_of(x, key + i), x.size);
+        } else {
+            ggml_get_type_traits(x.type)->to_float(row_of(x, key + i), dst, x.d);
+        }
+        std::fill(dst + x.d, dst + d_to, 0.0f);
     }
 }
 
@@ -43,18 +46,14 @@ void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
     }
 }
 
-h2o_attn_source h2o_attn_in_place(h2o_attn_source x, int64_t n, const int32_t * iota, float * converted) {
-    const bool is_known = x.type == GGML_TYPE_F32 || x.type == GGML_TYPE_F16 || x.type == GGML_TYPE_BF16 ||
-            x.type == GGML_TYPE_Q8_0;
-    if (is_known && x.d % H2O_ATTN_LANES == 0) {
+h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, h2o_attn_source x, int64_t n, const int32_t * iota,
+        float * converted) {
+    if (can_kernels_read(x)) {
         x.rows = x.rows ? x.rows : iota;
         return x;
     }
     const int64_t d = h2o_ceil_div(x.d, H2O_ATTN_LANES)*H2O_ATTN_LANES;
-    for (int64_t i = 0; i < n; ++i) {
-        read_row(x, i, converted + i*d);
-        std::fill(converted + i*d + x.d, converted + (i + 1)*d, 0.0f);
-    }
+    read_rows(kernel, x, 0, n, d, converted);
     const int64_t size = d*sizeof(float);
     return { (const char *) converted, size, size, iota, GGML_TYPE_F32, d };
 }
@@ -65,9 +64,7 @@ void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set &
 
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {
         const int64_t d = x.d;
-        for (int64_t i = 0; i < n; ++i) {
-            read_row(x, key + i, scratch + i*d);
-        }
+        read_rows(kernel, x, key, n, d, scratch);
         std::fill(scratch + n*d, scratch + H2O_ATTN_PAD*d, 0.0f);
         pack_rows(scratch, d, key, h2o_attn_pad(keys.n), packed);
     };

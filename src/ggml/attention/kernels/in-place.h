@@ -9,7 +9,7 @@ namespace {
 
 constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
 constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
-constexpr int IN_PLACE_NV   = 4;                // vectors of a row of V at once
+constexpr int MAX_CONVERTED = 256;              // numbers of a key that is converted once for all rows
 
 // Rows are prefetched in groups, into the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on
 // one without.
@@ -22,26 +22,35 @@ static_assert(H2O_ATTN_LANES % VL == 0, "");
 
 typedef int8_t   vec_b_mem __attribute__((vector_size(VL), aligned(1), may_alias));
 
-// Each type: VL numbers of a row from the i-th on.
+// Each type: VL numbers of a row from the i-th on. scale: of 16 numbers from a multiple of 16 on
 struct row_f32 {
-    static vec_f load(const char * row, int64_t i) { return ::load((const float *) row + i); }
+    // by how many weights and vectors of V are multiplied at once
+    static constexpr int V_ROWS = IN_PLACE_ROWS;
+    static constexpr int vectors(int) { return 4; }
+
+    static float scale(const char *, int64_t) { return 1.0f; }
+    static vec_f load(const char * row, int64_t i, float) { return ::load((const float *) row + i); }
 };
 
-struct row_bf16 {
-    static vec_f load(const char * row, int64_t i) {
+struct row_bf16 : row_f32 {
+    static vec_f load(const char * row, int64_t i, float) {
         return (vec_f) (__builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u) << 16);
     }
 };
 
-struct row_f16 {
-    static vec_f load(const char * row, int64_t i) { return load_half(row + 2*i); }
+struct row_f16 : row_f32 {
+    static vec_f load(const char * row, int64_t i, float) { return load_half(row + 2*i); }
 };
 
 // blocks of 32 numbers: their scale, then 8 bits of each
 struct row_q8_0 {
-    static vec_f load(const char * row, int64_t i) {
-        const char * block = row + i/32*34;
-        const void * bytes = block + 2 + i%32;
+    static constexpr int V_ROWS = 7; // conversion takes time: for more rows at once
+    static constexpr int vectors(int n_rows) { return VL == 16 || n_rows <= IN_PLACE_ROWS ? 4 : 2; }
+
+    static float scale(const char * row, int64_t i) { return half_at(row + i/32*34); }
+
+    static vec_f load(const char * row, int64_t i, float scale) {
+        const void * bytes = row + i/32*34 + 2 + i%32;
 #if !HAS_F16C
         const vec_i x = __builtin_convertvector(*(const vec_b_mem *) bytes, vec_i);
 #elif VL == 16
@@ -49,7 +58,7 @@ struct row_q8_0 {
 #else
         const vec_i x = (vec_i) _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) bytes));
 #endif
-        return __builtin_convertvector(x, vec_f)*half_at(block);
+        return __builtin_convertvector(x, vec_f)*scale;
     }
 };
 
@@ -64,13 +73,13 @@ inline void with_type(ggml_type type, const F & f) {
     }
 }
 
-// f(constant<number of rows>, first row) for blocks of rows whose sizes differ by one at most
-template <typename F>
+// f(constant<number of rows>, first row) for blocks of at most MAX rows whose sizes differ by one at most
+template <int MAX = IN_PLACE_ROWS, typename F>
 inline void for_row_blocks(int n_rows, const F & f) {
-    const int n_blocks = (n_rows + IN_PLACE_ROWS - 1)/IN_PLACE_ROWS;
+    const int n_blocks = (n_rows + MAX - 1)/MAX;
     for (int b = 0; b < n_blocks; ++b) {
         const int r = b*n_rows/n_blocks;
-        with_constant<IN_PLACE_ROWS>((b + 1)*n_rows/n_blocks - r, [&](auto c) { f(c, r); });
+        with_constant<MAX>((b + 1)*n_rows/n_blocks - r, [&](auto c) { f(c, r); });
     }
 }
 
@@ -123,15 +132,29 @@ struct reading {
     }
 };
 
-// Logits of VL keys from the key-th on, after the end of the last key again.
+void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
+    with_type(x.type, [&](auto type) {
+        for (const int64_t end = key + n; key < end; ++key, dst += x.d) {
+            const char * row = x.data + (x.rows ? x.rows[key] : key)*x.stride;
+            for (int64_t i = 0; i < x.d; i += H2O_ATTN_LANES) {
+                const float scale = decltype(type)::scale(row, i);
+                for (int64_t j = i; j < i + H2O_ATTN_LANES; j += VL) {
+                    store(dst + j, decltype(type)::load(row, j, scale));
+                }
+            }
+        }
+    });
+}
+
+// Logits of n keys, at most VL, as those from the key-th on; of the last key again up to VL.
 template <typename T, int M>
-void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
+void dot_rows(const h2o_attn_tile & t, const h2o_attn_source & from, int64_t n, int first_row, int64_t key) {
     vec_f quads[M][VL/4];
 
     for (int j = 0; j < VL/4; ++j) {
         const char * k[IN_PLACE_KEYS];
         for (int c = 0; c < IN_PLACE_KEYS; ++c) {
-            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_keys - 1));
+            k[c] = row_of(from, min_of(4*j + c, n - 1));
         }
 
         vec_f sum[M][IN_PLACE_KEYS] = {};
@@ -141,7 +164,7 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
                 q[r] = load(t.q + (first_row + r)*t.d_k + i);
             }
             for (int c = 0; c < IN_PLACE_KEYS; ++c) { // one of them in a register at a time
-                const vec_f x = T::load(k[c], i);
+                const vec_f x = T::load(k[c], i, T::scale(k[c], i));
                 for (int r = 0; r < M; ++r) {
                     sum[r][c] += x*q[r];
                 }
@@ -176,8 +199,12 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
 
         for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
             const char * v = row_of(t.v, key);
+
+            float scale = 0.0f;
             for (int j = 0; j < N; ++j) {
-                const vec_f x = T::load(v, i + j*VL);
+                scale = j*VL % 32 == 0 ? T::scale(v, i + j*VL) : scale;
+
+                const vec_f x = T::load(v, i + j*VL, scale);
                 for (int r = 0; r < M; ++r) {
                     sum[r][j] += x*weights[r*t.ld + key];
                 }
@@ -196,29 +223,43 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
 
 // all logits
 void multiply_keys(const h2o_attn_tile & t) {
+    static const int32_t IOTA[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+
     const reading order = { t.k, t.n_keys, 0, t.k.size, t.v, t.n_keys };
 
-    with_type(t.k.type, [&](auto type) {
-        for_row_blocks(t.n_rows, [&](auto c, int r) {
-            for (int64_t key = 0; key < t.n_keys; key += VL) {
-                for (int64_t j = key; r == 0 && j < key + VL; j += PREFETCH_GROUP) {
-                    order.prefetch(j);
-                }
-                dot_rows<decltype(type), decltype(c)::value>(t, r, key);
-            }
+    const bool  converts = t.k.type == GGML_TYPE_Q8_0 && t.n_rows > IN_PLACE_ROWS && t.d_k <= MAX_CONVERTED;
+    float       converted[VL*MAX_CONVERTED];
+    const auto  size = t.d_k*(int64_t) sizeof(float);
+
+    for (int64_t key = 0; key < t.n_keys; key += VL) {
+        for (int64_t j = key; j < key + VL; j += PREFETCH_GROUP) {
+            order.prefetch(j);
+        }
+        const int64_t   n = min_of(VL, t.n_keys - key);
+        h2o_attn_source k = t.k;
+        k.rows += key;
+        if (converts) {
+            read_rows(k, 0, n, converted);
+            k = { (const char *) converted, size, size, IOTA, GGML_TYPE_F32, t.d_k };
+        }
+        with_type(k.type, [&](auto type) {
+            for_row_blocks(t.n_rows, [&](auto c, int r) {
+                dot_rows<decltype(type), decltype(c)::value>(t, k, n, r, key);
+            });
         });
-    });
+    }
 }
 
 // the rows' output
 void add_up_values(const h2o_attn_tile & t) {
     with_type(t.v.type, [&](auto type) {
-        for_row_blocks(t.n_rows, [&](auto c, int r) {
-            constexpr int M = decltype(c)::value;
+        for_row_blocks<decltype(type)::V_ROWS>(t.n_rows, [&](auto c, int r) {
+            constexpr int M  = decltype(c)::value;
+            constexpr int NV = decltype(type)::vectors(M);
 
             int64_t i = 0;
-            for (; i + IN_PLACE_NV*VL <= t.d_v; i += IN_PLACE_NV*VL) {
-                add_values<decltype(type), M, IN_PLACE_NV>(t, r, i);
+            for (; i + NV*VL <= t.d_v; i += NV*VL) {
+                add_values<decltype(type), M, NV>(t, r, i);
             }
             for (; i < t.d_v; i += VL) {
                 add_values<decltype(type), M, 1>(t, r, i);

@@ -81,4 +81,7 @@ struct h2o_attn_kernel {
 
     // Sets m, l and o for keys in place.
     void (*in_place)(const h2o_attn_tile & t);
+
+    // n rows of such keys from the key-th on, as float32 [n][d]
+    void (*read)(const h2o_attn_source & x, int64_t key, int64_t n, float * dst);
 };

@@ -126,4 +126,5 @@ void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * fa
 
 } // namespace
 
-extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, pack_q, tile, finish, add_sums, in_place };
+extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, pack_q, tile, finish, add_sums, in_place,
+    read_rows };

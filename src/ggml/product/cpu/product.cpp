@@ -200,7 +200,7 @@ const h2o_product_kernel * kernel_for(const ggml_tensor * dst) {
         x->ne[3] == 1 && (has_experts || x->ne[2] == 1) && x->ne[0]%H2O_PRODUCT_BLOCK == 0;
 
     const int64_t n_columns = has_experts ? dst->ne[1]*dst->ne[2]/weights->ne[2] : dst->ne[1];
-    return fits ? h2o_product_kernel_in_use(weights->type, n_columns, has_experts) : nullptr;
+    return fits ? h2o_product_kernel_in_use(weights->type, n_columns) : nullptr;
 }
 
 } // namespace

@@ -144,7 +144,7 @@ template <typename T>
 const h2o_product_kernel * kernel_of(const T *) {
     static constexpr h2o_product_kernel kernel = {
         T::BLOCKS, T::BYTES, H2O_PRODUCT_BLOCK*4, SLICE_BLOCKS, EDGE, 1, EDGE, ROWS_AT_ONCE,
-        MIN_COLUMNS, 0, MIN_COLUMNS, 2*TILE, 2*TILE,
+        MIN_COLUMNS, 0, 2*TILE, 2*TILE,
         pack_columns, unpack_rows<T>, multiply, nullptr, nullptr, nullptr,
     };
     return &kernel;

@@ -56,16 +56,15 @@ struct h2o_product_direct {
 struct h2o_product_kernel {
     int     unit_blocks;
     int64_t unit_bytes;
-    int64_t column_block; // bytes of a column's block: H2O_PRODUCT_Q8_0_BYTES for quantized weights, or 32 floats
+    int64_t column_block; // bytes of a column's block: H2O_PRODUCT_Q8_0_BYTES, or 32 floats
 
     int     slice_blocks; // of a slice, which fits into the L2 cache
     int     n_lanes;
     int     max_spread;   // lanes of a column if there are at most n_lanes/2 columns
     int     group_rows;
     int     max_rows;     // unpacked at once
-    int     min_columns;  // fewer are multiplied by the next kernel, or by upstream's
+    int     min_columns;  // fewer are multiplied by the next kernel
     int     max_direct;   // most columns for which rows are read in place
-    int     min_packed;   // as min_columns, if columns are more than max_direct and not of experts
     int64_t panel_block;  // bytes of a block of a panel
     int64_t rows_block;   // bytes of a block of a group
 

@@ -183,7 +183,8 @@ float top_keys::offset_of(const shared & w, const scratch & s, int64_t h, int64_
 void top_keys::pack(int64_t h, int64_t batch, char * panels) const {
     const int64_t first = batch*BATCH_KEYS;
 
-    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], batch_keys(batch), d, panels);
+    kernel.pack((const char *) k->data + first*k->nb[1] + h*k->nb[2], k->nb[1], batch_keys(batch), d,
+            k->type == GGML_TYPE_Q8_0, panels);
 }
 
 // scores of a range of keys
@@ -223,7 +224,8 @@ void top_keys::compute(const ggml_compute_params * params, const shared & w, con
         quantize(w, s, h, i%n_q);
 
         if (n_sample > 0 && h != sampled) {
-            kernel.pack((const char *) k->data + h*k->nb[2], n_k/n_sample*k->nb[1], n_sample, d, s.sample);
+            kernel.pack((const char *) k->data + h*k->nb[2], n_k/n_sample*k->nb[1], n_sample, d,
+                    k->type == GGML_TYPE_Q8_0, s.sample);
             sampled = h;
         }
         w.offsets[i] = n_sample > 0 ? offset_of(w, s, h, i%n_q) : 0.0f;

@@ -337,7 +337,8 @@ static __global__ void __launch_bounds__(H2O_SELECT_THREADS) k_select(const top_
 bool ggml_cuda_h2o_top_keys_supported(int device, const ggml_tensor * dst) {
     const int cc = ggml_cuda_info().devices[device].cc;
 
-    return GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE && dst->src[1]->ne[2] <= UINT16_MAX &&
+    return GGML_CUDA_CC_IS_NVIDIA(cc) && cc >= GGML_CUDA_CC_AMPERE && dst->src[1]->type == GGML_TYPE_Q4_0 &&
+            dst->src[1]->ne[2] <= UINT16_MAX &&
             dst->src[0]->ne[0] <= MAX_HEAD_SIZE;
 }
 

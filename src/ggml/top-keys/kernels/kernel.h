@@ -5,11 +5,13 @@
 
 #include <stdint.h>
 
-// numbers of a block, of Q4_0 too
+// numbers of a block, of Q4_0 and Q8_0 too
 constexpr int H2O_INDEX_BLOCK = 32;
 
-// bytes of a block of Q4_0: a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8
-constexpr int H2O_INDEX_BLOCK_BYTES = 18;
+// Bytes of a block: a scale in F16, then 16 bytes, byte i with the numbers i and 16 + i, each of them plus 8; or the 32
+// numbers.
+constexpr int H2O_INDEX_Q4_0_BYTES = 18;
+constexpr int H2O_INDEX_Q8_0_BYTES = 34;
 
 // A block of a query in 8 bits, -127 to 127.
 struct h2o_index_query {
@@ -22,8 +24,9 @@ struct h2o_index_query {
 struct h2o_index_kernel {
     int n_lanes;
 
-    // n keys in Q4_0, each stride bytes after the other. Keys that the last panel lacks score NaN.
-    void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels);
+    // n keys in Q4_0, or in Q8_0 and rounded to that, each stride bytes after the other. Keys that the last panel lacks
+    // score NaN.
+    void (*pack)(const char * keys, int64_t stride, int64_t n, int64_t d, bool is_q8_0, char * panels);
 
     // For each key the largest (score - offset)*factor of n_q queries [n_q][d/32 blocks], -inf if all are NaN.
     void (*score)(const char * panels, int64_t n_panels, int64_t d, const h2o_index_query * q, int64_t n_q,

@@ -15,28 +15,68 @@ constexpr int NQ = VL == 16 ? 8 : 4; // queries that are scored at once: they fi
 
 constexpr int64_t BLOCK_SIZE = h2o_index_panel_size(VL, H2O_INDEX_BLOCK); // of a panel
 
-// A block of VL keys, each offset bytes after the key's beginning.
-inline void pack_block(const char * const * keys, int64_t offset, char * dst) {
-    uint16_t scales[VL];
-    for (int v = 0; v < VL; ++v) {
-        __builtin_memcpy(scales + v, keys[v] + offset, sizeof(scales[v]));
-    }
-
-    vec_f bytes[4];
+// 16 bytes of VL keys, each offset bytes after the key's beginning: of each key 4 bytes, the next 4, ...
+inline void load_bytes(const char * const * keys, int64_t offset, vec_f * bytes) {
     for (int i = 0; i < 4; ++i) {
-        bytes[i] = load_rows(keys + i, offset + sizeof(scales[0]));
+        bytes[i] = load_rows(keys + i, offset);
     }
     transpose<4>(bytes);
+}
+
+// Numbers of 8 bits in 4, as ggml rounds to Q4_0: bytes [8] of the keys become the first 4. Returns what to multiply the
+// scales by.
+inline vec_f round_to_4_bits(vec_f * bytes) {
+    const auto number = [&](int i) { return ((vec_i) bytes[i/4] << (24 - i%4*8)) >> 24; };
+
+    vec_i low  = number(0);
+    vec_i high = low;
+    for (int i = 1; i < H2O_INDEX_BLOCK; ++i) {
+        const vec_i x = number(i);
+        low  = x < low  ? x : low;
+        high = x > high ? x : high;
+    }
+    const vec_f peak  = __builtin_convertvector(high > -low ? high : low, vec_f);
+    const vec_f steps = peak == 0.0f ? peak : -8.0f/peak; // of a unit
+
+    const auto rounded = [&](int i) { // a tie up; they are integers, so that others are further from it than this
+        const vec_i x = __builtin_convertvector(__builtin_convertvector(number(i), vec_f)*steps + 8.501f, vec_i);
+        return x < 15 ? x : vec_i {} + 15;
+    };
+    for (int i = 0; i < 4; ++i) {
+        vec_i packed = {};
+        for (int j = 0; j < 4; ++j) {
+            packed |= (rounded(4*i + j) | rounded(16 + 4*i + j) << 4) << 8*j;
+        }
+        bytes[i] = (vec_f) packed;
+    }
+    return peak*-0.125f;
+}
+
+// A block of VL keys, each offset bytes after the key's beginning.
+inline void pack_block(const char * const * keys, int64_t offset, bool is_q8_0, char * dst) {
+    uint16_t halves[VL];
+    for (int v = 0; v < VL; ++v) {
+        __builtin_memcpy(halves + v, keys[v] + offset, sizeof(halves[v]));
+    }
+    vec_f scales = widen_halves(halves);
+
+    vec_f bytes[8];
+    load_bytes(keys, offset + sizeof(halves[0]), bytes);
+    if (is_q8_0) {
+        load_bytes(keys, offset + sizeof(halves[0]) + 16, bytes + 4);
+        scales *= round_to_4_bits(bytes);
+    }
 
     float * out = (float *) dst;
-    store(out, widen_halves(scales));
+    store(out, scales);
     for (int i = 0; i < 4; ++i) {
         store(out + (1 + i)*VL, bytes[i]);
     }
 }
 
-void pack(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels) {
-    const int64_t n_blocks = d/H2O_INDEX_BLOCK;
+void pack(const char * keys, int64_t stride, int64_t n, int64_t d, bool is_q8_0, char * panels) {
+    const int64_t n_blocks    = d/H2O_INDEX_BLOCK;
+    const int64_t block_bytes = is_q8_0 ? H2O_INDEX_Q8_0_BYTES : H2O_INDEX_Q4_0_BYTES;
 
     for (int64_t key = 0; key < n; key += VL) {
         const char * src[VL];
@@ -46,7 +86,7 @@ void pack(const char * keys, int64_t stride, int64_t n, int64_t d, char * panels
 
         float * first_scales = (float *) panels;
         for (int64_t b = 0; b < n_blocks; ++b) {
-            pack_block(src, b*H2O_INDEX_BLOCK_BYTES, panels);
+            pack_block(src, b*block_bytes, is_q8_0, panels);
             panels += BLOCK_SIZE;
         }
         for (int64_t v = n - key; v < VL; ++v) {

@@ -96,7 +96,8 @@ bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
     return true;
 }
 
-h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv * inp, int il) {
+h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv * inp, ggml_context * ctx,
+        ggml_tensor *& k, int il) {
     if (!inp->cparams.h2o.enabled()) {
         return nullptr;
     }
@@ -104,6 +105,9 @@ h2o_attention_input * h2o_attention_input::begin_layer(llm_graph_input_attn_kv *
 
     const auto & env = res->memory.env;
     const auto & layer = *env.store.layer(res->memory.caches.source(il));
+    if (k && layer.k.mean) {
+        k = ggml_sub(ctx, k, layer.k.mean);
+    }
     if (res->steps.front().graph.step.phase == h2o_step::DECODE &&
             env.decodes_by_upstream(layer, res->steps.size() == 1)) {
         res->has_upstreams_attention = true;

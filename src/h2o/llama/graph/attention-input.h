@@ -23,8 +23,9 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    // The input that builds a layer's attention; nullptr where upstream computes that of generated tokens.
-    static h2o_attention_input * begin_layer(llm_graph_input_attn_kv * inp, int il);
+    // The input that builds a layer's attention; nullptr where upstream computes that of generated tokens. k, NULL or the
+    // layer's keys, become the numbers to store.
+    static h2o_attention_input * begin_layer(llm_graph_input_attn_kv * inp, ggml_context * ctx, ggml_tensor *& k, int il);
 
     bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
 

@@ -106,7 +106,7 @@ h2o_memory::h2o_memory(const llama_model & model, const llama_memory_params & pa
     const uint32_t n_seq_max = cparams.n_seq_max;
 
     if (n_batch > 0 && config.has_key_index()) {
-        index = std::make_unique<h2o_key_index>(store.layers(), store.layout.kv_size, n_seq_max);
+        index = std::make_unique<h2o_key_index>(store.layers(), store.layout, n_seq_max);
     }
     if (n_batch > 0 && config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
         intra = std::make_unique<h2o_intra>(store.layers(), n_batch);

@@ -1,6 +1,7 @@
 #include "h2o/llama/memory/model.h"
 
 #include "h2o/config/refusal.h"
+#include "h2o/llama/memory/key-mean.h"
 #include "h2o/store/layout.h"
 
 #include "llama-cparams.h"
@@ -45,7 +46,8 @@ static const llama_model & checked(const llama_model & model) {
 h2o_model_caches::h2o_model_caches(const llama_model & model, const llama_memory_params & params,
         const llama_cparams & cparams,
         const h2o_model_layers & layers)
-    : side(checked(model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv) {
+    : side(checked(model), params, cparams, layers), model(model), config(cparams.h2o), offload(cparams.offload_kqv),
+      key_means(model.hparams.n_layer_all) {
     const auto & hparams = model.hparams;
 
     if (config.positions == LLAMA_H2O_POSITIONS_CACHE &&
@@ -136,7 +138,7 @@ void h2o_model_caches::add_layers(const llama_kv_cache & cache, std::vector<h2o_
     }
 }
 
-std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
+std::vector<h2o_kv_layer> h2o_model_caches::layers() {
     std::vector<h2o_kv_layer> res;
     add_layers(*cache, res);
     if (dense_cache) {
@@ -151,6 +153,7 @@ std::vector<h2o_kv_layer> h2o_model_caches::layers() const {
     if (std::all_of(res.begin(), res.end(), [](const h2o_kv_layer & layer) { return layer.is_dense(); })) {
         throw std::invalid_argument("[h2o] dense layers: no layer is left for H2O. Switch H2O off instead");
     }
+    h2o_add_key_means(model, res, key_means);
     return res;
 }
 

@@ -2,6 +2,7 @@
 
 #include "h2o/config/config.h"
 #include "h2o/llama/memory/side/caches.h"
+#include "h2o/store/buffers.h"
 #include "h2o/store/kv-layer.h"
 
 #include "llama-kv-cache.h"
@@ -30,7 +31,7 @@ struct h2o_model_caches {
     // the layer whose K and V this one reads: mostly itself
     int32_t source(int32_t il) const { return sources[il]; }
 
-    std::vector<h2o_kv_layer> layers() const;
+    std::vector<h2o_kv_layer> layers();
 
     // the caches know that a sequence has the positions [first, end), or none from n on
     void fill_cells  (llama_seq_id seq_id, uint32_t first, uint32_t end);
@@ -42,6 +43,8 @@ private:
     const llama_model & model;
     const h2o_config    config;
     const bool          offload;
+
+    h2o_buffers key_means;
 
     std::vector<bool>    in_dense_cache; // by layer
     std::vector<int32_t> sources;
