@@ -233,8 +233,8 @@ class Bench:
         runs = "Single runs" if most < 2 else f"Medians of {most} runs, of one where a prompt took {ONCE_ABOVE:.0f} s"
         gpu = f", {self.n_gpu_layers} layers on the GPU" if self.n_gpu_layers else ""
         return (
-            f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), K "
-            f"and V in F16, chunks of {self.chunk_size:,} tokens. {runs}."
+            f"{machine['cpu']}, {threads}{gpu}, {machine['date'][:10]}. {self.desc} ({Path(self.model_path).name}), "
+            f"chunks of {self.chunk_size:,} tokens. {runs}."
         )
 
     @property
@@ -252,7 +252,7 @@ class Bench:
 NOTE = (
     "Tokens per second, in brackets over llama.cpp; of dense attention with and without flash attention, the faster. "
     "Peak memory is that of a process with nothing else, including the weights that were read. K and V are as "
-    "allocated; H2O's are its index, scores and memory sets."
+    "allocated: in F16, with H2O in eight bits where it can; H2O's are its index, scores and memory sets."
 )
 
 

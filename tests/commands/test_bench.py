@@ -94,5 +94,6 @@ def test_from_end_to_end(tmp_path: Path) -> None:
     assert [(row["n_tokens"], row["mode"]) for row in rows] == [(n, name) for n in (64, 130) for name in NAMES]
     assert [len(row["samples"]) for row in rows] == 2 * [2, 2, 1]
     assert [row["generation"] is None for row in rows] == [*3 * [True], *3 * [False]]
-    assert all(row["prefill_over_dense"] > 0 and row["kv_bytes"] == 256 * 2048 for row in rows)
+    assert all(row["prefill_over_dense"] > 0 for row in rows)
+    assert [row["kv_bytes"] for row in rows] == 2 * [256 * 2048, 256 * 2048, 256 * 1088]  # with H2O in eight bits
     assert result.stdout.endswith(f"Written: {out}\n")
