@@ -397,8 +397,6 @@ class ChatTemplate:
     ) -> ChatPrompt: ...
     @property
     def source(self) -> str: ...
-    @property
-    def supports_tools(self) -> bool: ...
 
 class Sampler:
     def __init__(
@@ -530,7 +528,7 @@ def quantize(
     path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
 ) -> None: ...
 def quantize_types() -> list[str]: ...
-def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any, read: typing.Any) -> int:
+def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any) -> int:
     """
     Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.
     """

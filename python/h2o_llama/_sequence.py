@@ -301,11 +301,9 @@ class Sequence:
     def rewind(self, n_tokens: int) -> None:
         """Keep the first tokens of the sequence, as if those after them had never been there.
 
-        With heavy_budget=0, without `keep_history` and `evict`, every `tile` tokens of a chunk are possible, with
-        lookup_budget=0 every position. Otherwise scores cannot be undone: back to the last prompt token all positions
-        are possible, further back only the end of the last (with `keep_history`, each) closed chunk, and 0.
-        Starts of calls are possible where scores, eviction, sliding windows or recurrent states need it.
-        Without H2O everywhere, but for recurrent models. Logits are then unknown, unless all tokens are kept.
+        docs/read-once.md tells which positions are possible: with heavy_budget=0 every `tile` tokens of a chunk,
+        otherwise those back to the last prompt token, and the end of the last (with `keep_history`, each) closed chunk.
+        Logits are then unknown, unless all tokens are kept.
 
         Raises ValueError if the sequence has fewer, H2OError if it is not possible there; the message names the nearest
         positions that are. Nothing has changed then.

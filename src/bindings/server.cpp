@@ -23,11 +23,12 @@ using token_array = py::array_t<int32_t, py::array::c_style | py::array::forceca
 class python_texts : public server_h2o_texts {
 public:
     explicit python_texts(const py::object & texts) : texts(texts) {
-        n_least   = texts.attr("n_least").cast<int32_t>();
-        n_new     = texts.attr("n_new").cast<int32_t>();
-        n_name    = texts.attr("n_name").cast<int32_t>();
-        tells_day = texts.attr("tells_day").cast<bool>();
-        marks     = texts.attr("marks").cast<std::vector<int32_t>>();
+        has_library = texts.attr("has_library").cast<bool>();
+        n_least     = texts.attr("n_least").cast<int32_t>();
+        n_new       = texts.attr("n_new").cast<int32_t>();
+        n_name      = texts.attr("n_name").cast<int32_t>();
+        tells_day   = texts.attr("tells_day").cast<bool>();
+        marks       = texts.attr("marks").cast<std::vector<int32_t>>();
     }
 
     std::optional<server_h2o_stored_text> take(const std::string & key, const std::vector<llama_token> & prompt,
@@ -49,21 +50,17 @@ public:
         return res;
     }
 
-    bool give(const server_h2o_given_text & text) override {
+    void give(server_h2o_given_text text) override {
         py::gil_scoped_acquire gil;
-        py::list rows, points;
+        py::list rows;
         for (const auto & r : text.rows) {
             rows.append(py::make_tuple(r.offset, r.first, r.n, r.row_bytes));
         }
-        for (const auto & [first, last] : text.points) {
-            points.append(py::make_tuple(first, last));
-        }
-        const auto begin = py::reinterpret_steal<py::str>( // it may end in the middle of a character
-            PyUnicode_DecodeUTF8(text.begin.data(), text.begin.size(), "replace"));
         const token_array ids(text.tokens.size(), text.tokens.data());
-        const auto state = py::memoryview::from_memory(text.state.get(), text.n_state);
+        const py::capsule owner(text.state.get(), [](void * state) { delete[] (uint8_t *) state; });
+        const py::array_t<uint8_t> state(text.n_state, text.state.release(), owner);
 
-        return texts.attr("give")(text.key, ids, state, rows, points, begin).cast<bool>();
+        texts.attr("give")(text.slot, text.key, ids, state, rows, text.points, said(text.begin));
     }
 
     int64_t time(const std::string & key, int64_t now,
@@ -89,31 +86,32 @@ public:
         return texts.attr("like")(key, token_array(prompt.size(), prompt.data())).cast<std::string>();
     }
 
+    std::pair<int, std::string> read(const std::string & name, const std::string & content) override {
+        py::gil_scoped_acquire gil;
+        return texts.attr("read")(said(name), py::bytes(content)).cast<std::pair<int, std::string>>();
+    }
+
 private:
     const py::object & texts; // the caller's
+
+    static py::str said(const std::string & text) { // it may end in the middle of a character
+        return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(text.data(), text.size(), "replace"));
+    }
 };
 
-static int serve(const std::vector<py::bytes> & given, const py::object & texts, const py::object & read) {
+static int serve(const std::vector<py::bytes> & given, const py::object & texts) {
     std::vector<std::string> arguments(given.begin(), given.end());
     std::vector<char *> argv;
     for (auto & argument : arguments) {
         argv.push_back(argument.data());
     }
-    std::optional<python_texts> kept;
-    if (!texts.is_none()) {
-        kept.emplace(texts);
-        server_h2o_set_texts(&*kept);
-    }
-    server_h2o_set_reader([&read](const std::string & name, const std::string & content) {
-        py::gil_scoped_acquire gil;
-        const auto said = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(name.data(), name.size(), "replace"));
-        return read(said, py::bytes(content)).cast<std::pair<int, std::string>>();
-    });
+    python_texts kept(texts);
+    server_h2o_set_texts(&kept);
     py::gil_scoped_release release;
     return llama_server(argv.size(), argv.data());
 }
 
 void init_server(py::module_ & m) {
-    m.def("serve", &serve, py::arg("arguments"), py::arg("texts"), py::arg("read"),
+    m.def("serve", &serve, py::arg("arguments"), py::arg("texts"),
         "Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.");
 }

@@ -55,8 +55,12 @@ common_chat_msg h2o_chat_added(common_chat_msg message, const common_chat_msg & 
     return message;
 }
 
-std::vector<std::string> h2o_chat_left_out(const std::vector<common_chat_tool> & tools) {
+std::vector<std::string> h2o_chat_left_out(
+        const common_chat_templates * templates, const std::vector<common_chat_tool> & tools) {
     std::vector<std::string> sentences;
+    if (!tools.empty() && !common_chat_templates_get_caps(templates).at("supports_tools")) {
+        sentences.push_back("this model's chat template has no place for tools: the model is not told of them");
+    }
     for (const auto & tool : tools) {
         std::vector<std::string> left_out;
         h2o_relaxed_schema(common_json::parse(tool.parameters), &left_out);

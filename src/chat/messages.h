@@ -13,8 +13,9 @@ bool h2o_chat_plain_roles(std::vector<common_chat_msg> & messages);
 // What an answer adds to the last message of the assistant, which it has continued.
 common_chat_msg h2o_chat_added(common_chat_msg message, const common_chat_msg & begun);
 
-// What of the tools' schemas a grammar does not keep, in sentences.
-std::vector<std::string> h2o_chat_left_out(const std::vector<common_chat_tool> & tools);
+// What of the tools the model is not told, or a grammar of their schemas does not keep, in sentences.
+std::vector<std::string> h2o_chat_left_out(
+        const common_chat_templates * templates, const std::vector<common_chat_tool> & tools);
 
 // What a template makes of a chat; if it refuses the roles of its messages, of plain ones.
 template <typename F>

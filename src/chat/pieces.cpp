@@ -189,13 +189,25 @@ std::vector<h2o_chat_piece> h2o_chat_pieces(const llama_vocab * vocab, const com
     return pieces;
 }
 
+std::vector<h2o_chat_piece> h2o_chat_cut(const std::vector<h2o_chat_piece> & pieces, const std::string & marker) {
+    std::vector<h2o_chat_piece> res;
+    for (const auto & piece : pieces) {
+        size_t begin = 0, end = 0;
+        while (!marker.empty() && (end = piece.text.find(marker, begin)) != std::string::npos) {
+            res.push_back({ piece.text.substr(begin, end - begin), piece.parse_special });
+            res.push_back({ marker, false, true });
+            begin = end + marker.size();
+        }
+        res.push_back({ piece.text.substr(begin), piece.parse_special });
+    }
+    return res;
+}
+
 std::vector<llama_token> h2o_chat_tokens(
         const llama_vocab * vocab, const std::vector<h2o_chat_piece> & pieces, const std::string & marker) {
-    const auto find_marker = [&](const std::string & text, size_t pos) {
-        return marker.empty() ? std::string::npos : text.find(marker, pos);
-    };
-    if (pieces.size() == 1 && find_marker(pieces[0].text, 0) == std::string::npos) {
-        return common_tokenize(vocab, pieces[0].text, true, pieces[0].parse_special);
+    const auto cut = h2o_chat_cut(pieces, marker);
+    if (cut.size() == 1) {
+        return common_tokenize(vocab, cut[0].text, true, cut[0].parse_special);
     }
     // the tokens around every text
     const auto inner = common_tokenize(vocab, "a", false, false);
@@ -203,17 +215,10 @@ std::vector<llama_token> h2o_chat_tokens(
     const auto at    = std::search(whole.begin(), whole.end(), inner.begin(), inner.end());
 
     std::vector<llama_token> tokens(whole.begin(), at);
-    for (const auto & piece : pieces) {
-        for (size_t begin = 0;;) {
-            const size_t end = find_marker(piece.text, begin);
-            const auto ids = common_tokenize(vocab, piece.text.substr(begin, end - begin), false, piece.parse_special);
-            tokens.insert(tokens.end(), ids.begin(), ids.end());
-            if (end == std::string::npos) {
-                break;
-            }
-            tokens.push_back(LLAMA_TOKEN_NULL);
-            begin = end + marker.size();
-        }
+    for (const auto & piece : cut) {
+        const auto ids = piece.is_marker ? std::vector<llama_token> { LLAMA_TOKEN_NULL } :
+            common_tokenize(vocab, piece.text, false, piece.parse_special);
+        tokens.insert(tokens.end(), ids.begin(), ids.end());
     }
     tokens.insert(tokens.end(), at + inner.size(), whole.end());
     return tokens;

@@ -13,6 +13,7 @@
 struct h2o_chat_piece {
     std::string text;
     bool        parse_special; // whether names of special tokens are these tokens
+    bool        is_marker = false; // it stands for an image, or a sound
 };
 
 // `prompt`, which the templates have made of `inputs`, in pieces. One piece if no message has a name of a special
@@ -23,7 +24,10 @@ struct h2o_chat_piece {
 std::vector<h2o_chat_piece> h2o_chat_pieces(const llama_vocab * vocab, const common_chat_templates * templates,
         common_chat_templates_inputs inputs, const std::string & prompt);
 
-// The tokens of these pieces, between the tokens that the vocabulary puts around every text. Each marker of an image
-// becomes LLAMA_TOKEN_NULL. Without images the marker is empty.
+// The pieces with markers, each of them one. An empty marker is nowhere.
+std::vector<h2o_chat_piece> h2o_chat_cut(const std::vector<h2o_chat_piece> & pieces, const std::string & marker);
+
+// The tokens of these pieces, between the tokens that the vocabulary puts around every text. Each marker becomes
+// LLAMA_TOKEN_NULL.
 std::vector<llama_token> h2o_chat_tokens(
         const llama_vocab * vocab, const std::vector<h2o_chat_piece> & pieces, const std::string & marker = "");

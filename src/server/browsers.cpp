@@ -2,6 +2,7 @@
 
 #include "http.h"
 #include "server-common.h"
+#include "server/requests.h"
 
 #include <unistd.h>
 
@@ -102,6 +103,7 @@ std::string server_h2o_allowed_headers(const common_params & params, const httpl
 }
 
 bool server_h2o_admits(const common_params & params, const httplib::Request & request, httplib::Response & response) {
+    server_h2o_set_owner(server_h2o_key(params, request.headers));
     const auto host   = lower(request.get_header_value("Host"));
     const auto origin = lower(request.get_header_value("Origin"));
 

@@ -14,7 +14,7 @@ struct Response;
 // Whether a request is answered; if not, it has been, with 403. The pages of the server itself, and of the origins in
 // --cors-origins, may use it. `Host` must be an IP address, a name of this machine, of --host or of --cors-origins:
 // another name is one that its owner has pointed here, and whose pages the browser takes for the server's own (DNS
-// rebinding).
+// rebinding). The key of an answered one becomes the thread's owner (server/requests.h).
 bool server_h2o_admits(const common_params & params, const httplib::Request & request, httplib::Response & response);
 
 // Lets a page of one of these origins read the answer.

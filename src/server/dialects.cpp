@@ -1,8 +1,9 @@
 #include "server/dialects.h"
 
+#include "base64.hpp"
 #include "http.h"
 #include "server-common.h"
-#include "server-task.h"
+#include "server/routes.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -47,15 +48,17 @@ static void read_block(json & block) {
     const json source = block.is_object() ? block.value("source", json()) : json();
     const auto from   = text_in(source, "type");
     const bool is_known = type == "image" ? from == "base64" || from == "url" :
-        type == "document" ? from == "text" || from == "content" :
+        type == "document" ? from == "text" || from == "content" || from == "base64" :
         type == "search_result" || std::find(KNOWN.begin(), KNOWN.end(), type) != KNOWN.end();
     if (!is_known) {
         throw std::invalid_argument("content of type \"" + type + "\"" + (from.empty() ? "" : " from \"" + from + "\"") +
-            " is not read: send its text; h2o_llama.read_document makes it of a file");
+            " is not read: send its text, or a document from \"base64\"");
     }
     if (type == "document" || type == "search_result") {
-        strings texts = { text_in(block, "title"), text_in(block, "context"), text_in(block, "source"),
-            all_text_in(source, from == "text" ? "data" : "content"), all_text_in(block, "content") };
+        const auto title = text_in(block, "title");
+        strings texts = { title, text_in(block, "context"), text_in(block, "source"),
+            from == "base64" ? server_h2o_document_text(title, base64::decode(text_in(source, "data"))) :
+                all_text_in(source, from == "text" ? "data" : "content"), all_text_in(block, "content") };
         texts.erase(std::remove_if(texts.begin(), texts.end(),
             [](const auto & text) { return string_strip(text).empty(); }), texts.end());
         block = json { { "type", "text" }, { "text", string_join(texts, "\n\n") } };
@@ -111,64 +114,6 @@ std::string server_h2o_read_dialect(const std::string & path, const std::string 
     json body = json::parse(text);
     is_messages(path) ? read_messages(body) : read_responses(body);
     return body.dump();
-}
-
-strings server_h2o_warnings(const json & request) {
-    strings warnings;
-    for (const auto & warning : json_value(request, "h2o_warnings", json::array())) {
-        warnings.push_back(warning.get<std::string>());
-    }
-    return warnings;
-}
-
-// --- answers
-
-json server_h2o_end(server_task_result_cmpl_final & result) {
-    // of no token, or of a part of a character
-    const bool says_nothing = result.n_decoded == 0 ||
-        (result.n_decoded == 1 && result.stop == STOP_TYPE_LIMIT && result.oaicompat_msg.empty());
-
-    result.content = result.content.substr(0, validate_utf8(result.content.text));
-    json answer = result.to_json();
-
-    // what tells the end: the answer; of a stream, its last event, or before Anthropic's message_stop
-    json * end = &answer;
-    if (answer.is_array() && !answer.empty()) {
-        end = &answer.at(answer.size() - (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC ? 2 : 1));
-    }
-    if (result.res_type == TASK_RESPONSE_TYPE_OAI_CHAT && result.stream && says_nothing) {
-        answer.at(0).at("choices").at(0)["delta"] = { { "role", "assistant" }, { "content", nullptr } };
-    }
-    if (result.res_type == TASK_RESPONSE_TYPE_ANTHROPIC) {
-        end = result.stream ? &end->at("data") : end;
-        json & message = result.stream ? end->at("delta") : *end;
-        if (message.at("stop_reason") == "end_turn" && result.stop == STOP_TYPE_WORD) {
-            message["stop_reason"] = "stop_sequence";
-        }
-    }
-    if (result.res_type == TASK_RESPONSE_TYPE_OAI_RESP) {
-        json & response = result.stream ? end->at("data").at("response") : *end;
-        if (result.stop == STOP_TYPE_LIMIT) {
-            response["status"] = "incomplete";
-            response["incomplete_details"] = { { "reason", "max_output_tokens" } };
-            if (result.stream) {
-                (*end)["event"] = end->at("data")["type"] = "response.incomplete";
-            }
-        }
-        end = &response;
-    }
-    if (!result.generation_params.h2o_warnings.empty() && end->is_object()) {
-        (*end)["warnings"] = result.generation_params.h2o_warnings;
-    }
-    return answer;
-}
-
-void server_h2o_add_choice(json & choices, json & answer, const json & other) {
-    choices.push_back(other.at("choices").at(0));
-    for (const char * name : { "completion_tokens", "total_tokens" }) {
-        json & n = answer.at("usage").at(name);
-        n = n.get<int64_t>() + other.at("usage").at(name).get<int64_t>();
-    }
 }
 
 // --- errors

@@ -10,10 +10,6 @@
 #include <exception>
 #include <utility>
 
-#ifdef __linux__
-#include <sys/resource.h>
-#endif
-
 // how long the server's loop waits for the library at a time, if it has nothing else to do
 static constexpr auto A_MOMENT = std::chrono::milliseconds(10);
 
@@ -27,26 +23,16 @@ void server_h2o_set_texts(server_h2o_texts * texts) {
     texts_of_server = texts;
 }
 
-bool server_h2o_may_have_library(const common_params & params) {
-    return !params.api_keys.empty() || server_h2o_is_local(params);
-}
-
-server_h2o_library::~server_h2o_library() {
-    {
-        std::lock_guard<std::mutex> lock(mutex);
-        is_ending = true;
-    }
-    changed.notify_all();
-    if (writer.joinable()) {
-        writer.join();
-    }
+server_h2o_texts * server_h2o_kept_texts(const common_params & params) {
+    auto * texts = server_h2o_get_texts();
+    return texts && texts->has_library && (!params.api_keys.empty() || server_h2o_is_local(params)) ? texts : nullptr;
 }
 
 void server_h2o_library::init(const common_params & params, bool has_draft_model) {
-    if (!server_h2o_get_texts() || writer.joinable()) {
+    if (!server_h2o_get_texts() || !server_h2o_get_texts()->has_library || texts) {
         return;
     }
-    if (!server_h2o_may_have_library(params)) {
+    if (!server_h2o_kept_texts(params)) {
         LOG_ERR("the library is off: others can reach this server, and it asks for no API key\n");
         return;
     }
@@ -61,18 +47,16 @@ void server_h2o_library::init(const common_params & params, bool has_draft_model
                 "text\n");
         return;
     }
-    texts = server_h2o_get_texts();
-    scales.emplace();
+    texts = server_h2o_kept_texts(params);
     for (const auto & adapter : adapters) {
-        scales->push_back(adapter.scale);
+        scales.push_back(adapter.scale);
     }
-    writer = std::thread(&server_h2o_library::write_texts, this);
 }
 
 bool server_h2o_library::is_of_this_model(const server_h2o_adapters & adapters) const {
     const auto is_same = [](const auto & adapter, float scale) { return adapter.scale == scale; };
 
-    return std::equal(adapters.begin(), adapters.end(), scales->begin(), scales->end(), is_same);
+    return std::equal(adapters.begin(), adapters.end(), scales.begin(), scales.end(), is_same);
 }
 
 static bool is_done(const std::future<std::optional<server_h2o_stored_text>> & answer) {
@@ -94,9 +78,6 @@ bool server_h2o_library::is_ready(llama_seq_id id, const std::string & key, cons
         return true;
     }
     auto it = asked.find(id);
-    if (it == asked.end() && is_being_written(key, prompt, n_shared, is_alone)) {
-        return false;
-    }
     if (it == asked.end()) {
         const auto ask = [texts = texts, key, prompt, n_shared, n_ctx] {
             return texts->take(key, prompt, n_shared, n_ctx);
@@ -132,38 +113,14 @@ std::optional<llama_tokens> server_h2o_library::take(llama_context * ctx, llama_
         LOG_ERR("slot %d: a text of the library is refused: it is read again\n", id);
         return llama_tokens();
     }
-    set_known(id, question.key, res);
+    known.insert_or_assign(id, std::pair(question.key, res));
     return std::move(text->tokens);
 } catch (const std::exception & e) { // there is not enough memory
     LOG_ERR("slot %d: %s: nothing is taken from the library\n", id, e.what());
     return std::nullopt;
 }
 
-bool server_h2o_library::is_being_written(
-        const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone) {
-    const auto has_it = [&](const server_h2o_given_text & text) {
-        const auto [end, _] =
-            std::mismatch(prompt.begin(), prompt.end(), text.tokens.begin(), text.tokens.end());
-        return text.key == key && end - prompt.begin() >= n_shared;
-    };
-    const auto is_written = [&] {
-        return std::none_of(waiting.begin(), waiting.end(), [&](const auto & entry) { return has_it(entry.second); }) &&
-            !(writing && has_it(*writing));
-    };
-    if (std::any_of(copies.begin(), copies.end(), [&](const auto & copy) { return has_it(copy.second.text); })) {
-        return true;
-    }
-    std::unique_lock<std::mutex> lock(mutex);
-    return !(is_alone ? changed.wait_for(lock, A_MOMENT, is_written) : is_written());
-}
-
-void server_h2o_library::set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
-    std::lock_guard<std::mutex> lock(mutex);
-    known.insert_or_assign(id, std::pair(key, tokens));
-}
-
 bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens) {
-    std::lock_guard<std::mutex> lock(mutex);
     if (const int n = texts->n_removed; n != n_removed) {
         known.clear(); // a removed text is kept again
         n_removed = n;
@@ -236,6 +193,7 @@ void server_h2o_library::give(
     const llama_tokens first(tokens.begin(), tokens.begin() + std::min(n, texts->n_name));
 
     server_h2o_given_text given;
+    given.slot   = id;
     given.tokens = tokens;
     given.key    = key;
     given.begin  = common_detokenize(ctx, first, /*special =*/ false);
@@ -245,7 +203,7 @@ void server_h2o_library::give(
     given.state.reset(new uint8_t[given.n_state]);
 
     auto state = h2o_copy_state(ctx, id, given.state.get(), given.n_state);
-    set_known(id, key, tokens);
+    known.insert_or_assign(id, std::pair(key, tokens));
     copies.insert_or_assign(id, copied_text { ctx, std::move(given), std::move(state) });
 } catch (const std::exception & e) { // there is not enough memory, or a cold store cannot be read
     LOG_ERR("slot %d: %s: this text is not kept\n", id, e.what());
@@ -262,12 +220,12 @@ void server_h2o_library::copy_next(llama_seq_id id, size_t n) {
     if (is_there && state->next(n)) {
         return;
     }
-    std::lock_guard<std::mutex> lock(mutex);
-    if (is_there) {
-        waiting.insert_or_assign(id, std::move(text));
-        changed.notify_all();
-    } else {
+    if (!is_there) {
         known.erase(id);
+    } else try {
+        texts->give(std::move(text));
+    } catch (const std::exception & e) { // a thread to write with cannot be started
+        LOG_ERR("slot %d: %s: this text is not kept\n", id, e.what());
     }
     copies.erase(it);
 }
@@ -291,36 +249,5 @@ void server_h2o_library::finish(llama_seq_id id) {
 void server_h2o_library::finish() {
     while (!copies.empty()) {
         finish(copies.begin()->first);
-    }
-}
-
-static bool write(server_h2o_texts & texts, const server_h2o_given_text & text) try {
-    return texts.give(text);
-} catch (const std::exception & e) {
-    LOG_ERR("the library: %s: a text is not kept\n", e.what());
-    return false;
-}
-
-void server_h2o_library::write_texts() {
-#ifdef __linux__
-    setpriority(PRIO_PROCESS, 0, 10); // also of the threads that it starts: the model's go first
-#endif
-    std::unique_lock<std::mutex> lock(mutex);
-    while (true) {
-        changed.wait(lock, [&] { return is_ending || !waiting.empty(); });
-        if (waiting.empty()) {
-            return;
-        }
-        const auto given = waiting.extract(waiting.begin());
-
-        writing = &given.mapped();
-        lock.unlock();
-        const bool is_written = write(*texts, given.mapped());
-        lock.lock();
-        writing = nullptr;
-        changed.notify_all();
-        if (!is_written) {
-            known.erase(given.key());
-        }
     }
 }

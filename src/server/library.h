@@ -11,37 +11,29 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <future>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 // The library in llama-server's slots: a slot takes the beginning of its prompt from the texts that outlive the server,
 // and gives its own when an answer is done. Without such texts nothing here does anything.
 
-// Each owner has a library (server/requests.h). Without API keys it is the user's own, and only for programs of this
-// machine.
-bool server_h2o_may_have_library(const common_params & params);
+// The texts, if this server may keep any. Each owner has a library (server/requests.h). Without API keys it is the user's
+// own, and only for programs of this machine.
+server_h2o_texts * server_h2o_kept_texts(const common_params & params);
 
 // How many of a prompt's first tokens the texts of its owner have, by their ids.
-common_json server_h2o_texts_like(
-        const common_params & params, const server_http_req & request, const std::vector<llama_token> & prompt);
+common_json server_h2o_texts_like(const common_params & params, const std::vector<llama_token> & prompt);
 
+// Only the server's loop uses it.
 class server_h2o_library {
 public:
-    server_h2o_library() = default;
-
-    // waits until all that was given is written
-    ~server_h2o_library();
-
     // With the first context. The adapters that the server was started with are part of its model. States of draft
     // models are not kept.
     void init(const common_params & params, bool has_draft_model);
@@ -130,7 +122,7 @@ public:
         std::vector<int32_t> stops;
         if (task.need_sampling()) {
             stops = server_h2o_stops(task.params.message_spans, task.n_tokens());
-            for (size_t i = 0; scales && task.n_tokens() >= texts->n_least && i < texts->marks.size(); ++i) {
+            for (size_t i = 0; texts && task.n_tokens() >= texts->n_least && i < texts->marks.size(); ++i) {
                 stops.push_back(task.n_tokens() - texts->marks[i]);
             }
         }
@@ -143,7 +135,7 @@ private:
     template <typename Slot>
     bool is_for(const Slot & slot) const {
         const auto & task = *slot.task;
-        return scales && task.need_sampling() && task.params.cache_prompt &&
+        return texts && task.need_sampling() && task.params.cache_prompt &&
             is_of_this_model(slot.prompt.lora);
     }
 
@@ -157,9 +149,6 @@ private:
     bool is_ready(llama_seq_id id, const std::string & key, const llama_tokens & prompt, int32_t n_past, int32_t n_ctx,
         bool is_alone);
 
-    // Whether a text with the prompt's first n_shared tokens is being written. The next request waits for it.
-    bool is_being_written(const std::string & key, const llama_tokens & prompt, int32_t n_shared, bool is_alone);
-
     // The tokens that the sequence now has. None if it is as it was; empty if the state was refused.
     std::optional<llama_tokens> take(llama_context * ctx, llama_seq_id id);
 
@@ -168,7 +157,6 @@ private:
 
     // whether the library has all but a few of these tokens, without asking it
     bool is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
-    void set_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
     // Whether a prompt wraps one of the latest conversations, with its answer, in other words, as clients do once to ask
     // for a title or for tags. A repeated prompt does not count: half of it was cached.
@@ -176,10 +164,8 @@ private:
 
     void give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
-    void write_texts();
-
-    server_h2o_texts *                texts = nullptr;
-    std::optional<std::vector<float>> scales; // of the adapters; none: nothing is kept
+    server_h2o_texts * texts = nullptr;
+    std::vector<float> scales; // of the adapters that the server was started with
 
     // by the slot that waits for it, and those for which none does
     std::map<llama_seq_id, question> asked;
@@ -187,6 +173,7 @@ private:
 
     // by slot: the text that the library was last seen with, and its key
     std::map<llama_seq_id, std::pair<std::string, llama_tokens>> known;
+    int n_removed = 0; // when it was right
 
     struct conversation {
         std::string  key;
@@ -207,14 +194,4 @@ private:
 
     std::map<llama_seq_id, copied_text>   copies; // by slot
     std::chrono::steady_clock::time_point last_copy; // when it ended
-
-    // by the slot that gave it: if one gives faster than is written, its newest text is kept
-    std::map<llama_seq_id, server_h2o_given_text> waiting;
-
-    const server_h2o_given_text * writing   = nullptr;
-    int                           n_removed = 0; // when `known` was right
-    bool                          is_ending = false;
-    std::mutex                    mutex; // of these
-    std::condition_variable       changed;
-    std::thread                   writer;
 };

@@ -5,6 +5,7 @@
 #include "hash/hash.h"
 #include "mtmd.h"
 #include "server-common.h"
+#include "server/texts.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -13,28 +14,30 @@
 
 static const char * PIECES = "h2o_pieces";
 
-// The middleware has admitted the request: one of its headers is a key.
-static std::string key_of(const common_params & params, const std::map<std::string, std::string> & headers) {
-    static const std::string prefix = "Bearer ";
-    for (const auto & [name, value] : headers) {
-        const auto key = value.compare(0, prefix.size(), prefix) == 0 ? value.substr(prefix.size()) : value;
-        if (std::find(params.api_keys.begin(), params.api_keys.end(), key) != params.api_keys.end()) {
-            return key;
-        }
-    }
-    return "";
+static thread_local std::string owner_of_thread;
+
+const std::string & server_h2o_owner() {
+    return owner_of_thread;
 }
 
-std::string server_h2o_owner(
-        const common_params & params, const std::map<std::string, std::string> & headers, const common_json & salt) {
-    if (!salt.is_string() && !salt.is_null()) {
-        throw std::invalid_argument("'cache_salt' must be a string, but got " + salt.dump_safe());
-    }
-    const auto key = key_of(params, headers);
-    return salt.is_null() || salt == "" ? key : key + "\n" + salt.get<std::string>(); // a header is one line
+void server_h2o_set_owner(const std::string & owner) {
+    owner_of_thread = owner;
 }
 
-std::string server_h2o_slot_path(const common_params & params, const std::string & owner) {
+std::string server_h2o_owner_of(const std::string & key, const std::string & salt, const std::string & body) {
+    common_json given(salt);
+    if (body.find("\"cache_salt\"") != std::string::npos) {
+        const auto fields = common_json::parse_no_throw(body);
+        given = fields.is_object() ? fields.value("cache_salt", given) : given;
+    }
+    if (!given.is_string() && !given.is_null()) {
+        throw std::invalid_argument("'cache_salt' must be a string, but got " + given.dump_safe());
+    }
+    return given.is_null() || given == "" ? key : key + "\n" + given.get<std::string>(); // a header is one line
+}
+
+std::string server_h2o_slot_path(const common_params & params) {
+    const auto & owner = server_h2o_owner();
     if (owner.empty()) {
         return params.slot_save_path;
     }
@@ -64,36 +67,28 @@ std::vector<h2o_chat_piece> server_h2o_pieces_of(const common_json & request) {
 int32_t server_h2o_tokenize_media(const mtmd_context * ctx, mtmd_input_chunks * output,
         const std::vector<h2o_chat_piece> & pieces, const std::string & marker,
         const std::vector<const mtmd_bitmap *> & files) {
+    const auto cut = h2o_chat_cut(pieces, marker);
     std::vector<mtmd_input_text> texts;
     std::vector<mtmd_input_part> parts;
-    size_t n_markers = 0;
-
-    texts.reserve(pieces.size() + files.size()); // each marker makes one more
-    for (const auto & piece : pieces) {
-        for (size_t begin = 0;;) {
-            const size_t end = std::min(piece.text.find(marker, begin), piece.text.size());
-            if (end > begin) {
-                texts.push_back({ piece.text.data() + begin, end - begin, false, piece.parse_special });
-                parts.push_back({ &texts.back(), nullptr });
-            }
-            if (end == piece.text.size()) {
-                break;
-            }
-            if (++n_markers > files.size()) {
+    texts.reserve(cut.size());
+    parts.reserve(cut.size());
+    std::vector<const mtmd_input_part *> pointers;
+    size_t n_files = 0;
+    for (const auto & piece : cut) {
+        if (piece.is_marker) {
+            if (n_files == files.size()) {
                 return 1;
             }
-            parts.push_back({ nullptr, files[n_markers - 1] });
-            begin = end + marker.size();
+            parts.push_back({ nullptr, files[n_files++] });
+        } else if (!piece.text.empty()) {
+            texts.push_back({ piece.text.data(), piece.text.size(), false, piece.parse_special });
+            parts.push_back({ &texts.back(), nullptr });
+        } else {
+            continue;
         }
+        pointers.push_back(&parts.back());
     }
-    if (n_markers != files.size()) {
-        return 1;
-    }
-    std::vector<const mtmd_input_part *> pointers;
-    for (const auto & part : parts) {
-        pointers.push_back(&part);
-    }
-    return mtmd_tokenize_from_parts(ctx, output, pointers.data(), pointers.size(), true);
+    return n_files == files.size() ? mtmd_tokenize_from_parts(ctx, output, pointers.data(), pointers.size(), true) : 1;
 }
 
 void server_h2o_read_chat(common_json & body) {
@@ -147,23 +142,37 @@ void server_h2o_check_stop(const common_json & stop) {
     }
 }
 
-common_chat_msg server_h2o_parse(common_chat_session & session, const common_chat_input & added, bool is_partial,
-        const common_chat_msg & so_far, std::string & unparsed) {
-    const auto whole = is_partial ? added : added.substr(0, validate_utf8(added.text)); // it may end in a character
-    unparsed += whole.text;
-    try {
-        const auto & message = is_partial ? session.feed(whole) : session.finish(whole);
-        common_chat_msg_diff::compute_diffs(so_far, message); // throws if it takes back a part of so_far
-        unparsed.clear();
-        return message;
-    } catch (const std::runtime_error &) {
-        auto message = so_far;
-        message.role = "assistant";
-        message.content += is_partial ? "" : unparsed;
-        return message;
+std::chrono::system_clock::time_point server_h2o_time(const llama_vocab * vocab,
+        const common_chat_templates * templates, const common_chat_templates_inputs & inputs) {
+    using clock = std::chrono::system_clock;
+
+    auto * texts = server_h2o_get_texts();
+    if (!texts || !texts->tells_day) {
+        return inputs.now;
+    }
+    const auto prompt_at = [&](int64_t time) {
+        auto dated = inputs;
+        dated.now  = clock::from_time_t(time);
+        const auto prompt = common_chat_templates_apply(templates, dated).prompt;
+        return h2o_chat_tokens(vocab, h2o_chat_pieces(vocab, templates, dated, prompt));
+    };
+    return clock::from_time_t(texts->time(server_h2o_owner(), clock::to_time_t(inputs.now), prompt_at));
+}
+
+namespace {
+struct not_served : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+} // namespace
+
+void server_h2o_check_answers(const common_params & params) {
+    if (params.embedding) {
+        throw not_served("This server serves embeddings, no answers. Start it without `--embeddings`");
     }
 }
 
-bool server_h2o_is_ours(const std::exception & error) {
-    return dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
+int server_h2o_error_type(const std::exception & error) {
+    const bool is_ours = dynamic_cast<const std::bad_alloc *>(&error) || dynamic_cast<const std::system_error *>(&error);
+    return is_ours ? ERROR_TYPE_SERVER :
+        dynamic_cast<const not_served *>(&error) ? ERROR_TYPE_NOT_SUPPORTED : ERROR_TYPE_INVALID_REQUEST;
 }

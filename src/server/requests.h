@@ -5,12 +5,14 @@
 #include "chat/pieces.h"
 #include "common.h"
 #include "json.h"
+#include "server/answers.h"
 #include "server/dialects.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 #include <limits>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -23,20 +25,30 @@ struct mtmd_input_chunks;
 // Where llama-server reads OpenAI's requests as the Python interface does. All of these throw std::invalid_argument,
 // which is 400.
 
-// Whose text a request's is: its API key, if the server asks for one, and its "cache_salt", if it has one, in a line of
-// its own. What one owner's requests have left in slots, caches and files does not exist for another's.
-std::string server_h2o_owner(
-        const common_params & params, const std::map<std::string, std::string> & headers, const common_json & salt);
+// Whose request this thread handles, "" of other threads: its API key, if the server asks for one, and its "cache_salt", if
+// it has one, in a line of its own. What one owner's requests have left in slots, caches and files does not exist for
+// another's.
+const std::string & server_h2o_owner();
+void                server_h2o_set_owner(const std::string & owner);
 
-template <typename Request>
-std::string server_h2o_owner(
-        const common_params & params, const Request & request, const common_json & body = common_json::object()) {
-    const common_json salt(request.get_param("cache_salt"));
-    return server_h2o_owner(params, request.headers, body.value("cache_salt", salt));
+// The key of an admitted request: the value of one of its headers, of any name.
+template <typename Headers>
+std::string server_h2o_key(const common_params & params, const Headers & headers) {
+    static const std::string prefix = "Bearer ";
+    for (const auto & [name, value] : headers) {
+        const auto key = value.compare(0, prefix.size(), prefix) == 0 ? value.substr(prefix.size()) : value;
+        if (std::find(params.api_keys.begin(), params.api_keys.end(), key) != params.api_keys.end()) {
+            return key;
+        }
+    }
+    return "";
 }
 
-// The folder of an owner's slot files, with a / at its end. It is made.
-std::string server_h2o_slot_path(const common_params & params, const std::string & owner);
+// The owner of a request with this key. `salt` is of its query, if its body has none.
+std::string server_h2o_owner_of(const std::string & key, const std::string & salt, const std::string & body);
+
+// The folder of the owner's slot files, with a / at its end. It is made.
+std::string server_h2o_slot_path(const common_params & params);
 
 // The pieces of a chat's prompt, between the two functions that make and tokenize it.
 common_json server_h2o_pieces_to_json(const std::vector<h2o_chat_piece> & pieces);
@@ -69,13 +81,17 @@ T server_h2o_number(const common_json & value) {
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
 
+// The time whose date a chat's template writes: today, or where the chat continues a kept text of its owner, the day that
+// this text has. A text that was read on an earlier day is found where the prompt has its date.
+std::chrono::system_clock::time_point server_h2o_time(const llama_vocab * vocab,
+        const common_chat_templates * templates, const common_chat_templates_inputs & inputs);
+
 // The strings at which an answer ends.
 void server_h2o_check_stop(const common_json & stop);
 
-// The message that an answer's text is, of which `so_far` is known and `added` is new. What cannot be parsed is content:
-// `unparsed`, the text after the last that could be; of an answer that is not complete, nothing.
-common_chat_msg server_h2o_parse(common_chat_session & session, const common_chat_input & added, bool is_partial,
-        const common_chat_msg & so_far, std::string & unparsed);
+// What an error is about, as upstream's error_type: memory, files or threads; what this server does not serve; else what a
+// client has sent.
+int server_h2o_error_type(const std::exception & error);
 
-// Whether an exception is about memory, files or threads, and not about what a client has sent.
-bool server_h2o_is_ours(const std::exception & error);
+// Throws if the server has no answers.
+void server_h2o_check_answers(const common_params & params);

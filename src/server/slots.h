@@ -322,42 +322,30 @@ struct server_h2o_request {
     int32_t slot        = -1; // < 0: it is another request
     int32_t n_attention = 0;  // of a completion with "top_attention"
 
-    std::string owner;
+    std::string owner = server_h2o_owner();
     int32_t     slot_of_owner = -1; // it is about this slot's text, < 0: about none
 
     bool is_asked() const { return slot >= 0; }
 
-    template <typename Request>
-    void read_owner(const common_params & params, const Request & request, int32_t slot_of_owner = -1) {
-        owner               = server_h2o_owner(params, request);
-        this->slot_of_owner = slot_of_owner;
-    }
-
     // the path of a slot's file
-    template <typename Request>
-    std::string read_file(
-        const common_params & params, const Request & request, const std::string & name, int32_t slot_of_owner = -1) {
-        read_owner(params, request, slot_of_owner);
-        return server_h2o_slot_path(params, owner) + name;
+    std::string read_file(const common_params & params, const std::string & name, int32_t slot_of_owner = -1) {
+        this->slot_of_owner = slot_of_owner;
+        return server_h2o_slot_path(params) + name;
     }
 
     // throws std::invalid_argument unless the slot is a number from 0 on
-    template <typename Request>
-    void read(const common_params & params, const Request & request) {
-        const std::string value = request.get_param("h2o_slot");
-        slot = value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
-        read_owner(params, request, slot);
+    void read(const std::string & value) {
+        slot_of_owner = slot = value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
     }
 
-    // Reads a completion's request and returns its owner. Throws std::invalid_argument.
-    template <typename Request>
-    std::string read_completion(const common_params & params, const Request & request, const common_json & body) {
+    // Reads a completion's request. Throws std::invalid_argument.
+    void read_completion(const common_params & params, const common_json & body) {
+        server_h2o_check_answers(params);
         n_attention = body.contains("top_attention") ? server_h2o_number<int32_t>(body.at("top_attention")) : 0;
         if (n_attention < 0 || n_attention > 1024) {
             throw std::invalid_argument("'top_attention' must be 0 to 1024, but got " + std::to_string(n_attention));
         }
         server_h2o_check_stop(body.value("stop", common_json()));
-        return server_h2o_owner(params, request, body);
     }
 };
 

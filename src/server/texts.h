@@ -20,6 +20,7 @@ struct server_h2o_stored_text {
 };
 
 struct server_h2o_given_text : server_h2o_stored_text {
+    llama_seq_id          slot;
     std::string           key;   // of its owner
     std::string           begin; // its name is made of it
     std::vector<h2o_rows> rows;
@@ -27,8 +28,9 @@ struct server_h2o_given_text : server_h2o_stored_text {
     std::vector<std::pair<uint32_t, uint32_t>> points; // see h2o_state_points()
 };
 
-// The texts that outlive a server: Python's library (python/h2o_llama/library/_serving.py), bound by
-// src/bindings/server.cpp. Any thread may call it, but a call may wait for a disk: not the server's loop.
+// What Python does for the server (python/h2o_llama/library/_serving.py), bound by src/bindings/server.cpp: it reads
+// documents, and keeps the texts that outlive a server. Any thread may call it, but a call may wait for a disk: the
+// server's loop calls give() alone.
 class server_h2o_texts {
 public:
     virtual ~server_h2o_texts() = default;
@@ -37,8 +39,8 @@ public:
     virtual std::optional<server_h2o_stored_text> take(
         const std::string & key, const std::vector<llama_token> & prompt, int32_t n_least, int32_t n_ctx) = 0;
 
-    // waits until it is written; false if it could not be
-    virtual bool give(const server_h2o_given_text & text) = 0;
+    // It is written later. If a slot gives faster than is written, its newest text is kept.
+    virtual void give(server_h2o_given_text text) = 0;
 
     // The time, in seconds since 1970, on whose day a prompt continues a kept text; `now` if there is none. prompt_at
     // makes the prompt's tokens with the date of another time.
@@ -52,6 +54,10 @@ public:
     // JSON: by the ids of texts, how many of a prompt's first tokens each has
     virtual std::string like(const std::string & key, const std::vector<llama_token> & prompt) = 0;
 
+    // the HTTP status, and JSON with the text of a file of this name and content (documents.py)
+    virtual std::pair<int, std::string> read(const std::string & name, const std::string & content) = 0;
+
+    bool                 has_library = false; // if not, it only reads documents
     int32_t              n_least = 0; // tokens of a text that is kept
     int32_t              n_new   = 0; // tokens that must be known, which a slot has not itself
     int32_t              n_name  = 0; // tokens at the beginning of a text, which is its name
@@ -64,8 +70,3 @@ public:
 // the texts of the server in this process, or none
 server_h2o_texts * server_h2o_get_texts();
 void               server_h2o_set_texts(server_h2o_texts * texts);
-
-// The HTTP status, and JSON with the text of a file of this name and content: Python's documents.py.
-using server_h2o_reader = std::function<std::pair<int, std::string>(const std::string & name, const std::string & content)>;
-
-void server_h2o_set_reader(server_h2o_reader reader);

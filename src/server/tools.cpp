@@ -59,14 +59,10 @@ std::string server_h2o_read_tools(json & body, json & tools, const common_chat_t
     const auto choice = tool_choice(body.value("tool_choice", json()), tools);
 
     body["h2o_warnings"] = json::array();
-    if (choice == "none" || !tools.is_array() || tools.empty()) {
-        return choice;
-    }
-    if (!common_chat_templates_get_caps(templates).at("supports_tools")) {
-        warn(body, "this model's chat template has no place for tools: the model is not told of them");
-    }
-    for (const auto & sentence : h2o_chat_left_out(common_chat_tools_parse_oaicompat(tools))) {
-        warn(body, sentence);
+    if (choice != "none" && tools.is_array()) {
+        for (const auto & sentence : h2o_chat_left_out(templates, common_chat_tools_parse_oaicompat(tools))) {
+            warn(body, sentence);
+        }
     }
     return choice;
 }

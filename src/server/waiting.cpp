@@ -1,6 +1,5 @@
-#include "server/waiting.h"
+#include "server/routes.h"
 
-#include "server/day.h"
 #include "server/dialects.h"
 #include "server/requests.h"
 
@@ -13,53 +12,11 @@
 
 using seconds = std::chrono::seconds;
 
-namespace {
-
-class late_answer {
-public:
-    late_answer(std::future<server_http_res_ptr> && answer, const std::string & path, bool is_stream, seconds interval)
-        : answer(std::move(answer)), path(path), is_stream(is_stream), interval(interval) {}
-
-    // Sends something at once. Returns whether there is more.
-    bool next(std::string & output) {
-        if (!response && (!std::exchange(has_begun, true) || answer.wait_for(interval) != std::future_status::ready)) {
-            output = is_stream ? ":\n\n" : " ";
-            return true;
-        }
-        try {
-            response = response ? std::move(response) : answer.get();
-        } catch (const std::exception & e) {
-            output = told(format_error_response(
-                e.what(), server_h2o_is_ours(e) ? ERROR_TYPE_SERVER : ERROR_TYPE_INVALID_REQUEST));
-            return false;
-        }
-        if (response->is_stream()) {
-            return response->next(output);
-        }
-        output = response->status < 400 ? response->data : told(json::parse(response->data).at("error"));
-        return false;
-    }
-
-private:
-    std::string told(const json & error) const {
-        return is_stream ? server_h2o_error_event(path, error) : safe_json_to_str(server_h2o_error(path, error));
-    }
-
-    std::future<server_http_res_ptr> answer; // its end waits for the thread, which sees that the client is gone
-    server_http_res_ptr              response;
-
-    const std::string path;
-    const bool        is_stream;
-    const seconds     interval;
-    bool              has_begun = false;
-};
-
-} // namespace
-
 server_http_res_ptr server_h2o_answer(const server_http_context::handler_t & handler, const server_http_req & request) {
     const_cast<server_http_req &>(request).body = server_h2o_read_dialect(request.path, request.body);
-    auto answer = std::async(std::launch::async, [&] {
-        const server_h2o_headers headers(request.headers);
+    const auto owner = server_h2o_owner_of(server_h2o_owner(), request.get_param("cache_salt"), request.body);
+    auto answer = std::async(std::launch::async, [&, owner] {
+        server_h2o_set_owner(owner);
         return handler(request);
     });
     if (answer.wait_for(seconds(1)) == std::future_status::ready) {
@@ -71,9 +28,31 @@ server_http_res_ptr server_h2o_answer(const server_http_context::handler_t & han
     if (interval <= seconds(0) || (!is_stream && answer.wait_for(interval) == std::future_status::ready)) {
         return answer.get();
     }
+    const auto told = [is_stream, path = request.path](const json & error) {
+        return is_stream ? server_h2o_error_event(path, error) : safe_json_to_str(server_h2o_error(path, error));
+    };
+    // the end of the last one waits for the handler's thread, which notices that the client has left
+    const auto waiting  = std::make_shared<std::future<server_http_res_ptr>>(std::move(answer));
+    const auto response = std::make_shared<server_http_res_ptr>();
+
     auto res = std::make_unique<server_http_res>();
     res->content_type = is_stream ? "text/event-stream" : res->content_type;
-    const auto late = std::make_shared<late_answer>(std::move(answer), request.path, is_stream, interval);
-    res->next = [late](std::string & output) { return late->next(output); };
+    res->next = [=, has_begun = false](std::string & output) mutable {
+        if (!*response && (!std::exchange(has_begun, true) || waiting->wait_for(interval) != std::future_status::ready)) {
+            output = is_stream ? ":\n\n" : " ";
+            return true;
+        }
+        try {
+            *response = *response ? std::move(*response) : waiting->get();
+        } catch (const std::exception & e) {
+            output = told(format_error_response(e.what(), (error_type) server_h2o_error_type(e)));
+            return false;
+        }
+        if ((*response)->is_stream()) {
+            return (*response)->next(output);
+        }
+        output = (*response)->status < 400 ? (*response)->data : told(json::parse((*response)->data).at("error"));
+        return false;
+    };
     return res;
 }

@@ -373,11 +373,12 @@ def test_a_text_given_to_a_library_makes_room(tiny_model: Path, library: Library
 
 
 def test_a_servers_owners_share_a_writer(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And learn whether a text was kept."""
+    """And the reason is given why a text cannot be kept."""
     served = ServerTexts(tmp_path, written(Library(tmp_path / "other"), tiny_model, 1000), tells_day=False)
     ids, n_threads = np.array(DOCUMENT, dtype=np.int32), threading.active_count()
+    state = np.zeros(1000, dtype=np.uint8)
     for owner in range(20):
-        assert served.give(str(owner), ids, memoryview(bytes(1000)), [], [(N, N)], "text")
+        served.write(str(owner), ids, state, [], [(N, N)], "text")
         assert json.loads(served.answer(str(owner), None)[1])["texts"]
         assert json.loads(served.answer(f"{owner}'s friend", None)[1])["texts"] == []
     assert json.loads(served.answer("0", None)[1])["texts"]  # which others have too
@@ -385,7 +386,7 @@ def test_a_servers_owners_share_a_writer(tiny_model: Path, tmp_path: Path, monke
     monkeypatch.setenv("H2O_LLAMA_LIBRARY_BYTES", "900")
     served = ServerTexts(tmp_path / "small", served._origin, tells_day=False)
     with pytest.warns(H2OWarning, match="more than limit_bytes=900"):
-        assert not served.give("", ids, memoryview(bytes(1000)), [], [(N, N)], "text")
+        served.write("", ids, state, [], [(N, N)], "text")
 
 
 def test_only_texts_that_begin_alike_are_read_for_where_they_part(

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chats import dictate, user, write_model_of_calls
+from chats import ADD, dictate, user, write_model_of_calls
 from command_line import invoke, succeeded
 from compare import case
 from documents import READ, UNREADABLE
@@ -152,6 +153,11 @@ def message(content: Any, **fields: Any) -> Fields:
     return {"messages": [user(content)], "max_tokens": 3, "temperature": 0, **fields}
 
 
+def in_base64(content: bytes) -> Fields:
+    """A document as Anthropic's clients send it."""
+    return {"type": "document", "source": {"type": "base64", "data": b64encode(content).decode()}}
+
+
 JSON_FORMAT = {"type": "json_schema", "name": "a", "schema": {"type": "boolean"}}
 
 
@@ -167,6 +173,7 @@ def test_anthropics_documents_are_read(server: Server) -> None:
         {"type": "document", "source": {"type": "content", "content": [text]}, "cache_control": {"type": "ephemeral"}},
         {"type": "document", "title": "All about", "source": {"type": "content", "content": "ducks."}},
         {"type": "search_result", "source": "", "title": "", "content": [text]},
+        in_base64(text["text"].encode()),
     ):
         with case(block=block):
             assert n_tokens(block, question) - n_tokens(text, question) == ("title" in block and block["title"] != "")
@@ -176,7 +183,13 @@ def test_anthropics_documents_are_read(server: Server) -> None:
             empty = json.loads(json.dumps(told).replace(json.dumps([block]), "[]"))
             both = [server.post("/v1/messages/count_tokens", asked)["input_tokens"] for asked in (told, empty)]
             assert both[0] - both[1] >= len("All about ducks.")
-    for kind, source in (("document", {"type": "url", "url": "a"}), ("document", {"type": "base64"}), ("video", {})):
+    content, pages = READ["a.pdf"]
+    assert n_tokens(in_base64(content), question) == n_tokens({"type": "text", "text": pages}, question)
+    for name, (content, reason) in UNREADABLE.items():
+        with case(name=name):
+            status, answer = server.request("POST", "/v1/messages", message([in_base64(content), question]))
+            assert (status, reason in answer["error"]["message"]) == (400, True)
+    for kind, source in (("document", {"type": "url", "url": "a"}), ("document", {"type": "file"}), ("video", {})):
         status, answer = server.request("POST", "/v1/messages", message([{"type": kind, "source": source}, question]))
         assert (status, answer["type"], answer["error"]["type"]) == (400, "error", "invalid_request_error")
         assert f'"{kind}"' in answer["error"]["message"]
@@ -224,9 +237,25 @@ def test_small_things_that_a_client_asks(server: Server) -> None:
         assert (status, words in answer["error"]["message"]) == (404, True), answer
     for stop in ("", ["", "a"], [5]):
         assert server.request("POST", "/completion", {"prompt": "a", "stop": stop})[0] == 400
-    for prompt, n in (("a", 2), (["a", "b"], 1)):
-        usage = server.post("/v1/completions", {"prompt": prompt, "n": n, "max_tokens": 3})["usage"]
+    several: Any = {"n": 2, "max_tokens": 3, "stream_options": {"include_usage": True}}
+    for path, given in (
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 1}),
+        ("/v1/chat/completions", MESSAGES),
+    ):
+        asked = {**several, **given}
+        usage = server.post(path, {**asked, "stream_options": None})["usage"]
+        told = [event["usage"] for event in server.events(path, asked) if event.get("usage") and not event["choices"]]
+        found = told if "chat" in path else [server.events(path, asked)[-1]["usage"]]
+        assert [(u["completion_tokens"], u["total_tokens"]) for u in found] == [(6, usage["total_tokens"])]
         assert usage["completion_tokens"] == 6
+    begun = server.events(
+        "/v1/chat/completions", {**MESSAGES, "tools": [ADD], "tool_choice": "required", "max_tokens": 1}
+    )
+    assert ["role" in event["choices"][0]["delta"] for event in begun].count(True) == 1
+    salted = [message(TEXT[1000:1400], cache_salt=salt) for salt in "xyx"]
+    known = [server.post("/v1/messages", asked)["usage"]["cache_read_input_tokens"] > 300 for asked in salted]
+    assert known == [False, False, True]
     text = TEXT[:500]
     assert server.complete(text, n_predict=0)["content"] == ""
     assert server.complete(text, n_predict=1)["timings"]["cache_n"] > 400

@@ -241,6 +241,22 @@ def test_nothing_is_computed_for_clients_that_are_gone(endless: Server) -> None:
     endless.wait_until_idle()
 
 
+@pytest.mark.parametrize("name", ["keep", "evict"])
+def test_a_request_that_is_sent_again_goes_on_where_the_first_was(start: Start, name: str) -> None:
+    """Its client went away while its prompt was read."""
+    server, prompt = served_as(start, name), TEXT[1000:2900]
+    first = leave(server, "/completion", {"prompt": prompt, "stream": True, "return_progress": True})
+    with first.getresponse() as events:
+        for event in events:
+            if event.startswith(b"data: ") and json.loads(event[6:])["prompt_progress"]["processed"] >= 5 * S:
+                break
+    first.close()
+    server.wait_until_idle()
+    again = server.complete(prompt)
+    assert 5 * S <= again["timings"]["cache_n"] < len(prompt) - 2 * S
+    assert again["content"] == server.complete(prompt, cache_prompt=False)["content"]
+
+
 def test_a_connection_stays_open_after_a_stream(endless: Server) -> None:
     """Unless the server says that it will not: then a client connects again by itself."""
     connection = HTTPConnection("127.0.0.1", endless.port, timeout=60)
@@ -552,7 +568,7 @@ def test_a_browser_is_told_what_it_may_send_and_its_user_what_to_type(origins: t
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The arguments with which the server would have been started."""
     calls: list[list[str]] = []
-    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts, read: calls.append(arguments) or 0)
+    monkeypatch.setattr(serve_command, "run_server", lambda arguments, texts: calls.append(arguments) or 0)
     return calls
 
 

@@ -1,174 +1,255 @@
 """Attacks on a server of our own, only on 127.0.0.1: bad requests, damaged files, many clients."""
 
 import contextlib
+import copy
 import json
 import random
+import re
 import socket
-import subprocess
 import time
-from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 
-from bad_requests import BAD_REQUESTS, NESTED, POSTS, Request, by_chance, packed
+from chats import user
 from command_line import h2o_set
+from compare import case
+from doors import BAD_GRAMMARS, BAD_SCHEMAS
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
 from inputs import LONGER, SEED
-from servers import Server, serving
+from servers import Server, leave, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 * max(1, LONGER))]
 
 SMALL = [*h2o_set(chunk_size=32), "--n-ctx", "256", "--parallel", "2", "--threads", "1"]
 TEXT = standard_library_text(1000).decode()
 MARKER, OTHER = TEXT[:150], TEXT[300:480]
-
-# --- bad requests
-
-N_REQUESTS = int(170 * LONGER)
-EVERY = 250
-"""Requests between two looks at the server's answers."""
-PATIENCE = 120
-"""Seconds for an answer: a machine may have other things to do."""
 KEY = "secret"
-ATTACKED = {
-    "keep": ([], ["--metrics", "--props"]),
+SERVERS = {
+    "keep": (["--slot-save-path"], ["--metrics", "--props"]),
     "evict": (
-        ["--evict", "--cold-store", "memory"],
+        ["--evict", "--cold-store", "memory", "--slot-save-path"],
         ["--cache-ram", "8", "--override-kv", "tokenizer.ggml.pre=str:gpt-4o"],
     ),
-    "key": (["--evict", "--api-key", KEY], ["--embeddings", "--pooling", "last"]),
+    "key": (["--evict", "--api-key", KEY, "--slot-save-path"], ["--embeddings", "--pooling", "last"]),
 }
+"""Options of each server that is attacked, the last of them with a folder; and options after --."""
+
+# --- bad requests; doors.py has the requests for chats
+
+CHAT = [{"role": "system", "content": "be brief"}, user("What?")]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {}}}}}
+TALK = {"messages": CHAT, "max_tokens": 4}
+POSTS: dict[str, Any] = {
+    "/completion": {"prompt": "a long text of some chunks, " * 3, "n_predict": 4, "temperature": 0},
+    "/v1/completions": {"prompt": "abc", "max_tokens": 4, "logprobs": 2},
+    "/v1/chat/completions": {**TALK, "tools": [TOOL], "response_format": {"type": "json_object"}},
+    "/v1/chat/completions/control": {"id": "x", "action": "stop"},
+    "/v1/messages": {**TALK, "messages": CHAT[1:], "system": "be"},
+    "/v1/messages/count_tokens": {"messages": CHAT[1:]},
+    "/v1/responses": {"input": "hello", "max_output_tokens": 4, "instructions": "be"},
+    "/v1/embeddings": {"input": ["abc", "d"], "encoding_format": "float"},
+    "/tokenize": {"content": "abc", "add_special": True, "with_pieces": True},
+    "/detokenize": {"tokens": [97, 98]},
+    "/apply-template": {"messages": CHAT},
+    "/infill": {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c", "filename": "d"}]},
+    "/rerank": {"query": "a", "documents": ["b", "c"], "top_n": 1},
+    "/lora-adapters": [{"id": 0, "scale": 0.5}],
+    "/props": {},
+    "/slots/0?action=save": {"filename": "a"},
+    "/slots/0?action=restore": {"filename": "a"},
+    "/slots/1?action=erase": {},
+}
+DEEP: list[Any] = []
+for _ in range(300):
+    DEEP = [DEEP]
+ODD = (
+    *(-(2**63), -(2**31) - 1, -1, 0, 1, 2, 97, 300, 2**31, 2**32 + 97, 2**63, 2**64, 2**70),
+    *(-1.5, 0.5, 1e-300, 1e300, float("nan"), float("inf")),
+    *("", "x", "\0", "\ud800", "../x", "/etc/passwd", "a/../../b", "ab\u202e", "x" * 3000, "<|im_end|>", "{{x}}"),
+    *(None, True, False, [], {}, DEEP, [[]], {"": None}, CHAT),
+)
+"""Values in the place of others."""
+
+_SERVER = Path(__file__).parents[2] / "vendor" / "llama.cpp" / "tools" / "server"
+_READ = re.compile(r'(?:json_value\(\w+, *|\b(?:body|data|params)\.(?:at|contains|value)\(|\bfield_\w+\(\s*)"(\w+)"')
+OPTIONS = {name for file in sorted(_SERVER.glob("*.cpp")) for name in _READ.findall(file.read_text())}
+"""What llama-server looks for in requests."""
+
+
+class Request(NamedTuple):
+    path: str
+    body: Any = None
+    """What JSON can say, or bytes."""
+    method: str = "POST"
+    cut: int | None = None
+    """The number of bytes that are sent before the connection is closed."""
+
+
+def complete(**fields: Any) -> Request:
+    return Request("/completion", {"prompt": "a", **fields})
+
+
+REFUSED = [
+    *(
+        Request("/completion", body)
+        for body in ({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]})
+    ),
+    *(complete(**given) for given in ({"prompt": "a" * 3000}, {"n_predict": "many"}, {"top_attention": -1})),
+    Request("/v1/messages", {"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}),
+    Request("/detokenize", {"tokens": [97, 99999]}),
+    *(Request("/slots/0?action=restore", body) for body in ({"filename": "missing"}, {})),
+    *(Request(f"/slots/{slot}?action=erase", {}) for slot in ("x", "2", "-1", "1x")),
+    *(Request(f"/slots/{slot}/h2o", method="GET") for slot in ("9", "-1", "x")),
+    *(Request(f"/slots/0?action={action}", {"filename": 1}) for action in ("save", "forget")),
+]
+"""Status 400, with a reason; some 501 where the server has no completions."""
+
+
+def nested(request: Request, before: str, inner: str, after: str) -> Request:
+    """With JSON of great depth in the place of "HERE"."""
+    text = before * 100_000 + inner + after * 100_000
+    return request._replace(body=json.dumps(request.body).replace('"HERE"', text).encode())
+
+
+DOUBLED = {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}}
+CHAIN = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(2000)}
+LAZY = {"n_predict": 1, "grammar": 'root ::= "a"', "grammar_lazy": True}
+TOO_DEEP = [
+    nested(Request("/completion", "HERE"), "[", "", "]"),
+    *(complete(json_schema={"$ref": "#/$defs/0", "$defs": defs}) for defs in (CHAIN, DOUBLED)),
+    *(complete(grammar=f"root ::= {body}") for body in ("root", "(" * 100_000 + '"a"' + ")" * 100_000)),
+    complete(**LAZY, grammar_triggers=[{"type": 2, "value": "(" * 100_000 + ")" * 100_000}]),
+    nested(complete(json_schema="HERE"), '{"items": ', "{}", "}"),
+    nested(
+        Request("/chat/completions", {**TALK, "tools": [{**TOOL, "function": {"name": "f", "parameters": "HERE"}}]}),
+        *('{"items": ', "{}", "}"),
+    ),
+    nested(Request("/chat/completions", {"messages": "HERE"}), '[{"role": "user", "content": ', '"a"', "}]"),
+    nested(Request("/apply-template", {"messages": ["HERE"]}), '{"a": ', "1", "}"),
+]
+"""Deeper, or longer when it is written out, than what may be read."""
+
+
+def changed(body: Any, value: Any) -> Iterator[Any]:
+    """With this value in the place of one of its parts, or of all of it."""
+    yield value
+    for key in body if isinstance(body, dict) else range(len(body)) if isinstance(body, list) else ():
+        for inner in changed(body[key], value):
+            other = copy.copy(body)
+            other[key] = inner
+            yield other
+
+
+def by_chance(n: int) -> list[Request]:
+    """Good requests with other values, and with other paths, methods, and bytes; cut off."""
+    rng = random.Random(SEED)
+    grammars = [grammar for grammar, *_ in BAD_GRAMMARS if len(str(grammar)) < 10_000]
+
+    def one() -> Request:
+        path, value = rng.choice([*POSTS]), rng.choice(ODD)
+        good = Request(path, rng.choice([*changed(POSTS[path], value)]))
+        data = json.dumps(POSTS[path]).encode()
+        at = rng.randrange(len(data))
+        slot = quote(str(value)[:99].encode(errors="replace"))
+        return rng.choice(
+            [
+                *[good, complete(**{"n_predict": 2, rng.choice(sorted(OPTIONS)): value})] * 3,
+                complete(n_predict=2, grammar=rng.choice(grammars)),
+                complete(n_predict=2, json_schema=rng.choice(BAD_SCHEMAS)[0]),
+                good._replace(method=rng.choice(["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW"])),
+                good._replace(
+                    path=rng.choice(["/../x", "/%2e%2e/%2e%2e/etc/passwd", "/index.html%00.x", "/" + "a" * 9000])
+                ),
+                good._replace(path=f"/slots/{slot}?action={rng.choice(['save', 'restore', 'erase'])}"),
+                good._replace(
+                    body=data[:at]
+                    + rng.choice([b"", b"\xff", b"\xed\xa0\x80", b"\0", b"NaN", b"1e999"])
+                    + data[at + 1 :]
+                ),
+                good._replace(body=data, cut=rng.randrange(1, len(data) + 150)),
+            ]
+        )
+
+    return [one() for _ in range(n)]
 
 
 def send(port: int, request: Request, key: str | None) -> tuple[int, bytes] | None:
     """Status and body; None if the server closed the connection without an answer."""
-    headers = {"Host": "localhost", "Content-Length": str(len(request.body)), "Content-Type": "application/json"}
+    data = request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
+    headers = {"Host": "localhost", "Content-Length": str(len(data)), "Content-Type": "application/json"}
     headers |= {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
     lines = [f"{request.method} {request.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    data = "\r\n".join(lines).encode() + b"\r\n\r\n" + request.body
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
         answer = b""
         with contextlib.suppress(ConnectionError):
-            connection.sendall(data[: request.cut])
+            connection.sendall(("\r\n".join(lines).encode() + b"\r\n\r\n" + data)[: request.cut])
             if request.cut is not None:
                 return None
-            if request.odd:  # the server may wait for more
-                connection.shutdown(socket.SHUT_WR)
+            connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(1 << 16):
                 answer += part
-    if not answer:
-        return None
     head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body
+    return (int(head.split()[1]), body) if answer else None
 
 
-def fault(request: Request, answer: tuple[int, bytes] | None) -> str | None:
-    """The fault of an answer; None if it has none."""
+def check_answer(request: Request, answer: tuple[int, bytes] | None) -> None:
+    """It has a reason, and the fault is not the server's; the HTTP library refuses some requests without one."""
     if answer is None:
-        return None if request.odd else "no answer"
+        assert request.cut is not None or request.method == "BREW", "no answer"
+        return
     status, body = answer
-    if status < 400 or (status < 500 and request.odd):
-        return None
-    if request.method == "HEAD" and (status < 500 or status == 501):
-        return None  # it has no body
-    if status >= 500 and status not in (501, 503):
-        return f"{status}, as if it were the server's fault: {body[:200]!r}"
-    if status in (413, 414) or (status in (400, 404, 431) and not body and len(request.path) > 8000):
-        return None  # the HTTP library's own answer
-    try:
+    assert status < 500 or status in (501, 503)
+    is_by_library = request.method in ("BREW", "TRACE", "HEAD") or len(request.path) > 8000 or status in (413, 414)
+    if status >= 400 and not is_by_library:
         error = json.loads(body)["error"]
-        message = error if isinstance(error, str) else error["message"]
-    except (ValueError, KeyError, TypeError):
-        return f"{status} without an error in JSON: {body[:200]!r}"
-    return None if message else f"{status} without a reason"
+        assert error if isinstance(error, str) else error["message"]
 
 
-@dataclass
-class Attack:
-    """A server, its right answers, the requests that it was sent, and their faults."""
-
-    server: Server
-    log: Path
-    key: str | None
-    n: int = 0
-    faults: dict[str, str] = field(default_factory=dict)
-    answers: list[str] = field(default_factory=list)
-
-    def send(self, request: Request) -> tuple[int, bytes] | None:
-        return send(self.server.port, request, self.key)
-
-    def ask(self) -> list[str]:
-        """Two questions, each to both slots; with a key, whose server has no answers, embeddings."""
-        texts = []
-        for slot, prompt in product((0, 1), (MARKER, OTHER)):
-            body = {"prompt": prompt, "n_predict": 12, "temperature": 0, "id_slot": slot, "cache_prompt": False}
-            path, body = ("/embedding", {"content": prompt}) if self.key else ("/completion", body)
-            answer = self.send(Request("POST", path, packed(body)))
-            assert answer is not None, "no answer to a good question"
-            assert answer[0] == 200, answer
-            found = json.loads(answer[1])
-            texts.append(str(found[0]["embedding"]) if self.key else found["content"])
-        return texts
-
-    def one(self, request: Request, statuses: Container[int] = range(600)) -> None:
-        """Send it, and look at the answer."""
-        self.n += 1
-        try:
-            answer = self.send(request)
-        except TimeoutError:
-            answer, found = None, f"no answer in {PATIENCE} s"
-        else:
-            found = fault(request, answer)
-            if answer is not None and answer[0] not in statuses:
-                found = f"status {answer[0]}"
-        if found is not None:
-            self.faults.setdefault(f"{request.path.split('?')[0][:60]}: {found}", str(request))
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a server that has just crashed takes a moment to end
-            status = self.server.process.wait(0 if answer else 1)
-            end = self.log.read_text(errors="replace")[-3000:]
-            raise AssertionError(f"the server ended with {status} after {request}: {end}")
-        if self.n % EVERY == 0:
-            assert self.ask() == self.answers, f"answers are other ones after request {self.n}"
+def ask(server: Server, key: str | None) -> list[str]:
+    """Two questions, each to both slots; with a key, whose server has no answers, embeddings."""
+    texts = []
+    for slot, prompt in product((0, 1), (MARKER, OTHER)):
+        body = {"prompt": prompt, "n_predict": 12, "temperature": 0, "id_slot": slot, "cache_prompt": False}
+        asked = Request("/embedding", {"content": prompt}) if key else Request("/completion", body)
+        answer = send(server.port, asked, key)
+        assert answer is not None
+        assert answer[0] == 200, answer
+        found = json.loads(answer[1])
+        texts.append(str(found[0]["embedding"]) if key else found["content"])
+    return texts
 
 
-@pytest.mark.parametrize("name", ATTACKED)
+@pytest.mark.parametrize("name", SERVERS)
 def test_bad_requests(name: str, tmp_path: Path) -> None:
-    """By hand, and by chance: values of other types and sizes, damaged JSON, paths, methods, lengths; cut off.
-
-    Each answer names the fault, in JSON, with no 500, and good questions get the same answers as before.
-    """
-    options, further = ATTACKED[name]
+    """Each answer names the fault, with no 500, and good questions get the same answers as before."""
+    options, further = SERVERS[name]
     (tmp_path / "slots").mkdir()
-    arguments = [*SMALL, *options, "--slot-save-path", f"{tmp_path}/slots/", "--", *further]
-
-    with serving(tmp_path / "log", "demo", *arguments) as server:
-        attack = Attack(server, tmp_path / "log", KEY if "--api-key" in options else None)
-        attack.answers = attack.ask()
-        for request in BAD_REQUESTS:
-            attack.one(request, (400,) if attack.key is None else (400, 501))
-        for request in NESTED:
-            attack.one(request, range(400, 600))
-        for request in by_chance(N_REQUESTS, SEED):
-            attack.one(request)
-        assert not attack.faults
-        assert attack.ask() == attack.answers
-        if attack.key is not None:
-            for path, body in POSTS.items():
-                answer = send(server.port, Request("POST", path, packed(body)), "wrong")
-                assert answer is not None
-                assert answer[0] == 401, f"{path} without the key: {answer}"
-        else:
+    key = KEY if "--api-key" in options else None
+    with serving(tmp_path / "log", "demo", *SMALL, *options, f"{tmp_path}/slots/", "--", *further) as server:
+        expected = ask(server, key)
+        statuses = dict.fromkeys(range(len(REFUSED)), (400,) if key is None else (400, 501))
+        for i, request in enumerate([*REFUSED, *TOO_DEEP, *by_chance(int(170 * LONGER))]):
+            with case(request=str(request)[:500]):
+                answer = send(server.port, request, key)
+                check_answer(request, answer)
+                if i < len(REFUSED) + len(TOO_DEEP):
+                    assert answer is not None
+                    assert answer[0] in statuses.get(i, range(400, 600))
+        assert ask(server, key) == expected
+        if key is None:
             answer_what_is_long(server)
-    outside = {path.name for path in tmp_path.iterdir()} - {"log", "slots"}
-    assert not outside, "files outside of the folder of slots"
+        for path, body in POSTS.items() if key else ():
+            answer = send(server.port, Request(path, body), "wrong")
+            assert answer is not None
+            assert answer[0] == 401, path
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "slots"}, "files outside of the folder of slots"
 
 
 def answer_what_is_long(server: Server) -> None:
@@ -203,158 +284,113 @@ def test_damaged_slot_files(tmp_path: Path) -> None:
         assert server.complete(OTHER, 8, id_slot=0, cache_prompt=False)["content"] == answer
 
 
-# --- documents whose answers are known
-
-NEAR_TIE = 0.2
-"""Nats between two tokens that rounding may swap: it depends on the CPU, and on what else is in the batch."""
+# --- many clients
 
 QUESTIONS = ("What is this about?", "Which names does it mention, and why?", "And then?")
 NAME = "document_name = "
-"""The start of every answer. Every document repeats it, so the model copies the text after it."""
+"""The start of every answer. Every document repeats it, so the model copies the name after it, which no other has."""
+SIZES = (300, 700, 1500, 2000, 3100, 4000, 5000, 7500)
+"""Tokens of the documents: bytes, for the demo model. A client for each."""
+NEAR_TIE = 0.2
+"""Nats between two tokens that rounding may swap: it depends on the CPU, and on what else is in the batch."""
+GROWTH = 48 * 2**20
+"""Bytes that the server may grow by: what malloc has not given back."""
 
 
-def with_markers(text: str, seed: int) -> str:
+def with_names(text: str, seed: int) -> str:
     """The text, in which a name that no other has stands here and there."""
     marker = f"\n{NAME}{''.join(random.Random(seed).choices('abcdefghijklmnopqrstuvwxyz', k=10))}\n"
     return marker + "".join(text[start : start + 200] + marker for start in range(0, len(text), 200 + len(marker)))
 
 
-@dataclass
-class Load:
-    """A server, documents of these sizes, and the expected answers."""
-
-    server: Server
-    sizes: Sequence[int]
-    expected: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    """How the answer to each question about each document begins, and the prompt's tokens."""
-    done: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        """Ask the server, which has nothing else to do, and knows nothing."""
-        text = standard_library_text(100_000).decode()
-        self.documents = [with_markers(text[1000 * i :][:size], i) for i, size in enumerate(self.sizes)]
-        for pair in product(range(len(self.documents)), range(len(QUESTIONS))):
-            answer = self.ask(*pair, id_slot=0, cache_prompt=False, logprobs=True, top_logprobs=2)
-            start = certain_start(answer["choices"][0]["logprobs"]["content"])
-            self.expected[pair] = start, answer["usage"]["prompt_tokens"]
-        starts = {start for start, _ in self.expected.values() if start}
-        assert len(starts) >= len(self.sizes), f"these answers do not tell documents apart: {self.expected}"
-
-    def messages(self, document: int, question: int) -> list[dict[str, str]]:
-        return [
-            {"role": "system", "content": self.documents[document]},
-            {"role": "user", "content": QUESTIONS[question]},
-            {"role": "assistant", "content": NAME},
-        ]
-
-    def ask(self, document: int, question: int, **options: Any) -> Any:
-        return self.server.chat(self.messages(document, question), 12, **options)
-
-    def check(self, document: int, question: int, who: str, **options: Any) -> Any:
-        """Ask, compare, and return the answer."""
-        answer = self.ask(document, question, **options)
-        found, usage = answer["choices"][0]["message"]["content"], answer["usage"]
-        start, n_prompt = self.expected[document, question]
-        assert found.startswith(start), f"{who}: {document}, {question}: {found!r} does not begin with {start!r}"
-        assert usage["prompt_tokens"] == n_prompt, f"{who}: {usage['prompt_tokens']} tokens, not {n_prompt}"
-        return answer
+DOCUMENTS = [with_names(standard_library_text(100_000).decode()[1000 * i :][:size], i) for i, size in enumerate(SIZES)]
+Expected = dict[tuple[int, int], tuple[str, int]]
+"""How the answer to each question about each document begins, and the prompt's tokens."""
 
 
-def certain_start(tokens: list[Any]) -> str:
-    """What an answer says before its first near tie, by the two most probable tokens at each step."""
-    text = ""
-    for token in tokens:
-        first, second = (other["logprob"] for other in token["top_logprobs"][:2])
-        if first - second < NEAR_TIE:
-            break
-        text += token["token"]
-    return text
+def question_about(document: int, question: int) -> list[dict[str, str]]:
+    told = {"system": DOCUMENTS[document], "user": QUESTIONS[question], "assistant": NAME}
+    return [{"role": role, "content": content} for role, content in told.items()]
 
 
-# --- many clients
-
-ACTIONS = int(5 * LONGER)
-"""Of each client, with a slot of its own and then with any."""
-CLIENTS = 8
-SIZES = (300, 700, 1500, 2000, 3100, 4000, 5000, 7500)
-"""Tokens of the documents: bytes, for the demo model."""
-LOADED = [*h2o_set(chunk_size=256), "--n-ctx", "8192", "--parallel", str(CLIENTS)]
-CACHE = 32
-"""MiB of the prompt cache, which is full soon."""
-GROWTH = 48 * 2**20
-"""Bytes that the server may grow by: what malloc has not given back."""
-
-
-def cancel(load: Load, document: int, question: int, seconds: float, slot: int) -> None:
-    """Go away while the document is read, or the answer comes."""
-    connection = HTTPConnection("127.0.0.1", load.server.port, timeout=60)
-    body = {"messages": load.messages(document, question), "max_tokens": 500, "stream": True, "id_slot": slot}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    time.sleep(seconds)
-    connection.close()
+def expected_of(server: Server) -> Expected:
+    """Of a server that has nothing else to do: up to the first near tie of the two most probable tokens."""
+    found: Expected = {}
+    for pair in product(range(len(SIZES)), range(len(QUESTIONS))):
+        options = {"id_slot": 0, "cache_prompt": False, "logprobs": True, "top_logprobs": 2}
+        answer = server.chat(question_about(*pair), 12, **options)
+        tokens = answer["choices"][0]["logprobs"]["content"]
+        gaps = [token["top_logprobs"][0]["logprob"] - token["top_logprobs"][1]["logprob"] for token in tokens]
+        n = next((i for i, gap in enumerate(gaps) if gap < NEAR_TIE), len(gaps))
+        found[pair] = "".join(token["token"] for token in tokens[:n]), answer["usage"]["prompt_tokens"]
+    assert len({start for start, _ in found.values() if start}) >= len(SIZES), f"these tell no documents apart: {found}"
+    return found
 
 
-def client(load: Load, number: int, own_slot: bool) -> None:
+def check_answer_about(server: Server, expected: Expected, document: int, question: int, **options: Any) -> int:
+    """Ask, and compare. Returns the number of tokens."""
+    answer = server.chat(question_about(document, question), 12, **options)
+    start, n_prompt = expected[document, question]
+    assert answer["choices"][0]["message"]["content"].startswith(start)
+    assert answer["usage"]["prompt_tokens"] == n_prompt
+    n: int = answer["usage"]["total_tokens"]
+    return n
+
+
+def client(server: Server, expected: Expected, number: int, own_slot: bool) -> None:
     """One client's requests. With a slot of its own it knows what must be in it."""
     rng = random.Random(f"{SEED}/{number}")
     slot = number if own_slot else -1
-    document = rng.randrange(len(load.documents))
-    saved: set[int] = set()
-    for _ in range(ACTIONS):
+    document, saved = rng.randrange(len(SIZES)), set[int]()
+    for _ in range(int(5 * LONGER)):
         action = rng.choice(["ask", "ask", "ask", "other", "other", "cancel", "save", "restore", "erase"])
+        question = rng.randrange(len(QUESTIONS))
         if action == "other":
-            document = rng.randrange(len(load.documents))
+            document = rng.randrange(len(SIZES))
         if action == "cancel":
-            cancel(load, document, rng.randrange(len(QUESTIONS)), rng.random() * 0.5, slot)
+            asked = {"messages": question_about(document, question), "max_tokens": 500, "stream": True, "id_slot": slot}
+            connection = leave(server, "/v1/chat/completions", asked)
+            time.sleep(rng.random() * 0.5)
+            connection.close()
         elif action == "restore" and own_slot and saved:
             document = rng.choice(sorted(saved))
-            load.server.post(f"/slots/{slot}?action=restore", {"filename": f"{number}-{document}"})
+            server.post(f"/slots/{slot}?action=restore", {"filename": f"{number}-{document}"})
         elif action == "erase" and own_slot:
-            load.server.post(f"/slots/{slot}?action=erase", {})
-            assert load.server.get(f"/slots/{slot}/h2o")["n_tokens"] == 0
-        question = rng.randrange(len(QUESTIONS))
-        who = f"client {number}, {action}"
-        answer = load.check(document, question, who, id_slot=slot)
-        if own_slot:
-            state = load.server.get(f"/slots/{slot}/h2o")
-            n_tokens = answer["usage"]["total_tokens"] - 1  # the last one was not read any more
-            assert state["n_tokens"] == n_tokens, f"{who}: {state['n_tokens']}, not {n_tokens}"
-            if action == "save":
-                load.server.post(f"/slots/{slot}?action=save", {"filename": f"{number}-{document}"})
-                saved.add(document)
-        load.done[action] += 1
-
-
-def run(load: Load) -> list[int]:
-    """All clients, with slots of their own and then with any slot. Returns the server's memory, again and again."""
-    memory: list[int] = []
-    for own_slot in (True, False):
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            clients = [pool.submit(client, load, i, own_slot) for i in range(CLIENTS)]
-            while not all(each.done() for each in clients):
-                memory.append(resident_bytes(load.server.process.pid) or 0)
-                time.sleep(0.2)
-        for each in clients:
-            each.result()
-        load.server.wait_until_idle()
-    return memory
+            server.post(f"/slots/{slot}?action=erase", {})
+            assert server.get(f"/slots/{slot}/h2o")["n_tokens"] == 0
+        with case(client=number, action=action, document=document, question=question):
+            n_tokens = check_answer_about(server, expected, document, question, id_slot=slot)
+            if own_slot:  # the last one was not read any more
+                assert server.get(f"/slots/{slot}/h2o")["n_tokens"] == n_tokens - 1
+        if action == "save" and own_slot:
+            server.post(f"/slots/{slot}?action=save", {"filename": f"{number}-{document}"})
+            saved.add(document)
 
 
 @pytest.mark.parametrize("options", [[], ["--evict"]])
 def test_many_clients(options: list[str], tmp_path: Path) -> None:
-    """They ask, go away, drop documents, save slots and restore them, eight at once.
+    """Eight at once ask, go away, drop documents, save slots and restore them: slots of their own, then any.
 
-    Every answer begins like that of the server with nothing else to do, up to the first near tie; at the end all slots
-    are free, and the server's memory has not grown since it had read the longest document in every slot.
+    At the end all slots are free, and the server's memory has not grown since it had read the longest document in all.
     """
     (tmp_path / "slots").mkdir()
-    further = ["--slot-save-path", f"{tmp_path}/slots/", "--", "--cache-ram", str(CACHE)]
-    with serving(tmp_path / "log", "demo", *LOADED, *options, *further) as server:
-        load = Load(server, SIZES)
-        for slot in range(CLIENTS):
-            load.ask(len(SIZES) - 1, 0, id_slot=slot, cache_prompt=False)
-        memory = run(load)
-        for document in range(len(SIZES)):
-            load.check(document, 0, "at the end", id_slot=0, cache_prompt=False)
-    assert sum(load.done.values()) > 0
+    n_clients = len(SIZES)
+    sizes = [*h2o_set(chunk_size=256), "--n-ctx", "8192", "--parallel", str(n_clients)]
+    further = ["--slot-save-path", f"{tmp_path}/slots/", "--", "--cache-ram", "32"]  # MiB, full soon
+    with serving(tmp_path / "log", "demo", *sizes, *options, *further) as server:
+        expected = expected_of(server)
+        for slot in range(n_clients):
+            check_answer_about(server, expected, n_clients - 1, 0, id_slot=slot, cache_prompt=False)
+        memory: list[int] = []
+        for own_slot in (True, False):
+            with ThreadPoolExecutor(n_clients) as pool:
+                clients = [pool.submit(client, server, expected, i, own_slot) for i in range(n_clients)]
+                while not all(each.done() for each in clients):
+                    memory.append(resident_bytes(server.process.pid) or 0)
+                    time.sleep(0.2)
+            for each in clients:
+                each.result()
+            server.wait_until_idle()
+        for document in range(n_clients):
+            check_answer_about(server, expected, document, 0, id_slot=0, cache_prompt=False)
     assert memory[-1] - max(memory[: len(memory) // 4 + 1]) <= GROWTH, f"the server's memory grows: {memory}"

@@ -128,6 +128,8 @@ ANSWERED: list[Fields] = [
     },
     {"logprobs": True, "top_logprobs": 2},
     {"logprobs": True, "top_logprobs": 2, "tools": [ADD]},
+    {"logprobs": True, "grammar": 'root ::= "alpha beta gamma delta"', "stop": ["ma delta"], "max_tokens": 40},
+    {"logprobs": True, "grammar": 'root ::= "alpha beta"', "stop": ["beta gamma"], "max_tokens": 8},
     *({"tools": tools, "parallel_tool_calls": None} for tools in (None, [])),
     *({"tools": [ADD], "tool_choice": choice} for choice in (None, "auto", "none")),
     *(

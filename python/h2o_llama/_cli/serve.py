@@ -6,9 +6,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +22,7 @@ from h2o_llama._internal.terminal import echo
 from h2o_llama._thoughts import MAX_THOUGHTS
 from h2o_llama.config import uses_gpu
 from h2o_llama.library import default_folder
-from h2o_llama.library._serving import ServerTexts, read_posted
+from h2o_llama.library._serving import ServerTexts
 from h2o_llama.llama import DENSE_ON_A_GPU
 from h2o_llama.models._files import changed_fingerprint, check_rpc_servers
 from h2o_llama.models._projector import open_projector
@@ -212,11 +210,10 @@ def serve(
                 arguments += [f"--cache-type-{part}", type_kv]
     folder = default_folder() if library_folder is None else Path(library_folder)
     is_kept = has_library(library_folder != "off" and not embeddings, folder, "--library off")
-    texts = ServerTexts(folder, origin, tells_day, o.cache_reuse) if is_kept else None
-    read = partial(read_posted, folder if is_kept else None)
+    texts = ServerTexts(folder if is_kept else None, origin, tells_day, o.cache_reuse)
     if is_chatml:
         echo("h2o-llama: this model has no chat template: messages are written as ChatML", err=True)
-    raise typer.Exit(run_server([*map(str, arguments), *further], texts, read))
+    raise typer.Exit(run_server([*map(str, arguments), *further], texts))
 
 
 def _without_key(arguments: list[str]) -> list[str]:
@@ -226,14 +223,16 @@ def _without_key(arguments: list[str]) -> list[str]:
     return own + arguments[n:]
 
 
-def run_server(arguments: list[str], texts: ServerTexts | None, read: Callable[[str, bytes], tuple[int, str]]) -> int:
+def run_server(arguments: list[str], texts: ServerTexts) -> int:
     """llama.cpp's server in this process, until a signal ends it. Returns its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # until the model is loaded; then the server has its own
     warnings.simplefilter("always", H2OWarning)
     sys.stdout.flush()
     sys.stderr.flush()
-    return _core.serve([os.fsencode(argument) for argument in ("llama-server", *arguments)], texts, read)
+    code = _core.serve([os.fsencode(argument) for argument in ("llama-server", *arguments)], texts)
+    texts.close()
+    return code
 
 
 def rpc_program(name: str = "ggml-rpc-server") -> Path:

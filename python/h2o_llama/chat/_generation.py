@@ -388,12 +388,9 @@ class Generation:
         self._n_chars += len(text)
         if self._recorder is not None:
             self._logprobs.append(self._recorder.logprobs_of(token, begin))
-        if self.answer.stopped:
-            return Piece(text, [t for t in self._logprobs if t.offset < self._n_chars])
-        if not text:
-            return None
-        piece, self._logprobs = Piece(text, self._logprobs), []
-        return piece
+        told = [t for t in self._logprobs if t.offset < self._n_chars]
+        self._logprobs = self._logprobs[len(told) :]
+        return Piece(text, told) if text or self.answer.stopped else None
 
     def _end(self) -> Piece | None:
         """After the last token: why it is the last, and the text that was kept back."""

@@ -1,11 +1,15 @@
-"""The library of `h2o-llama serve`: what src/server/library.cpp asks of it, and gives to it."""
+"""What `h2o-llama serve` asks of Python, and gives to it: texts that are kept, and documents (src/server/texts.h)."""
 
 import hashlib
 import json
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +28,34 @@ from h2o_llama.sequence._keeping import LEAST_NEW, LEAST_TOKENS, MARKS, NAME_TOK
 from h2o_llama.sequence.snapshot import Snapshot, SnapshotOrigin
 
 _ID = re.compile("[0-9a-f]{24}")
-_READING = threading.Lock()
-"""Clients' documents take turns: each may take gigabytes."""
+
+_LAST = 10
+"""The priority of what writes texts: the model's threads go first."""
 
 
 class ServerTexts:
     """The texts of one model and its settings, a view of them for each owner: nobody is given the text of another one.
 
-    The server's threads call it, several at a time.
+    The server's threads call it, several at a time. Without a folder it only reads documents.
     """
 
     n_least, n_new, n_name, marks = LEAST_TOKENS, LEAST_NEW, NAME_TOKENS, MARKS
 
-    def __init__(self, folder: Path, origin: SnapshotOrigin, tells_day: bool, cache_reuse: int = 0) -> None:
+    def __init__(self, folder: Path | None, origin: SnapshotOrigin, tells_day: bool, cache_reuse: int = 0) -> None:
+        self.has_library = folder is not None
         self.tells_day = tells_day  # the chat template
         self._cache_reuse = cache_reuse
-        self._texts = Library(folder)
+        self._folder = folder
         self._origin = origin
+        self._reading = threading.Lock()  # clients' documents take turns: each may take gigabytes
+        self._given = dict[int, Callable[[], None]]()
+        self._writer = ThreadPoolExecutor(1, initializer=_goes_last)  # and so the threads that it starts
+        if folder is not None:
+            self._texts = Library(folder)
+
+    def close(self) -> None:
+        """Wait until all that was given is written."""
+        self._writer.shutdown()
 
     def _library(self, key: str) -> Library:
         """That of an owner. Without a key it is what the user's other programs have."""
@@ -58,28 +73,32 @@ class ServerTexts:
         day = day_of(self._library(key), self._origin, ids_at(now), lambda day: ids_at(int(noon(day))))
         return now if day is None else int(noon(day))
 
-    def give(
+    def give(self, slot: int, *text: Any) -> None:
+        """Write a text, as `write` takes it, in turn. If a slot gives faster than is written, its newest text is."""
+        self._given[slot] = partial(self.write, *text)
+        self._writer.submit(lambda: self._given.pop(slot, lambda: None)())
+
+    def write(
         self,
         key: str,
         ids: NDArray[np.int32],
-        state: memoryview,
+        state: NDArray[np.uint8],
         rows: Iterable[Sequence[int]],
         points: Sequence[tuple[int, int]],
         begin: str,
-    ) -> bool:
-        """Write a text that is new, and wait until that is done. False, with a warning, if it could not be."""
+    ) -> None:
+        """Add a text to the owner's library, if it is new. Warns if it cannot be written."""
         try:
             library = self._library(key)
             found = library.find(self._origin, ids, INT32_MAX)  # another slot or program may have given it
             if found is None or found.n_tokens + LEAST_NEW <= len(ids):
-                text = Snapshot(self._origin, ids, None, state)  # type: ignore[arg-type]  # bytes would be a copy
+                whole: Any = state.data  # bytes would be a copy
+                text = Snapshot(self._origin, ids, None, whole)
                 name, day = name_of(begin), found.text.contents.day if found else None
                 library.add(text, rows, points, name, day, About("", name))
-                return library.flush()
-            return True
+                library.flush()
         except (H2OError, OSError, ValueError, MemoryError) as error:
             warn(f"{str(error) or 'there is not enough memory'}: a text is not kept")
-            return False
 
     def like(self, key: str, ids: NDArray[np.int32]) -> str:
         """JSON: by the ids of texts, how many of a prompt's first tokens each has."""
@@ -108,6 +127,14 @@ class ServerTexts:
             warn(message)
         return status, json.dumps({"error": {"code": status, "message": message, "type": kind}})
 
+    def read(self, name: str, content: bytes) -> tuple[int, str]:
+        """The status and the JSON of POST /h2o/document: the text of a file, which is kept in a library's folder."""
+        try:
+            with self._reading:
+                return 200, json.dumps({"text": text_of(content, name or "the document", self._folder)})
+        except ValueError as error:
+            return 400, json.dumps({"error": {"code": 400, "message": str(error), "type": "invalid_request_error"}})
+
 
 def _listed(text: Text) -> dict[str, Any]:
     used = text.used.astimezone().isoformat(timespec="seconds")
@@ -115,10 +142,6 @@ def _listed(text: Text) -> dict[str, Any]:
     return {**about, "id": text.id, "name": text.name, "n_tokens": text.n_tokens, "n_bytes": text.n_bytes, "used": used}
 
 
-def read_posted(folder: Path | None, name: str, content: bytes) -> tuple[int, str]:
-    """The status and the JSON of POST /h2o/document: the text of a file, which is kept in a library's folder."""
-    try:
-        with _READING:
-            return 200, json.dumps({"text": text_of(content, name or "the document", folder)})
-    except ValueError as error:
-        return 400, json.dumps({"error": {"code": 400, "message": str(error), "type": "invalid_request_error"}})
+def _goes_last() -> None:
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LAST)

@@ -1,12 +1,12 @@
 """Models with weights of another type."""
 
-import errno
 import os
 import tempfile
 from pathlib import Path
 
 from h2o_llama import _core
 from h2o_llama._internal import check
+from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import available_cpus
 from h2o_llama.models._files import check_model_file, reading_a_model
 
@@ -33,8 +33,7 @@ def quantize_model(
     source, target = check_model_file(owner, model_path), Path(out)
     if target.exists() and target.samefile(source):
         raise ValueError(f"[{owner}] {target} is the model itself: give another file to write")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(target.parent))
+    check_target(target)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=target.parent) as folder:
         made = Path(folder) / target.name
         try:

@@ -42,11 +42,6 @@ class ChatTemplate:
         """
         if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
             raise check.bad_argument(owner, "chat_template_kwargs", "a dict with names as keys", kwargs)
-        if tools and tool_choice != "none" and not self._core.supports_tools:
-            raise ValueError(
-                f"[{owner}] this model's chat template has no place for tools: use a model that was trained for them, "
-                "or pass Llama a chat_template that has one"
-            )
         core = self._core.apply(
             messages=check.json_text(owner, "messages", list(messages)),
             tools=check.json_text(owner, "tools", list(tools)),

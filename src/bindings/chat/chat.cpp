@@ -149,10 +149,10 @@ public:
             [&] { return chat_parser(params, id_prefix, continues(inputs)); });
     }
 
-    // what of the tools' schemas the grammar does not keep
+    // what of the tools the model is not told, or the grammar does not keep
     std::vector<std::string> left_out() const {
         return inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_NONE ? std::vector<std::string>() :
-            h2o_chat_left_out(inputs.tools);
+            h2o_chat_left_out(templates.get(), inputs.tools);
     }
 
     // What begins thoughts, and what ends them; nothing if the model does not think. Then: what of them the prompt has.
@@ -238,7 +238,6 @@ public:
         check(source.empty() ? llama_model_chat_template(llama, nullptr) : source.c_str());
         check(source.empty() ? llama_model_chat_template(llama, "tool_use") : nullptr);
         run(what, [&] { templates = common_chat_templates_init(llama, source); });
-        supports_tools = common_chat_templates_get_caps(templates.get()).at("supports_tools");
     }
 
     chat_prompt apply(const std::string & messages, const std::string & tools, const std::string & tool_choice,
@@ -280,8 +279,6 @@ public:
 
     std::string source() const { return common_chat_templates_source(templates.get()); }
 
-    bool supports_tools; // it tells the model about them
-
 private:
     const std::shared_ptr<model> mdl;
 
@@ -310,6 +307,5 @@ void init_chat(py::module_ & m) {
         .def("apply", &chat_template::apply, py::kw_only(),
             py::arg("messages"), py::arg("tools"), py::arg("tool_choice"), py::arg("parallel_tool_calls"),
             py::arg("json_schema"), py::arg("add_generation_prompt"), py::arg("kwargs"), py::arg("now") = 0)
-        .def_readonly("supports_tools", &chat_template::supports_tools)
         .def_property_readonly("source", &chat_template::source);
 }

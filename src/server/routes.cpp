@@ -1,4 +1,4 @@
-#include "server/library-routes.h"
+#include "server/routes.h"
 
 #include "server/library.h"
 #include "server/requests.h"
@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -23,16 +24,15 @@ static server_http_res_ptr failed(const std::string & message, error_type type) 
 
 server_http_context::handler_t server_h2o_library_route(const common_params & params, bool has_id, bool removes) {
     return [&params, has_id, removes](const server_http_req & request) {
-        auto * texts = server_h2o_get_texts();
-
-        if (!texts || !server_h2o_may_have_library(params)) {
+        auto * texts = server_h2o_kept_texts(params);
+        if (!texts) {
             return failed("this server has no library: start it with `h2o-llama serve`, without --library off; where "
                 "others can reach it, with --api-key", ERROR_TYPE_NOT_SUPPORTED);
         }
         const auto id = has_id ? std::optional(request.get_param("id")) : std::nullopt;
 
         auto res = std::make_unique<server_http_res>();
-        std::tie(res->status, res->data) = texts->answer(server_h2o_owner(params, request), id, removes);
+        std::tie(res->status, res->data) = texts->answer(server_h2o_owner(), id, removes);
         return res;
     };
 }
@@ -51,27 +51,33 @@ server_http_context::handler_t server_h2o_model_route(server_http_context::handl
     };
 }
 
-static server_h2o_reader reader_of_server;
-
-void server_h2o_set_reader(server_h2o_reader reader) {
-    reader_of_server = std::move(reader);
-}
-
 server_http_context::handler_t server_h2o_document_route() {
     return [](const server_http_req & request) {
-        if (!reader_of_server) {
+        auto * texts = server_h2o_get_texts();
+        if (!texts) {
             return failed("this server reads no documents: start it with `h2o-llama serve`", ERROR_TYPE_NOT_SUPPORTED);
         }
         auto res = std::make_unique<server_http_res>();
-        std::tie(res->status, res->data) = reader_of_server(request.get_param("name"), request.body);
+        std::tie(res->status, res->data) = texts->read(request.get_param("name"), request.body);
         return res;
     };
 }
 
-common_json server_h2o_texts_like(
-        const common_params & params, const server_http_req & request, const std::vector<llama_token> & prompt) {
+std::string server_h2o_document_text(const std::string & name, const std::string & content) {
     auto * texts = server_h2o_get_texts();
+    if (!texts) {
+        throw std::invalid_argument("this server reads no documents: start it with `h2o-llama serve`, or send text");
+    }
+    const auto [status, answer] = texts->read(name, content);
+    const json found = json::parse(answer);
+    if (status != 200) {
+        throw std::invalid_argument(found.at("error").at("message").get<std::string>());
+    }
+    return found.at("text").get<std::string>();
+}
 
-    return texts && server_h2o_may_have_library(params) ?
-        json::parse(texts->like(server_h2o_owner(params, request), prompt)) : json::object();
+common_json server_h2o_texts_like(const common_params & params, const std::vector<llama_token> & prompt) {
+    auto * texts = server_h2o_kept_texts(params);
+
+    return texts ? json::parse(texts->like(server_h2o_owner(), prompt)) : json::object();
 }
