@@ -60,10 +60,9 @@ json server_h2o_end(server_task_result_cmpl_final & result) {
 }
 
 void server_h2o_add_usage(json & usage, const json & other) {
-    for (const char * name : { "completion_tokens", "total_tokens" }) {
-        json & n = usage.at(name);
-        n = n.get<int64_t>() + other.at(name).get<int64_t>();
-    }
+    const auto n_generated = usage.at("completion_tokens").get<int64_t>() + other.at("completion_tokens").get<int64_t>();
+    usage["completion_tokens"] = n_generated;
+    usage["total_tokens"]      = usage.at("prompt_tokens").get<int64_t>() + n_generated;
 }
 
 void server_h2o_sum_usage(json & events, json & sum, bool is_last) {
