@@ -101,7 +101,7 @@ class _Html(HTMLParser):
             self._add(text.lstrip() if self.parts[-1] in ("\t", "") else text)
 
     def _item(self) -> str:
-        """What stands before the next item of the innermost list."""
+        """The number or bullet of the next item of the innermost list."""
         if not self._lists or self._lists[-1] is None:
             return "- "
         kind, n = self._lists[-1][0], self._lists[-1][1] + 1

@@ -218,7 +218,7 @@ def view(sequence: h2o_llama.Sequence, history: bool = True) -> list[Any]:
 
 
 def extra_keys_of(sequence: h2o_llama.Sequence) -> dict[tuple[int, int, int], list[int]]:
-    """By layer, head and tile, as far as they are kept."""
+    """By layer, head and tile, where keys are kept."""
     assert sequence.h2o is not None
     found, size = {}, sequence.h2o.chunk_size
     tiles = sum(-(-min(size, sequence.n_tokens - i) // sequence.h2o.tile) for i in range(0, sequence.n_tokens, size))

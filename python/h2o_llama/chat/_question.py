@@ -222,7 +222,7 @@ def check_length(model: Model, h2o: Any, name: str, text: str, n_tokens: int, n_
 
 def messages_of(model: Model, tokens: Tokens, day: str) -> list[dict[str, Any]]:
     """The messages of a chat that was read, by what the chat template writes between them on a day; or none."""
-    if model.chat_template is None:
+    if model.chat_template is None or np.any(np.asarray(tokens) < 0):  # an image has no text
         return []
     roles = ("system", "user", "assistant", "user")
     chat = [{"role": role, "content": f"\uf8f0{i}"} for i, role in enumerate(roles)]

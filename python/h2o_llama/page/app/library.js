@@ -23,8 +23,8 @@ export async function show() {
   await list();
 }
 
-// The ids of the texts that begin with these documents. A name says nothing: others may have it. A text that goes on
-// where the documents end, as a longer document does, is another one.
+// The ids of the texts that begin with these documents. A name says nothing: others may have it. A text that
+// continues where the documents end, as a longer document does, is another one.
 async function textsOf(documents) {
   const last = documents.at(-1), longer = [...documents.slice(0, -1), { ...last, text: last.text + NOTHING.text }];
   const [found, beyond, before] = await Promise.all([documents, longer, [NOTHING]].map(likesOf)), n = length({ documents });
