@@ -257,7 +257,7 @@ def test_an_image_on_the_command_line(chat_model: Path, mmproj: Path, tmp_path: 
     given: list[Any] = [chat_model, "--threads", "1", *h2o_set(chunk_size=S), "--mmproj", mmproj]
     given += ["--temp", "0", "-n", "6"]
     chat = succeeded(invoke("chat", *given, "--image", path, stdin="What is this?\n/inspect\n"))
-    loaded = succeeded(invoke("chat", *given, stdin=f"/image none.png\n?\n/image {path}\nWhat is this?\n"))
+    loaded = succeeded(invoke("chat", *given, stdin=f"/image none.png\n/image {path}\nWhat is this?\n"))
     assert "none.png: No such file" in loaded.stderr
     with open_chat(chat_model, None, h2o=H2OConfig(chunk_size=S), mmproj=mmproj) as llm:
         answer = llm.create_chat_completion([about("What is this?", A)], max_tokens=6, temperature=0)
