@@ -105,7 +105,7 @@ def check_perplexity(tool: Path, folder: Path) -> None:
     arguments += ["-c", str(n_tokens), "-b", str(n_tokens), "-ub", str(chunk)]
     run([tool, *arguments])
     for h2o in (replace(h2o, chunk_size=chunk) for h2o in EVALUATED):
-        given = ["--kl-divergence", *upstream_options(h2o)]
+        given = ["--kl-divergence", "-ctk", "q8_0", "-ctv", "q8_0", *upstream_options(h2o)]  # evaluate's
         output = run([sys.executable, "-c", PERPLEXITY, tool.parent, *arguments, *given])
         (row,) = evaluate(MODEL, [Setting.of(h2o)], text=text, n_tokens=[n_tokens], windows=2)
         row["same_top"] *= 100
