@@ -106,7 +106,6 @@ REFUSED = [
     Request("/detokenize", {"tokens": [97, 99999]}),
     *(Request("/slots/0?action=restore", body) for body in ({"filename": "missing"}, {})),
     *(Request(f"/slots/{slot}?action=erase", {}) for slot in ("x", "2", "-1", "1x")),
-    *(Request(f"/slots/{slot}/h2o", method="GET") for slot in ("9", "-1", "x")),
     *(Request(f"/slots/0?action={action}", {"filename": 1}) for action in ("save", "forget")),
 ]
 """Status 400, with a reason; some 501 where the server has no completions."""
@@ -357,11 +356,11 @@ def client(server: Server, expected: Expected, number: int, own_slot: bool) -> N
             server.post(f"/slots/{slot}?action=restore", {"filename": f"{number}-{document}"})
         elif action == "erase" and own_slot:
             server.post(f"/slots/{slot}?action=erase", {})
-            assert server.get(f"/slots/{slot}/h2o")["n_tokens"] == 0
+            assert server.get("/slots")[slot]["n_prompt_tokens"] == 0
         with case(client=number, action=action, document=document, question=question):
             n_tokens = check_answer_about(server, expected, document, question, id_slot=slot)
             if own_slot:  # the last one was not read any more
-                assert server.get(f"/slots/{slot}/h2o")["n_tokens"] == n_tokens - 1
+                assert server.get("/slots")[slot]["n_prompt_tokens"] == n_tokens - 1
         if action == "save" and own_slot:
             server.post(f"/slots/{slot}?action=save", {"filename": f"{number}-{document}"})
             saved.add(document)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from adapters import random_adapter
-from chats import CHATML, user, write_chat_model
+from chats import CHATML, TOOLS, tool, user, write_chat_model
 from command_line import h2o_set
 from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path, document_messages
@@ -198,6 +198,25 @@ def test_what_is_asked_once_around_a_conversation_is_not_kept(serve: Any, librar
             if n_kept > 1:
                 server.chat([user("29 November: " + DOCUMENT + QUESTION)])
         assert len(library.texts()) == n_kept
+
+
+@pytest.mark.parametrize("more", [[], ["--", "--cache-ram", "0"]])
+def test_a_conversation_goes_back_and_forth_between_two_lists_of_tools(
+    serve: Any, tmp_path: Path, more: list[str]
+) -> None:
+    """As an agent's that switches modes: each list's text is its own, also where only the library has it."""
+    model = write_chat_model(tmp_path / "model.gguf", TOOLS)
+    plans, writes = ([tool(f"{name}{i}", "Does what is asked. " * 5) for i in range(5)] for name in ("plan", "write"))
+    bias = [[i, False] for i in range(128, 256)]  # bytes that are not characters alone
+    messages = [user(DOCUMENT[:400])]
+    with serve(*more, model=model) as server:
+        for turn, tools in enumerate((plans, writes, plans, writes, plans)):
+            answer = server.chat(messages, 16, tools=tools, ignore_eos=True, logit_bias=bias)
+            if turn > 1:
+                assert answer["timings"]["prompt_n"] < 300, "more than the last two turns"
+            n = answer["usage"]["total_tokens"] - 1
+            wait_for(lambda n=n: not more or n in [text["n_tokens"] for text in texts(server)])
+            messages += [answer["choices"][0]["message"], user(f"And then? {turn}")]
 
 
 def test_what_adapters_of_a_request_have_computed_is_not_kept(
