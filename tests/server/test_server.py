@@ -95,29 +95,28 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
 
 
 def test_thoughts_that_a_client_leaves_out_are_put_back(start: Start) -> None:
-    """Where the template keeps them if it is told so: the slot's text goes on. Only those of the same chat and owner."""
-    said, answer = "<think>\nHm, a question.\n</think>\n\nYes.", {"role": "assistant", "content": "Yes."}
-    server = start([], template=THINKS)
+    """Where the template keeps them if told so: the slot's text goes on. Only those of the same chat and owner."""
+    server, thought, answer = start([], template=THINKS), "Hm, a question.", {"role": "assistant", "content": "Yes."}
+    said = f"<think>\n{thought}\n</think>\n\nYes."
 
-    def ask(*others: Any, first: str = DOCUMENT, **options: Any) -> tuple[int, int]:
-        """The prompt's tokens, and how many of them were known."""
-        usage = server.chat([user(first), *others], 64, grammar=f"root ::= {json.dumps(said)}", **options)["usage"]
-        return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+    def ask(*answers: Any, first: str = DOCUMENT, **options: Any) -> Any:
+        messages = [user(first), *answers, *[user("And?")] * len(answers)]
+        return server.chat(messages, 64, grammar=f"root ::= {json.dumps(said)}", **options)["usage"]
 
-    n_first = ask()[0] + len(said)
-    n, n_known = ask(answer, user("And?"))
-    assert n_known >= n_first - 1
-    thought = {**answer, "reasoning_content": "Hm, a question."}
-    assert ask(thought, user("And?"))[0] == n
-    n_left_out = len(said) - len("Yes.")
-    for others, options in (
-        ((answer, user("And?")), {"chat_template_kwargs": {"preserve_reasoning": False}}),
-        ((answer, user("And?")), {"cache_salt": "another's"}),
-        (({**answer, "content": "Yes!"}, user("And?")), {}),
-        ((answer, user("And?")), {"first": DOCUMENT[:-1] + "."}),
+    n_first = ask()["total_tokens"]
+    usage = ask(answer)
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= n_first - 1
+    for message, options, n_fewer in (
+        ({**answer, "reasoning_content": thought}, {}, 0),
+        ({**answer, "reasoning_content": thought[:-1]}, {}, 1),  # the client's own
+        ({**answer, "content": "Yes!"}, {}, len(said) - 4),
+        (answer, {"first": DOCUMENT[:-1] + "."}, len(said) - 4),
+        (answer, {"cache_salt": "another's"}, len(said) - 4),
+        (answer, {"chat_template_kwargs": {"preserve_reasoning": False}}, len(said) - 4),
     ):
-        assert ask(*others, **options)[0] == n - n_left_out
-    assert ask({**answer, "reasoning_content": "No."}, user("And?"))[0] == n - len("Hm, a question.") + len("No.")
+        assert ask(message, **options)["prompt_tokens"] == usage["prompt_tokens"] - n_fewer
+    with open_chat(demo_model_path(), THINKS) as llm:
+        assert thought in llm.apply_chat_template([user("a"), {**answer, "reasoning_content": thought}, user("b")])
 
 
 @pytest.mark.parametrize(

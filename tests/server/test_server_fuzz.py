@@ -1,4 +1,4 @@
-"""Attacks on a server of our own, only on 127.0.0.1: bad requests, damaged files, many clients."""
+"""Attacks on a server of our own, only on 127.0.0.1: bad requests, many clients."""
 
 import contextlib
 import copy
@@ -260,27 +260,6 @@ def answer_what_is_long(server: Server) -> None:
         server.post("/completion", {**asked, "ignore_eos": True, "seed": 1, "grammar": 'root ::= "a"', **slow})
     for run in (".", " ", "\n", "中"):
         assert len(server.post("/tokenize", {"content": run * 60_000})["tokens"]) > 1000
-
-
-def test_damaged_slot_files(tmp_path: Path) -> None:
-    """Slot 1 refuses each with a reason, or can continue from it; slot 0 keeps its text. The last file is slots/bad."""
-    (tmp_path / "slots").mkdir()
-    good, bad, rng = tmp_path / "slots" / "good", tmp_path / "slots" / "bad", random.Random(SEED)
-    options = ["--evict", "--cold-store", "memory", "--slot-save-path", f"{good.parent}/"]
-    with serving(tmp_path / "log", "demo", *SMALL, *options) as server:
-        answer = server.complete(OTHER, 8, id_slot=0)["content"]
-        server.complete(MARKER, 16, id_slot=1)  # closes the chunk of its checkpoint
-        server.post("/slots/1?action=save", {"filename": "good"})
-        for _ in range(int(200 * LONGER)):
-            data = bytearray(good.read_bytes())
-            for _ in range(3):
-                at = rng.randrange(min(len(data), rng.choice([12, 1000, 6000, len(data)])))
-                data[at : at + 4] = rng.choice((bytes(4), b"\xff" * 4, rng.randbytes(4), data[at + 1 : at + 5]))
-            bad.write_bytes(data[: rng.choice([len(data), at])])
-            status, found = server.request("POST", "/slots/1?action=restore", {"filename": "bad"})
-            assert status == 200 or (status == 400 and found["error"]["message"]), found
-            assert server.request("POST", "/completion", {"prompt": MARKER, "n_predict": 2, "id_slot": 1})[0] == 200
-        assert server.complete(OTHER, 8, id_slot=0, cache_prompt=False)["content"] == answer
 
 
 # --- many clients

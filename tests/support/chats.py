@@ -30,8 +30,8 @@ CHATML = (
 # It keeps earlier thoughts if it is told so.
 THINKS = CHATML.replace(
     "{{ message.content }}",
-    "{% if message.reasoning_content and (preserve_thinking or loop.last) %}<think>\n{{ message.reasoning_content | trim }}\n"
-    "</think>\n\n{% endif %}{{ message.content }}",
+    "{% if message.reasoning_content and (preserve_thinking or loop.last) %}<think>\n"
+    "{{ message.reasoning_content | trim }}\n</think>\n\n{% endif %}{{ message.content }}",
 )
 # It begins with bos_token, which tokenize adds, and refuses what does not alternate. As Mistral's.
 INSTRUCT = (
