@@ -389,7 +389,7 @@ class ChatTemplate:
         messages: str,
         tools: str,
         tool_choice: str,
-        parallel_tool_calls: bool,
+        parallel_tool_calls: bool | None,
         json_schema: str,
         add_generation_prompt: bool,
         kwargs: collections.abc.Mapping[str, str],

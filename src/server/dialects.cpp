@@ -66,6 +66,23 @@ static void read_block(json & block) {
     for_each_in(block, "content", read_block);
 }
 
+// a part of a message of OpenAI's that is a file: its text
+static void read_part(json & part) {
+    const auto type = text_in(part, "type");
+    if (type != "file" && type != "input_file") {
+        return;
+    }
+    const json file = type == "file" ? part.value("file", json()) : part;
+    const auto data = text_in(file, "file_data");
+    if (data.empty()) {
+        throw std::invalid_argument("content of type \"" + type + "\" is not read without its \"file_data\" in base64");
+    }
+    const auto start = data.find(";base64,"); // of a data URL
+    const auto text  = server_h2o_document_text(text_in(file, "filename"),
+        base64::decode(start == std::string::npos ? data : data.substr(start + 8)));
+    part = json { { "type", type == "file" ? "text" : "input_text" }, { "text", text } };
+}
+
 static void read_messages(json & body) {
     for_each_in(body, "messages", [](json & message) { for_each_in(message, "content", read_block); });
 
@@ -108,11 +125,21 @@ static void read_responses(json & body) {
 }
 
 std::string server_h2o_read_dialect(const std::string & path, const std::string & text) {
-    if (!is_messages(path) && !is_responses(path)) {
+    const bool has_files = path.find("/chat/completions") != std::string::npos && text.find("\"file\"") != std::string::npos;
+    if (!is_messages(path) && !is_responses(path) && !has_files) {
         return text;
     }
     json body = json::parse(text);
-    is_messages(path) ? read_messages(body) : read_responses(body);
+    if (is_messages(path)) {
+        read_messages(body);
+    } else {
+        for (const char * name : { "messages", "input" }) {
+            for_each_in(body, name, [](json & message) { for_each_in(message, "content", read_part); });
+        }
+    }
+    if (is_responses(path)) {
+        read_responses(body);
+    }
     return body.dump();
 }
 

@@ -166,6 +166,7 @@ BOTH = [ADD, ROOT]
 
 TOLD: list[tuple[str, list[Any], Any, str, Said | None]] = [
     *((TOOLS, BOTH, choice, ADDED, ("", CALLS, "tool_calls")) for choice in (None, "auto", "required", named("add"))),
+    (TOOLS, BOTH, "required", f"{ADDED}\n{ADDED}", ("", CALLS * 2, "tool_calls")),
     *((TOOLS, BOTH, choice, "Eight.", ("Eight.", [], "stop")) for choice in ("auto", "none")),
     (TOOLS, BOTH, "required", "Hello", None),
     (TOOLS, BOTH, "required", "Let me see. " + call_text("root", x=3), None),

@@ -325,17 +325,6 @@ def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (failed.status_code, failed.json()) == (503, {"detail": "too little memory"})
 
 
-def test_each_thread_with_its_own_context(h2o: H2OConfig, tiny_model: Path) -> None:
-    def logits(seed: int) -> Any:
-        with open_tiny(tiny_model, h2o=h2o) as own:
-            own.eval(random_tokens(100, seed=seed))
-            return own.logits
-
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(logits, range(4)))
-    assert_all_equal(together, map(logits, range(4)))
-
-
 # --- fork
 
 FORKING = """

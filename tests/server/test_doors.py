@@ -197,6 +197,33 @@ def test_anthropics_documents_are_read(server: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_openais_files_are_read(path: str, server: Server) -> None:
+    is_chat = "chat" in path
+    named, kind = ("file", "text") if is_chat else ("input_file", "input_text")
+
+    def ask(*parts: Fields) -> tuple[int, Any]:
+        asked = [user([*parts, {"type": kind, "text": "Who?"}])]
+        return server.request("POST", path, {"messages": asked, "max_tokens": 1} if is_chat else {"input": asked})
+
+    def file(content: bytes) -> Fields:
+        about = {"filename": "a.pdf", "file_data": f"data:a/b;base64,{b64encode(content).decode()}"}
+        return {"type": named, **({"file": about} if is_chat else about)}
+
+    content, pages = READ["a.pdf"]
+    found, expected = (ask(part)[1]["usage"] for part in (file(content), {"type": kind, "text": pages}))
+    count = "prompt_tokens" if is_chat else "input_tokens"
+    assert found[count] == expected[count] > len(pages)
+    for part, reason in (
+        (file(UNREADABLE["scan.pdf"][0]), UNREADABLE["scan.pdf"][1]),
+        (file(b""), "is empty"),
+        ({"type": named, "file_id": "a"}, "not read without"),
+    ):
+        status, answer = ask(part)
+        assert (status, reason in answer["error"]["message"]) == (400, True), answer
+
+
+@pytest.mark.slow
 def test_newer_doors_say_and_keep_what_their_clients_know(server: Server) -> None:
     """Anthropic's Messages, OpenAI's Responses: formats, the reason of the end, errors; also of streams."""
     asked = message("Hi", output_config={"format": JSON_FORMAT}, max_tokens=40)

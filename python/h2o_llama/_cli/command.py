@@ -148,7 +148,7 @@ def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Ca
     return run
 
 
-def group(help: str, first: Callable[[], None], **commands: Callable[..., None]) -> typer.Typer:
+def group(help: str, first: Callable[[], None], **commands: Any) -> typer.Typer:
     """Commands after a common word; the word alone is the first of them, `list`."""
     made = typer.Typer(cls=Commands, help=help, rich_markup_mode=None, invoke_without_command=True)
     for name, command in {"list": first, **commands}.items():

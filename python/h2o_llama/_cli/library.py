@@ -152,6 +152,5 @@ def why(
             echo(f"{file.name} ({text.id[:8]}) is not for it: {'; '.join(other.differences(origin))}")
 
 
-library = group(
-    "List and remove texts that were read.", _list, rm=remove, verify=verify, export=export, **{"import": add}
-)
+_COMMANDS = {"rm": remove, "verify": verify, "export": export, "import": add}
+library = group("List and remove texts that were read.", _list, **_COMMANDS)

@@ -12,13 +12,11 @@ from h2o_llama._internal.terminal import counted, echo
 _PAUSE = 10.0
 """Seconds between two lines of progress without a terminal."""
 
-_PATIENCE = 1.5
-"""Seconds before a bar is drawn: what is known already takes less."""
-
 
 class _Bars(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
-        return super().get_renderables() if any((t.elapsed or 0) > _PATIENCE for t in self.tasks) else ()
+        """Nothing for 1.5 seconds: what is known already takes less."""
+        return super().get_renderables() if any((task.elapsed or 0) > 1.5 for task in self.tasks) else ()
 
 
 def took(verb: str, n: int, seconds: float, n_known: int = 0) -> str:

@@ -224,7 +224,7 @@ def create_chat_completion(
     stream: bool | None = False,
     logprobs: bool | None = False,
     top_logprobs: int | None = None,
-    parallel_tool_calls: bool | None = False,
+    parallel_tool_calls: bool | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     think: bool | int | None = None,
     **options: Unpack[_generation.GenerationOptions],
@@ -257,8 +257,8 @@ def create_chat_completion(
         Tell the log-probability of every generated token.
     top_logprobs : int, optional
         With `logprobs`: how many of the most probable tokens are reported with each one.
-    parallel_tool_calls : bool, default False
-        Let the model call several tools in one answer, if its format can say that.
+    parallel_tool_calls : bool, optional
+        Let the model call several tools in one answer; by default where its template can write several calls.
     think : bool, int or None, default None
         Whether the model thinks first, or the most tokens of thoughts; None is as its template has it. By default
         thoughts have up to 1,024 tokens, and never more than half of the room in the context. Then their end is
@@ -301,7 +301,7 @@ def create_chat_completion(
         kwargs=chat_template_kwargs,
         tools=known,
         tool_choice=choice,
-        parallel_tool_calls=check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
+        parallel_tool_calls=parallel_tool_calls and check.flag(owner, "parallel_tool_calls", parallel_tool_calls),
         json_schema=schema,
     )
     n_top = _check_top_logprobs(owner, logprobs, top_logprobs)

@@ -30,7 +30,7 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         tool_choice: str = "auto",
-        parallel_tool_calls: bool = False,
+        parallel_tool_calls: bool | None = None,
         json_schema: str = "",
         add_generation_prompt: bool = True,
         kwargs: Mapping[str, Any] | None = None,

@@ -15,6 +15,7 @@
 
 #include <cctype>
 #include <chrono>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
@@ -241,7 +242,7 @@ public:
     }
 
     chat_prompt apply(const std::string & messages, const std::string & tools, const std::string & tool_choice,
-        bool parallel_tool_calls, const std::string & json_schema, bool add_generation_prompt,
+        std::optional<bool> parallel_tool_calls, const std::string & json_schema, bool add_generation_prompt,
         const std::map<std::string, std::string> & kwargs, int64_t now) const {
         common_chat_templates_inputs inputs;
         // their errors quote messages and tools
@@ -257,7 +258,8 @@ public:
             inputs.tools = common_chat_tools_parse_oaicompat(request.value("tools", common_json()));
         }, 300);
         inputs.tool_choice           = common_chat_tool_choice_parse_oaicompat(tool_choice);
-        inputs.parallel_tool_calls   = parallel_tool_calls;
+        inputs.parallel_tool_calls   = parallel_tool_calls.value_or(
+            common_chat_templates_get_caps(templates.get()).at("supports_parallel_tool_calls")); // as upstream's server
         inputs.json_schema           = json_schema;
         inputs.add_generation_prompt = add_generation_prompt;
         if (add_generation_prompt && !inputs.messages.empty() && inputs.messages.back().role == "assistant" &&

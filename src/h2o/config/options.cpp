@@ -191,10 +191,6 @@ void h2o_set_option(llama_h2o_params & params, const std::string & name, const s
         }
         return;
     }
-    if (name == "retrieval") {
-        throw std::invalid_argument("[h2o] retrieval was removed: lookups use the index of keys. Leave it out, or pass "
-                "lookup_budget 0 to look nothing up");
-    }
     throw std::invalid_argument("[h2o] there is no option '" + name + "'");
 }
 

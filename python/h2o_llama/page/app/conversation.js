@@ -40,7 +40,9 @@ function open(conversation) {
 
 export async function keep(conversation) {
   try {
-    await store.write({ ...conversation, changed: Date.now() });
+    const { documents, turns, draft } = conversation; // one without all of these was only tried
+    if (documents.length || turns.length || draft) await store.write({ ...conversation, changed: Date.now() });
+    else await store.remove(conversation.id);
   } catch (error) {
     $("error").textContent = `The browser cannot keep this conversation: ${error.message}`;
   }

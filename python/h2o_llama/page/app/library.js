@@ -71,6 +71,7 @@ async function list() {
 // The texts of one document share their beginning, so the largest counts.
 function item({ document, name, texts, conversations }) {
   const facts = [document, ...texts].filter(Boolean).slice(0, 1).map(({ n_tokens }) => tokens(n_tokens));
+  if (!document && texts[0]?.folder) facts.unshift(`in ${texts[0].folder}`); // others may have its name
   if (texts.length) {
     const last = new Date(Math.max(...texts.map(({ used }) => new Date(used))));
     facts.push(bytes(sizeOf(texts)), `used ${last.toLocaleString("en", { month: "short", day: "numeric" })}`);
@@ -78,7 +79,7 @@ function item({ document, name, texts, conversations }) {
   const opens = document || texts.length
     ? opener(name, `New conversation about ${name}`, async () => begin([document ?? await documentOf(name, texts)]))
     : element("span", { className: "name" }, name);
-  if (!document && texts.length) opens.title = [texts[0].folder, texts[0].begin].filter(Boolean).join("\n");
+  if (!document && texts.length) opens.title = texts[0].begin;
   return element("li", {}, opens,
     texts.length ? deleter(`Delete ${name} from the server`, () => removeTexts(name, texts)) : "",
     element("span", { className: "facts faint" }, facts.join(" · ")),
