@@ -161,7 +161,7 @@ private:
 
     // Whether a prompt wraps one of the latest conversations, with its answer, in other words, as clients do once to ask
     // for a title or for tags. A repeated prompt does not count: half of it was cached. Nor does one that has answers: it
-    // goes on with the conversation, with other tools say.
+    // continues the conversation, with other tools say.
     bool is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached,
         const common_chat_msg_spans & messages);
 

@@ -151,7 +151,7 @@ void server_h2o_check_stop(const common_json & stop) {
     }
 }
 
-std::string server_h2o_go_on(
+std::string server_h2o_continue(
         const llama_vocab * vocab, const common_chat_templates * templates, common_chat_templates_inputs & inputs) {
     using clock = std::chrono::system_clock;
 

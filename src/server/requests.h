@@ -80,9 +80,9 @@ T server_h2o_number(const common_json & value) {
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
 
-// Lets a chat go on as its owner's known texts have it: with thoughts that the client has left out, and with the day that
-// a kept text has, where the template writes the date. Returns the chat's name (server/thoughts.h).
-std::string server_h2o_go_on(
+// Lets a chat continue its owner's known texts: with thoughts that the client has left out, and with the day that a kept
+// text has, where the template writes the date. Returns the chat's name (server/thoughts.h).
+std::string server_h2o_continue(
         const llama_vocab * vocab, const common_chat_templates * templates, common_chat_templates_inputs & inputs);
 
 // The strings at which an answer ends.

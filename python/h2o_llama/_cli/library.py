@@ -66,7 +66,7 @@ def remove(
         confirm(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
     elif old:
-        n = shelf.remove_old()
+        n = shelf.remove(*(text.id for text in shelf.texts() if text.is_old))
     else:
         texts = shelf.texts()
         ids = {shelf._named("remove", name).id for name in names or ()}
