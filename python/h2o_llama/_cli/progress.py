@@ -15,7 +15,7 @@ _PAUSE = 10.0
 
 class _Bars(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Nothing for 1.5 seconds: what is known already takes less."""
+        """None in the first 1.5 seconds: known documents take less."""
         return super().get_renderables() if any((task.elapsed or 0) > 1.5 for task in self.tasks) else ()
 
 
