@@ -436,6 +436,28 @@ def test_only_what_changed_is_read_again(start: Start) -> None:
     assert answer["timings"]["predicted_n"] == 100
 
 
+def test_two_slots_move_pieces_at_once(start: Start) -> None:
+    """Each gives what it gives alone."""
+    server = start(["--cache-reuse", "64"], ["--context-shift"])
+    texts = [random_tokens(900, seed=seed) for seed in (4, 5)]
+    changed = [[*text[: 150 + 90 * i], i, *text[200:600], *text[650:]] for i, text in enumerate(texts)]
+
+    def answer(slot: int) -> tuple[Any, int]:
+        found = server.complete(changed[slot], 8, id_slot=slot, return_tokens=True, ignore_eos=True)
+        return found["tokens"], found["timings"]["cache_moved"]
+
+    def answers(pool: ThreadPoolExecutor) -> list[tuple[Any, int]]:
+        for slot, text in enumerate(texts):
+            server.post(f"/slots/{slot}?action=erase")
+            server.complete(text, 1, id_slot=slot)
+        return list(pool.map(answer, (0, 1)))
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as two:
+        alone = answers(one)
+        assert answers(two) == alone
+    assert min(n_moved for _, n_moved in alone) > 400
+
+
 def test_embeddings(tmp_path: Path) -> None:
     """Dense, and equal to the Python interface's."""
     texts = [OTHER[:300], "short"]
