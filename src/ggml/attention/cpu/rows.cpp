@@ -48,7 +48,7 @@ void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
 
 h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, h2o_attn_source x, int64_t n, const int32_t * iota,
         float * converted) {
-    if (can_kernels_read(x)) {
+    if (can_kernels_read(x) && x.type != GGML_TYPE_Q8_0) {
         x.rows = x.rows ? x.rows : iota;
         return x;
     }
@@ -56,6 +56,10 @@ h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, h2o_attn_sourc
     read_rows(kernel, x, 0, n, d, converted);
     const int64_t size = d*sizeof(float);
     return { (const char *) converted, size, size, iota, GGML_TYPE_F32, d };
+}
+
+bool h2o_attn_key_set::are_bytes() const {
+    return k.type == GGML_TYPE_Q8_0 && v.type == GGML_TYPE_Q8_0;
 }
 
 void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
