@@ -14,11 +14,10 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
 
     t.in_bytes    = keys.are_bytes();
     if (!t.in_bytes) {
-        t.k = h2o_attn_in_place(kernel, keys.k, keys.n, s.iota, s.k);
-        t.v = h2o_attn_in_place(kernel, keys.v, keys.n, s.iota, s.v);
+        t.k = h2o_attn_in_place(kernel, keys.k, keys.n, s.k);
+        t.v = h2o_attn_in_place(kernel, keys.v, keys.n, s.v);
     }
     t.next_k      = next.k;
-    t.next_k.rows = next.k.rows ? next.k.rows : s.iota;
     t.n_next      = next.n;
     t.logits      = weights ? weights + row*ld : s.logits;
 

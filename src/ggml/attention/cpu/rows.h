@@ -9,9 +9,8 @@ h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int
         int64_t start);
 
 // n keys or values as kernels read them in place: converted where they do not know the type, and Q8_0.
-//   iota:      0, 1, ...: numbers of consecutive rows
 //   converted: [n][d, a multiple of H2O_ATTN_LANES]
-h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, h2o_attn_source x, int64_t n, const int32_t * iota,
+h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n,
         float * converted);
 
 // Some keys of a KV head.

@@ -1,5 +1,5 @@
 // Products with rows of Q8_0 in integers: pairs of 16 bits by pairs of 16 bits, in VL lanes. Q and the weights, which
-// hold the scales of V, are rounded to 16 bits with a scale for each row; the bytes of K and V are as they are.
+// hold the scales of V, are rounded to 16 bits with a scale for each row; K and V are not rounded.
 
 #include "ggml/attention/kernels/kernel.h"
 #include "ggml/simd/half.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int BYTES      = 32;  // of a block, whose scale stands before them
 constexpr int BYTE_ROWS  = 6;   // that are multiplied at once, by two vectors
 constexpr int BYTE_KEYS  = 2*VL;
-constexpr int MAX_SUMMED = 128; // keys; sums of 512 products of 15 and 7 bits fit into 32
+constexpr int MAX_KEYS   = 128; // of a block; 32 bits hold sums of 512 products of 15 and 7 bits
 
 typedef int16_t vec_s __attribute__((vector_size(VL*4)));
 typedef int32_t lane_mem __attribute__((may_alias));
@@ -32,12 +32,8 @@ inline vec_i pair_of(vec_i low, vec_i high) {
 
 // sum + a*b of both numbers of each pair
 inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
-#if VL == 16 && defined(__AVX512VNNI__)
-    return (vec_i) _mm512_dpwssd_epi32((__m512i) sum, (__m512i) a, (__m512i) b);
-#elif VL == 16 && defined(__AVX512BW__)
+#if VL == 16 && defined(__AVX512BW__)
     return sum + (vec_i) _mm512_madd_epi16((__m512i) a, (__m512i) b);
-#elif VL == 8 && defined(__AVXVNNI__)
-    return (vec_i) _mm256_dpwssd_avx_epi32((__m256i) sum, (__m256i) a, (__m256i) b);
 #elif VL == 8 && defined(__AVX2__)
     return sum + (vec_i) _mm256_madd_epi16((__m256i) a, (__m256i) b);
 #elif VL == 4 && defined(__SSE2__)
@@ -47,18 +43,27 @@ inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
 #endif
 }
 
-// Rounded to the nearest integer of 16 bits, in the low half of each lane.
+// Rounded to the nearest integer, of which the low half of each lane holds 16 bits.
 inline vec_i round_to_pairs(vec_f x) {
     return (vec_i) (x + 12582912.0f); // 1.5*2^23
 }
 
-// What makes the largest number 32,767.
-inline float pairs_scale(float most) {
-    return most > 0.0f ? 32767.0f/most : 0.0f;
-}
-
 inline vec_f absolute(vec_f x) {
     return (vec_f) ((vec_i) x & 0x7fffffff);
+}
+
+// f(what makes the largest of n numbers 32,767); returns what undoes it, NaN if a number is not finite
+template <typename X, typename F>
+inline float round_all(int64_t n, const X & x, const F & f) {
+    vec_f most = {};
+    vec_f odd  = {};
+    for (int64_t i = 0; i < n; i += VL) {
+        most = max(absolute(x(i)), most);
+        odd += x(i)*0.0f;
+    }
+    const float largest = fold(most, max)[0];
+    f(largest > 0.0f ? 32767.0f/largest : 0.0f);
+    return largest/32767.0f + fold(odd, [](vec_f a, vec_f b) { return a + b; })[0];
 }
 
 // 32 numbers of 16 bits: a and b take turns
@@ -76,16 +81,13 @@ inline void interleave(const char * a, const char * b, float * dst) {
 #endif
 }
 
-// Scales of N rows' blocks, the byte-th on.
-template <int N>
+// Scales of VL rows' blocks, the byte-th on.
 inline void widen_scales(const char * const * row, int64_t byte, float * dst) {
-    for (int c = 0; c < N; c += VL) {
-        uint16_t scales[VL];
-        for (int i = 0; i < VL; ++i) {
-            __builtin_memcpy(&scales[i], row[c + i] + byte, sizeof(scales[i]));
-        }
-        store(dst + c, widen_halves(scales));
+    uint16_t scales[VL];
+    for (int i = 0; i < VL; ++i) {
+        __builtin_memcpy(&scales[i], row[i] + byte, sizeof(scales[i]));
     }
+    store(dst, widen_halves(scales));
 }
 
 // N rows from the key-th of n on; after the last one it again
@@ -110,22 +112,13 @@ inline vec_i every_other_two(vec_f a, vec_f b) {
 
 // A query's pairs, of the numbers 0 and 2, 1 and 3, 4 and 6, ..., then their scale, in its place.
 inline void pack_byte_query(float * q, int64_t d) {
-    vec_f most = {};
-    vec_f odd  = {}; // NaN if a number is not finite
-    for (int64_t i = 0; i < d; i += VL) {
-        most = max(absolute(load(q + i)), most);
-        odd += load(q + i)*0.0f;
-    }
-    const float largest = fold(most, max)[0];
-    const float scale   = pairs_scale(largest);
-    odd = fold(odd, [](vec_f a, vec_f b) { return a + b; });
-
-    for (int64_t i = 0; i < d; i += 2*VL) {
-        const vec_f a = (vec_f) round_to_pairs(load(q + i)*scale);
-        const vec_f b = (vec_f) round_to_pairs(load(q + i + VL)*scale);
-        store_pairs(q + i/2, pair_of(every_other_two<0>(a, b), every_other_two<2>(a, b)));
-    }
-    q[d/2] = largest/32767.0f + odd[0];
+    q[d/2] = round_all(d, [&](int64_t i) { return load(q + i); }, [&](float scale) {
+        for (int64_t i = 0; i < d; i += 2*VL) {
+            const vec_f a = (vec_f) round_to_pairs(load(q + i)*scale);
+            const vec_f b = (vec_f) round_to_pairs(load(q + i + VL)*scale);
+            store_pairs(q + i/2, pair_of(every_other_two<0>(a, b), every_other_two<2>(a, b)));
+        }
+    });
 }
 
 // floats of VL packed keys
@@ -141,7 +134,7 @@ inline void pack_byte_keys(const h2o_attn_source & x, int64_t key, int64_t n, fl
     find_rows<VL>(x, key, n, row);
 
     for (int64_t byte = 0; byte < x.size; byte += 2 + BYTES) {
-        widen_scales<VL>(row, byte, dst);
+        widen_scales(row, byte, dst);
         dst += VL;
         for (int h = 0; h < BYTES; h += 4*N) {
             vec_f block[N];
@@ -163,18 +156,15 @@ inline void pack_byte_keys(const h2o_attn_source & x, int64_t key, int64_t n, fl
     }
 }
 
-// floats of BYTE_KEYS packed values
-constexpr int64_t byte_group(int64_t d) {
-    return d/BYTES*BYTE_KEYS + d*VL;
-}
-
-// BYTE_KEYS values: the scales of each block, then pairs of the i-th and the (i + VL)-th one
-inline void pack_byte_values(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
+// BYTE_KEYS values of at most MAX_KEYS: first the scales [block][MAX_KEYS], then pairs of the i-th and (i + VL)-th one [d]
+inline void pack_byte_values(const h2o_attn_source & x, int64_t key, int64_t n, float * v) {
     const char * row[BYTE_KEYS];
     find_rows<BYTE_KEYS>(x, key, n, row);
 
-    for (int64_t byte = 0; byte < x.size; byte += 2 + BYTES, dst += BYTE_KEYS) {
-        widen_scales<BYTE_KEYS>(row, byte, dst);
+    float * dst = v + x.d/BYTES*MAX_KEYS + key/2*x.d;
+    for (int64_t byte = 0; byte < x.size; byte += 2 + BYTES, v += MAX_KEYS) {
+        widen_scales(row,      byte, v + key);
+        widen_scales(row + VL, byte, v + key + VL);
     }
     for (int i = 0; i < VL; ++i) {
         for (int64_t byte = 2; byte < x.size; byte += 2 + BYTES, dst += BYTES) {
@@ -184,99 +174,75 @@ inline void pack_byte_values(const h2o_attn_source & x, int64_t key, int64_t n, 
     }
 }
 
+// Products of M rows of n pairs with two vectors b, the next pair's step floats further: as floats.
+template <int M>
+inline void multiply_pairs(const float * a, int64_t lda, const float * b, int64_t step, int64_t second, int64_t n,
+        vec_f (& res)[M][2]) {
+    vec_i sum[M][2] = {};
+#pragma GCC unroll 1 // else GCC keeps all products before it adds them
+    for (int64_t p = 0; p < n; ++p, b += step) {
+        const vec_i x[] = { load_pairs(b), load_pairs(b + second) };
+        for (int r = 0; r < M; ++r) {
+            const vec_i y = ((const lane_mem *) a)[r*lda + p] + vec_i {};
+            sum[r][0] = add_products(sum[r][0], x[0], y);
+            sum[r][1] = add_products(sum[r][1], x[1], y);
+        }
+    }
+    for (int r = 0; r < M; ++r) {
+        for (int j = 0; j < 2; ++j) {
+            res[r][j] = __builtin_convertvector(sum[r][j], vec_f);
+        }
+    }
+}
+
 // logits[M][n, rounded up] of packed queries and keys
 template <int M>
-void multiply_byte_keys(const float * q, int64_t ldq, const float * k, int64_t d, int64_t n, float * logits, int64_t ld) {
+void multiply_byte_keys(const float * q, const float * k, int64_t d, int64_t n, float * logits, int64_t ld) {
     const int64_t next = byte_panel(d);
     for (int64_t key = 0; key < n; key += BYTE_KEYS, k += 2*next) {
         vec_f sum[M][2] = {};
+        for (int64_t i = 0; i < d/BYTES; ++i) {
+            const float * panel = k + i*(1 + BYTES/2)*VL;
 
-        const float * panel = k;
-        for (int64_t i = 0; i < d/2; i += BYTES/2) {
-            const vec_f scales[] = { load(panel), load(panel + next) };
-            panel += VL;
-
-            vec_i of_block[M][2] = {};
-            for (int p = 0; p < BYTES/2; ++p, panel += VL) {
-                const vec_i x[] = { load_pairs(panel), load_pairs(panel + next) };
-                for (int r = 0; r < M; ++r) {
-                    const vec_i y = ((const lane_mem *) q)[r*ldq + i + p] + vec_i {};
-                    of_block[r][0] = add_products(of_block[r][0], x[0], y);
-                    of_block[r][1] = add_products(of_block[r][1], x[1], y);
-                }
-            }
+            vec_f of_block[M][2];
+            multiply_pairs<M>(q + i*BYTES/2, d, panel + VL, VL, next, BYTES/2, of_block);
             for (int r = 0; r < M; ++r) {
-                for (int j = 0; j < 2; ++j) {
-                    sum[r][j] += __builtin_convertvector(of_block[r][j], vec_f)*scales[j];
-                }
+                sum[r][0] += of_block[r][0]*load(panel);
+                sum[r][1] += of_block[r][1]*load(panel + next);
             }
         }
         for (int r = 0; r < M; ++r) {
-            for (int j = 0; j < 2; ++j) {
-                store(logits + r*ld + key + j*VL, sum[r][j]*q[r*ldq + d/2]);
-            }
+            store(logits + r*ld + key,      sum[r][0]*q[r*d + d/2]);
+            store(logits + r*ld + key + VL, sum[r][1]*q[r*d + d/2]);
         }
     }
 }
 
-// The weights of n keys, multiplied by their values' scales of the block, as pairs. Their scale:
-template <typename F>
-float round_weights(const float * weights, int64_t n, const F & scales_of, int32_t * pairs) {
-    const auto scaled = [&](int64_t key) {
-        return key < n ? load(weights + key)*load(scales_of(key)) : vec_f {};
-    };
-    vec_f most = {};
-    for (int64_t key = 0; key < n; key += VL) {
-        most = max(absolute(scaled(key)), most);
-    }
-    const float largest = fold(most, max)[0];
-    const float scale   = pairs_scale(largest);
-    for (int64_t key = 0; key < n; key += BYTE_KEYS, pairs += VL) {
-        *(vec_i_mem *) pairs = pair_of(round_to_pairs(scaled(key)*scale), round_to_pairs(scaled(key + VL)*scale));
-    }
-    return largest/32767.0f;
-}
-
-// o[M][d] = weights[M][n]*v, at most MAX_SUMMED keys. Weights after the n-th are 0 up to a whole vector.
+// o[M][d] = weights[M][n]*v, packed. Weights after the n-th are 0 up to a whole vector.
 template <int M>
 void multiply_byte_values(const float * weights, int64_t ld, const float * v, int64_t d, int64_t n, float * o,
         int64_t ldo) {
-    const int64_t size = byte_group(d);
-
     for (int64_t i = 0; i < d; i += BYTES) {
-        const auto scales_of = [&](int64_t key) {
-            return v + key/BYTE_KEYS*size + i/BYTES*BYTE_KEYS + key%BYTE_KEYS;
-        };
-        vec_f odd = {}; // NaN if a scale is not finite
-        for (int64_t key = 0; key < n; key += VL) {
-            odd += load(scales_of(key))*0.0f;
-        }
-        odd = fold(odd, [](vec_f a, vec_f b) { return a + b; });
-
-        int32_t pairs[M][MAX_SUMMED/2];
-        float   scale[M];
+        float pairs[M][MAX_KEYS/2];
+        float scale[M];
         for (int r = 0; r < M; ++r) {
-            scale[r] = round_weights(weights + r*ld, n, scales_of, pairs[r]) + odd[0];
+            const auto scaled = [&](int64_t key) {
+                return key < n ? load(weights + r*ld + key)*load(v + i/BYTES*MAX_KEYS + key) : vec_f {};
+            };
+            scale[r] = round_all(n, scaled, [&](float f) {
+                for (int64_t key = 0; key < n; key += BYTE_KEYS) {
+                    store_pairs(pairs[r] + key/2,
+                            pair_of(round_to_pairs(scaled(key)*f), round_to_pairs(scaled(key + VL)*f)));
+                }
+            });
         }
-        const float * values = v + d/BYTES*BYTE_KEYS + i;
-        for (int c = 0; c < BYTES; c += 2*VL) {
-            vec_i sum[M][2] = {};
-            for (int64_t g = 0; g*BYTE_KEYS < n; ++g) {
-#pragma GCC unroll 1 // else GCC keeps all products before it adds them
-                for (int p = 0; p < VL; ++p) {
-                    const float * x0 = values + g*size + p*d + c;
-                    const vec_i   x[] = { load_pairs(x0), load_pairs(x0 + VL) };
-                    for (int r = 0; r < M; ++r) {
-                        const vec_i y = pairs[r][g*VL + p] + vec_i {};
-                        sum[r][0] = add_products(sum[r][0], x[0], y);
-                        sum[r][1] = add_products(sum[r][1], x[1], y);
-                    }
-                }
-            }
+        for (int c = i; c < i + BYTES; c += 2*VL) {
+            vec_f sum[M][2];
+            multiply_pairs<M>(pairs[0], MAX_KEYS/2, v + d/BYTES*MAX_KEYS + c, d, VL,
+                    (n + BYTE_KEYS - 1)/BYTE_KEYS*VL, sum);
             for (int r = 0; r < M; ++r) {
-                for (int j = 0; j < 2; ++j) {
-                    store(o + r*ldo + i + c + j*VL, __builtin_convertvector(sum[r][j], vec_f)*scale[r]);
-                }
+                store(o + r*ldo + c,      sum[r][0]*scale[r]);
+                store(o + r*ldo + c + VL, sum[r][1]*scale[r]);
             }
         }
     }

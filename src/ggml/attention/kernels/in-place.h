@@ -24,12 +24,6 @@ struct row_f32 {
     static vec_f load(const char * row, int64_t i) { return ::load((const float *) row + i); }
 };
 
-struct row_bf16 {
-    static vec_f load(const char * row, int64_t i) {
-        return (vec_f) (__builtin_convertvector(*(const vec_h_mem *) (row + 2*i), vec_u) << 16);
-    }
-};
-
 struct row_f16 {
     static vec_f load(const char * row, int64_t i) { return load_half(row + 2*i); }
 };
@@ -37,11 +31,7 @@ struct row_f16 {
 // f(the type)
 template <typename F>
 inline void with_type(ggml_type type, const F & f) {
-    switch (type) {
-        case GGML_TYPE_F32: f(row_f32 ()); break;
-        case GGML_TYPE_F16: f(row_f16 ()); break;
-        default:            f(row_bf16()); break;
-    }
+    type == GGML_TYPE_F16 ? f(row_f16()) : f(row_f32());
 }
 
 // f(constant<number of rows>, first row) for blocks of at most MAX rows whose sizes differ by one at most
@@ -66,28 +56,26 @@ inline vec_f add_quads(const vec_f * x) {
 }
 
 inline const char * row_of(const h2o_attn_source & x, int64_t key) {
-    return x.data + x.rows[key]*x.stride;
+    return x.data + (x.rows ? x.rows[key] : key)*x.stride;
 }
 
 // Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t start,
-        int64_t end) {
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t size) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
-    for (int64_t i = start; i < end; i += 2*CACHE_LINE) {
+    for (int64_t i = 0; i < size; i += 2*CACHE_LINE) {
         for (int c = 0; c < PREFETCH_GROUP; ++c) {
             const char * row = row_of(x, min_of(key + c, n - 1));
             __builtin_prefetch(row + i, 0, PREFETCH_CACHE);
-            __builtin_prefetch(row + min_of(i + CACHE_LINE, end - 1), 0, PREFETCH_CACHE);
+            __builtin_prefetch(row + min_of(i + CACHE_LINE, size - 1), 0, PREFETCH_CACHE);
         }
     }
 }
 
-// Rows in the order in which they are read: the bytes [start, end) of n rows, then n_next of others.
+// Rows in the order in which they are read: size bytes of n rows, then n_next of others.
 struct reading {
     const h2o_attn_source & x;
     int64_t n;
-    int64_t start;
-    int64_t end;
+    int64_t size;
 
     const h2o_attn_source & next;
     int64_t n_next;
@@ -96,16 +84,16 @@ struct reading {
     void prefetch(int64_t key) const {
         key += PREFETCH_AHEAD;
         if (key < n) {
-            prefetch_rows(x, key, n, start, end);
+            prefetch_rows(x, key, n, size);
         } else if (key - n < n_next) {
-            prefetch_rows(next, key - n, n_next, 0, next.size);
+            prefetch_rows(next, key - n, n_next, next.size);
         }
     }
 };
 
 void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
     for (const int64_t end = key + n; key < end; ++key, dst += x.d) {
-        const char * row = x.data + (x.rows ? x.rows[key] : key)*x.stride;
+        const char * row = row_of(x, key);
         if (x.type == GGML_TYPE_Q8_0) {
             for (int64_t i = 0; i < x.d; i += BYTES, row += 2 + BYTES) {
                 const float scale = half_at(row);
@@ -160,13 +148,10 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
 // N vectors of the rows' output, from the i-th number on
 template <typename T, int M, int N>
 void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
-    const bool is_first = first_row == 0; // the rows after these find all in the cache
+    const bool is_first = first_row == 0 && i == 0; // all of a value; what is read after this is in the cache
     const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
 
-    const int64_t start_byte = t.v.size*i/t.d_v;
-    const int64_t end_byte   = is_first ? t.v.size*(i + N*VL)/t.d_v : start_byte;
-
-    const reading order = { t.v, t.n_keys, start_byte, end_byte, t.next_k, is_last ? t.n_next : 0 };
+    const reading order = { t.v, t.n_keys, is_first ? t.v.size : 0, t.next_k, is_last ? t.n_next : 0 };
 
     vec_f sum[M][N] = {};
 
@@ -213,7 +198,7 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
         pack_byte_keys(k, j, n, packed_k + j/VL*byte_panel(k.d));
     }
     for (int64_t j = key; j < key + H2O_ATTN_PAD; j += BYTE_KEYS) {
-        pack_byte_values(v, j, n, packed_v + j/BYTE_KEYS*byte_group(v.d));
+        pack_byte_values(v, j, n, packed_v);
     }
 }
 
@@ -223,12 +208,11 @@ void multiply_keys(const h2o_attn_tile & t) {
             for (int i = r; i < r + decltype(c)::value; ++i) {
                 pack_byte_query(t.q + i*t.d_k, t.d_k);
             }
-            multiply_byte_keys<decltype(c)::value>(t.q + r*t.d_k, t.d_k, t.packed_k, t.d_k, t.n_keys,
-                    t.logits + r*t.ld, t.ld);
+            multiply_byte_keys<decltype(c)::value>(t.q + r*t.d_k, t.packed_k, t.d_k, t.n_keys, t.logits + r*t.ld, t.ld);
         });
         return;
     }
-    const reading order = { t.k, t.n_keys, 0, t.k.size, t.v, t.n_keys };
+    const reading order = { t.k, t.n_keys, t.k.size, t.v, t.n_keys };
 
     with_type(t.k.type, [&](auto type) {
         for (int64_t key = 0; key < t.n_keys; key += VL) {

@@ -22,8 +22,8 @@ struct h2o_attn_source {
     const char    * data;
     int64_t         stride; // bytes from row to row
     int64_t         size;   // bytes of a row
-    const int32_t * rows;   // of each key; except for keys in place, NULL: consecutive rows
-    ggml_type       type;   // for kernels: F32, F16, BF16 or Q8_0
+    const int32_t * rows;   // of each key; NULL: consecutive rows
+    ggml_type       type;   // for kernels: F32, F16 or Q8_0
     int64_t         d;      // numbers of a row
 };
 
