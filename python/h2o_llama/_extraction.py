@@ -15,6 +15,8 @@ Made = tuple[int, int] | str | ValueError
 _SECONDS, _BYTES = 600, 4 << 30
 """What a document may take."""
 
+_IMAGES = "has no text, only images: run a text recognition (OCR) on"
+
 _OFFICE = {
     b"xl/workbook.xml": "xlsx",
     b"ppt/presentation.xml": "pptx",
@@ -82,9 +84,7 @@ def _of_pdf(content: bytes) -> Iterator[Made]:
     except FileNotDecryptedError:
         raise ValueError("is encrypted: save it without a password first") from None
     if not pages:
-        raise ValueError(
-            "has no text, only images: run a text recognition (OCR) on it first: `ocrmypdf IN.pdf OUT.pdf`"
-        )
+        raise ValueError(f"{_IMAGES} it first: `ocrmypdf IN.pdf OUT.pdf`")
     yield "\n".join(pages)
 
 
@@ -94,8 +94,8 @@ def _of_sheets(content: bytes) -> str:
 
     sheets = []
     for sheet in load_workbook(io.BytesIO(content), read_only=True, data_only=True).worksheets:
-        rows = ("\t".join(map(_cell, row)).rstrip() for row in sheet.iter_rows(values_only=True))
-        sheets.append("\n".join([f"[sheet {sheet.title}]", "", *filter(None, rows), ""]))
+        rows = [*filter(None, ("\t".join(map(_cell, row)).rstrip() for row in sheet.iter_rows(values_only=True)))]
+        sheets += ["\n".join([f"[sheet {sheet.title}]", "", *rows, ""])] if rows else []
     return "\n".join(sheets)
 
 
@@ -111,4 +111,9 @@ def _of_pandoc(content: bytes, kind: str) -> str:
     limits = ["+RTS", f"-M{_BYTES >> 20}m", "-RTS"]
     options = ["--standalone", "--metadata=pagetitle:-", "--wrap=none", *limits]
     html = convert_text(content, "html", kind, sandbox=True, extra_args=options)
-    return text_of_html(re.sub(r'<head>.*?</head>|<a [^>]*role="doc-backlink">.*?</a>', "", html, flags=re.DOTALL))
+    html = re.sub(r'<head>.*?</head>|<a [^>]*role="doc-backlink">.*?</a>', "", html, flags=re.DOTALL)
+    html = re.sub(r"<t[dh]\b.*?</t[dh]>", lambda cell: cell[0].replace("</p>\n<p>", " "), html, flags=re.DOTALL)
+    text = text_of_html(html)
+    if not text and "<img" in html:
+        raise ValueError(f"{_IMAGES} a PDF of it first: `ocrmypdf IN.pdf OUT.pdf`")
+    return text

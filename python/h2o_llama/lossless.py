@@ -21,8 +21,6 @@ class LosslessConfig:
     ----------
     n_threads : int, default 2
         How many threads encode, in addition to the computation's.
-    max_queue : int, default 8
-        How many chunks wait for them at most. A further one stays raw until the next one is stored.
 
     Examples
     --------
@@ -34,15 +32,14 @@ class LosslessConfig:
     """
 
     n_threads: int = 2
-    max_queue: int = 8
 
     def __post_init__(self) -> None:
-        for name, high in (("n_threads", check.MAX_THREADS), ("max_queue", 2**16)):
-            object.__setattr__(self, name, check.integer(_OWNER, name, getattr(self, name), 1, high))
+        n_threads = check.integer(_OWNER, "n_threads", self.n_threads, 1, check.MAX_THREADS)
+        object.__setattr__(self, "n_threads", n_threads)
 
     def as_text(self) -> dict[str, str]:
         """The core's options."""
-        return {"lossless": "on", "codec_threads": str(self.n_threads), "codec_max_queue": str(self.max_queue)}
+        return {"lossless": "on", "codec_threads": str(self.n_threads)}
 
 
 @dataclass(frozen=True)
@@ -56,24 +53,20 @@ class LosslessStats:
     encoded_blocks, raw_blocks, failed_blocks : int
         Blocks that became shorter, that did not, and that could not be encoded or stored: these and the raw ones are
         stored raw.
-    skipped_blocks : int
-        Blocks of chunks that found the queue full. They are tried again when the next chunk is stored.
     k_bytes, v_bytes, stored_k_bytes, stored_v_bytes : int
-        Bytes of the first three kinds: of the raw rows, and as stored.
-    waiting_chunks, queue_peak : int
-        Chunks that are not encoded yet; the most tasks that ever waited for a thread.
+        Bytes of these: of the raw rows, and as stored.
+    waiting_chunks : int
+        Chunks that are not encoded yet.
     """
 
     encoded_blocks: int
     raw_blocks: int
     failed_blocks: int
-    skipped_blocks: int
     k_bytes: int
     v_bytes: int
     stored_k_bytes: int
     stored_v_bytes: int
     waiting_chunks: int
-    queue_peak: int
 
     @property
     def ratio(self) -> float:

@@ -28,16 +28,10 @@ static std::string utf8(uint32_t character) {
         (char) (0x80 | (character >> 6 & 63)), (char) (0x80 | (character & 63)) };
 }
 
-static void replace_all(std::string & text, const std::string & what, const std::string & by) {
-    for (size_t pos = 0; (pos = text.find(what, pos)) != std::string::npos; pos += by.size()) {
-        text.replace(pos, what.size(), by);
-    }
-}
-
 // the text in a string of JSON
 static std::string escaped(std::string text) {
-    replace_all(text, "\\", "\\\\");
-    replace_all(text, "\"", "\\\"");
+    string_replace_all(text, "\\", "\\\\");
+    string_replace_all(text, "\"", "\\\"");
     return text;
 }
 
@@ -154,7 +148,7 @@ std::vector<h2o_chat_piece> h2o_chat_pieces(const llama_vocab * vocab, const com
         for_texts(message, [&](std::string & text, bool is_json, bool is_the_models) {
             for (const auto & name : said) {
                 if (name.is_control || !is_the_models) {
-                    replace_all(text, is_json ? escaped(name.text) : name.text, name.stand_in);
+                    string_replace_all(text, is_json ? escaped(name.text) : name.text, name.stand_in);
                 }
             }
         });
@@ -167,7 +161,7 @@ std::vector<h2o_chat_piece> h2o_chat_pieces(const llama_vocab * vocab, const com
         bool has_names = false;
         for (const auto & name : said) {
             if (part.find(name.stand_in) != std::string::npos) {
-                replace_all(part, name.stand_in, name.text);
+                string_replace_all(part, name.stand_in, name.text);
                 has_names = true;
             }
         }

@@ -47,7 +47,6 @@ enum llama_h2o_products {
 struct llama_h2o_lossless_params {
     bool     on;
     uint32_t n_threads; // that encode in the background
-    uint32_t max_queue; // chunks that wait for a thread; others are tried again later
 };
 
 #define LLAMA_H2O_MAX_LAYERS 512

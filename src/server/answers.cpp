@@ -2,6 +2,7 @@
 
 #include "server-common.h"
 #include "server-task.h"
+#include "server/thoughts.h"
 
 #include <cstdint>
 #include <stdexcept>
@@ -53,8 +54,10 @@ json server_h2o_end(server_task_result_cmpl_final & result) {
         }
         end = &response;
     }
-    if (!result.generation_params.h2o_warnings.empty() && end->is_object()) {
-        (*end)["warnings"] = result.generation_params.h2o_warnings;
+    const auto & chat = result.generation_params.h2o_chat;
+    server_h2o_keep_thoughts(chat.name, result.oaicompat_msg);
+    if (!chat.warnings.empty() && end->is_object()) {
+        (*end)["warnings"] = chat.warnings;
     }
     return answer;
 }
@@ -81,10 +84,7 @@ void server_h2o_sum_usage(json & events, json & sum, bool is_last) {
     }
 }
 
-std::vector<std::string> server_h2o_warnings(const json & request) {
-    std::vector<std::string> warnings;
-    for (const auto & warning : json_value(request, "h2o_warnings", json::array())) {
-        warnings.push_back(warning.get<std::string>());
-    }
-    return warnings;
+server_h2o_chat server_h2o_chat_of(const json & request) {
+    return { json_value(request, "h2o_chat", std::string()),
+        json_value(request, "h2o_warnings", std::vector<std::string>()) };
 }

@@ -75,5 +75,10 @@ void server_h2o_add_usage(common_json & usage, const common_json & other);
 // The same for streams, whose last event has the usage: `sum` is that of the choices that have ended.
 void server_h2o_sum_usage(common_json & events, common_json & sum, bool is_last);
 
-// The sentences about parts of a request that are left out, for the end of its answer.
-std::vector<std::string> server_h2o_warnings(const common_json & request);
+// What the end of an answer needs of its request.
+struct server_h2o_chat {
+    std::string              name;     // server/thoughts.h
+    std::vector<std::string> warnings; // sentences about parts that are left out
+};
+
+server_h2o_chat server_h2o_chat_of(const common_json & request);

@@ -133,7 +133,8 @@ bool server_h2o_library::is_known(llama_seq_id id, const std::string & key, cons
     return tokens.end() - std::mismatch(tokens.begin(), tokens.end(), text.begin(), text.end()).first < texts->n_new;
 }
 
-bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached) {
+bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached,
+        const common_chat_msg_spans & messages) {
     static constexpr ptrdiff_t N_COMPARED = 16, N_PLACES = 32, N_ANSWER = 4, N_CONVERSATIONS = 16;
 
     const auto count = [](auto begin, auto end, auto first, ptrdiff_t n) { // how often these n tokens are there
@@ -168,7 +169,9 @@ bool server_h2o_library::is_aside(const std::string & key, const llama_tokens & 
     if ((int32_t) tokens.size() < texts->n_least) {
         return false;
     }
-    if (n_cached < n_prompt/2 && std::any_of(conversations.begin(), conversations.end(), is_inside)) {
+    const auto answers = std::count_if(messages.spans.begin(), messages.spans.end(),
+        [](const auto & span) { return span.role == COMMON_CHAT_ROLE_ASSISTANT; }); // the one that comes is the last
+    if (answers < 2 && n_cached < n_prompt/2 && std::any_of(conversations.begin(), conversations.end(), is_inside)) {
         return true;
     }
     conversations.push_back({ key, tokens, std::min(n_prompt, tokens.size()) });

@@ -88,7 +88,8 @@ public:
         if (is_for(slot) && !slot.task->is_child()) {
             const auto tokens = slot.prompt.tokens.get_text_tokens();
             if (tokens.size() == slot.prompt.tokens.size() &&
-                !is_aside(slot.task->tokens.h2o_owner, tokens, slot.task->n_tokens(), slot.stats.n_prompt_cached)) {
+                !is_aside(slot.task->tokens.h2o_owner, tokens, slot.task->n_tokens(), slot.stats.n_prompt_cached,
+                    slot.task->params.message_spans)) {
                 give(ctx, slot.id, slot.task->tokens.h2o_owner, tokens);
             }
         }
@@ -159,8 +160,10 @@ private:
     bool is_known(llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 
     // Whether a prompt wraps one of the latest conversations, with its answer, in other words, as clients do once to ask
-    // for a title or for tags. A repeated prompt does not count: half of it was cached.
-    bool is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached);
+    // for a title or for tags. A repeated prompt does not count: half of it was cached. Nor does one that has answers: it
+    // continues the conversation, with other tools say.
+    bool is_aside(const std::string & key, const llama_tokens & tokens, size_t n_prompt, size_t n_cached,
+        const common_chat_msg_spans & messages);
 
     void give(llama_context * ctx, llama_seq_id id, const std::string & key, const llama_tokens & tokens);
 

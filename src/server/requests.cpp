@@ -6,8 +6,10 @@
 #include "mtmd.h"
 #include "server-common.h"
 #include "server/texts.h"
+#include "server/thoughts.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -142,13 +144,15 @@ void server_h2o_check_stop(const common_json & stop) {
     }
 }
 
-std::chrono::system_clock::time_point server_h2o_time(const llama_vocab * vocab,
-        const common_chat_templates * templates, const common_chat_templates_inputs & inputs) {
+std::string server_h2o_continue(
+        const llama_vocab * vocab, const common_chat_templates * templates, common_chat_templates_inputs & inputs) {
     using clock = std::chrono::system_clock;
+
+    const auto name = server_h2o_recall_thoughts(inputs);
 
     auto * texts = server_h2o_get_texts();
     if (!texts || !texts->tells_day) {
-        return inputs.now;
+        return name;
     }
     const auto prompt_at = [&](int64_t time) {
         auto dated = inputs;
@@ -156,7 +160,8 @@ std::chrono::system_clock::time_point server_h2o_time(const llama_vocab * vocab,
         const auto prompt = common_chat_templates_apply(templates, dated).prompt;
         return h2o_chat_tokens(vocab, h2o_chat_pieces(vocab, templates, dated, prompt));
     };
-    return clock::from_time_t(texts->time(server_h2o_owner(), clock::to_time_t(inputs.now), prompt_at));
+    inputs.now = clock::from_time_t(texts->time(server_h2o_owner(), clock::to_time_t(inputs.now), prompt_at));
+    return name;
 }
 
 namespace {

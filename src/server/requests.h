@@ -9,7 +9,6 @@
 #include "server/dialects.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -81,10 +80,10 @@ T server_h2o_number(const common_json & value) {
 // the most probable tokens that they name.
 void server_h2o_read_chat(common_json & body);
 
-// The time whose date a chat's template writes: today, or where the chat continues a kept text of its owner, the day that
-// this text has. A text that was read on an earlier day is found where the prompt has its date.
-std::chrono::system_clock::time_point server_h2o_time(const llama_vocab * vocab,
-        const common_chat_templates * templates, const common_chat_templates_inputs & inputs);
+// Lets a chat continue its owner's known texts: with thoughts that the client has left out, and with the day that a kept
+// text has, where the template writes the date. Returns the chat's name (server/thoughts.h).
+std::string server_h2o_continue(
+        const llama_vocab * vocab, const common_chat_templates * templates, common_chat_templates_inputs & inputs);
 
 // The strings at which an answer ends.
 void server_h2o_check_stop(const common_json & stop);

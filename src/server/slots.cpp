@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -40,10 +41,9 @@ bool server_h2o_prepare(common_params & params) {
     return true;
 }
 
-void server_h2o_announce(
-        const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at) {
+void server_h2o_announce(const common_params & params, int32_t n_ctx, const std::vector<std::string> & at) {
     const auto    name = params.model_alias.empty() ? params.model.path : *params.model_alias.begin();
-    const int32_t n    = params.embedding ? std::min(n_ctx, params.n_ubatch) : server_h2o_n_ctx(ctx, n_ctx);
+    const int32_t n    = params.embedding ? std::min(n_ctx, params.n_ubatch) : n_ctx;
     LOG("%s: texts of %s, %d at a time, at %s\n", name.c_str(),
         n == INT32_MAX ? "any length" : string_format("up to %d tokens", n).c_str(), params.n_parallel,
         string_join(at, " and ").c_str());
@@ -228,14 +228,15 @@ void server_h2o_counts::add(const server_h2o_counts & other) {
     kv_dropped += other.kv_dropped;
 }
 
-server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
-    if (!kv) {
-        return {};
-    }
-    const auto stats = llama_h2o_kv_stats(kv);
+void server_h2o_count(const llama_context * ctx, llama_seq_id id, server_h2o_counts & counts) {
+    if (const auto * kv = llama_get_h2o_kv_seq(ctx, id)) {
+        const auto stats = llama_h2o_kv_stats(kv);
 
-    return { llama_h2o_kv_info(kv).chunk_index, stats.bytes_kept, stats.bytes_cold, stats.bytes_dropped };
+        counts.n_chunks   = llama_h2o_kv_info(kv).chunk_index;
+        counts.kv_kept    = stats.bytes_kept;
+        counts.kv_cold    = stats.bytes_cold;
+        counts.kv_dropped = stats.bytes_dropped;
+    }
 }
 
 void server_h2o_stop::add_to(common_json & about) const {
@@ -286,24 +287,15 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
             const float * w = weights.data() + head*n;
             const auto is_more = [&](int32_t a, int32_t b) { return w[a] != w[b] ? w[a] > w[b] : a < b; };
 
-            float                sum = 0.0f;
-            std::vector<int32_t> positions; // a heap, the least first
-            for (int32_t pos = 0; pos < end; ++pos) {
-                sum += w[pos];
-                if ((int32_t) positions.size() == n_top && !is_more(pos, positions.front())) {
-                    continue;
-                }
-                positions.push_back(pos);
-                std::push_heap(positions.begin(), positions.end(), is_more);
-                if ((int32_t) positions.size() > n_top) {
-                    std::pop_heap(positions.begin(), positions.end(), is_more);
-                    positions.pop_back();
-                }
-            }
-            std::sort_heap(positions.begin(), positions.end(), is_more);
+            std::vector<int32_t> positions(end);
+            std::iota(positions.begin(), positions.end(), 0);
+            const auto top = positions.begin() + std::min(n_top, end);
+            std::partial_sort(positions.begin(), top, positions.end(), is_more);
+            positions.erase(top, positions.end());
             std::vector<float> read;
             std::transform(positions.begin(), positions.end(), std::back_inserter(read), [&](int32_t i) { return w[i]; });
 
+            const float sum = std::accumulate(w, w + end, 0.0f);
             heads.push_back(common_json {
                 { "layer", il }, { "head", head }, { "sum", sum }, { "positions", positions }, { "weights", read } });
         }
@@ -318,31 +310,4 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
         text.erase(0, n);
     }
     return { { "end", end }, { "pieces", pieces }, { "heads", heads } };
-}
-
-common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request) {
-    const auto   id = request.slot;
-    const auto * kv = llama_get_h2o_kv_seq(ctx, id);
-    if (!server_h2o_enabled(ctx)) {
-        throw std::invalid_argument("H2O is off");
-    }
-    if (!kv) {
-        throw std::invalid_argument(
-            "there is no slot " + std::to_string(id) + ", there are " + std::to_string(llama_n_seq_max(ctx)));
-    }
-
-    const auto info   = llama_h2o_kv_info(kv);
-    const auto counts = server_h2o_count(ctx, id);
-
-    return {
-        { "id_slot",     id },
-        { "n_tokens",    info.n_tokens },
-        { "has_limit",   info.n_positions < INT32_MAX },
-        { "chunk_index", info.chunk_index },
-        { "kv_bytes", {
-            { "kept",    counts.kv_kept },
-            { "cold",    counts.kv_cold },
-            { "dropped", counts.kv_dropped },
-        } },
-    };
 }

@@ -22,8 +22,7 @@ struct mtmd_context;
 bool server_h2o_prepare(common_params & params);
 
 // One line: the model, the longest text, and the address.
-void server_h2o_announce(
-        const common_params & params, const llama_context * ctx, int32_t n_ctx, const std::vector<std::string> & at);
+void server_h2o_announce(const common_params & params, int32_t n_ctx, const std::vector<std::string> & at);
 
 // Lets the sequences of a new context be rewound to the ends of their chunks. Upstream learns that it need not make
 // checkpoints; without H2O it decides by itself.
@@ -252,7 +251,8 @@ struct server_h2o_counts {
     }
 };
 
-server_h2o_counts server_h2o_count(const llama_context * ctx, llama_seq_id id);
+// Counts a slot's sequence anew.
+void server_h2o_count(const llama_context * ctx, llama_seq_id id, server_h2o_counts & counts);
 
 // What the tokens from `end` on, a prompt's tail, attended to among those before: the positions that each KV head read
 // most, at most n_top, with the weights, and the sum of all weights; and the tokens' texts. Null while the prompt is
@@ -265,20 +265,15 @@ template <typename Slot>
 void server_h2o_count(const llama_context * ctx, std::vector<Slot> & slots, server_h2o_counts & all) {
     all = {};
     for (auto & slot : slots) {
-        auto counts = server_h2o_count(ctx, slot.id);
-        counts.has_begun  = slot.stats.h2o.has_begun;
-        counts.takes_over = slot.stats.h2o.takes_over;
-        counts.n_moved    = slot.stats.h2o.n_moved;
-        counts.stop      = std::move(slot.stats.h2o.stop);
-        counts.attention = std::move(slot.stats.h2o.attention);
+        auto & counts = slot.stats.h2o;
+        server_h2o_count(ctx, slot.id, counts);
         if (counts.has_begun && slot.is_processing() && slot.task->h2o.n_attention > 0 && counts.attention.is_null()) {
             const auto & task = *slot.task;
             const auto token = [&](size_t i) { return task.tokens[i]; };
             counts.attention = server_h2o_attention(
                 ctx, slot.id, token, task.n_tokens(), server_h2o_tail_begin(task), task.h2o.n_attention);
         }
-        slot.stats.h2o = std::move(counts);
-        all.add(slot.stats.h2o);
+        all.add(counts);
     }
 }
 
@@ -317,25 +312,17 @@ void server_h2o_note_stop(
     }
 }
 
-// A request: GET /slots/{id}/h2o, another one about slots, or a completion.
+// A request about slots, or a completion.
 struct server_h2o_request {
-    int32_t slot        = -1; // < 0: it is another request
-    int32_t n_attention = 0;  // of a completion with "top_attention"
+    int32_t n_attention = 0; // of a completion with "top_attention"
 
     std::string owner = server_h2o_owner();
     int32_t     slot_of_owner = -1; // it is about this slot's text, < 0: about none
-
-    bool is_asked() const { return slot >= 0; }
 
     // the path of a slot's file
     std::string read_file(const common_params & params, const std::string & name, int32_t slot_of_owner = -1) {
         this->slot_of_owner = slot_of_owner;
         return server_h2o_slot_path(params) + name;
-    }
-
-    // throws std::invalid_argument unless the slot is a number from 0 on
-    void read(const std::string & value) {
-        slot_of_owner = slot = value.empty() ? -1 : server_h2o_number_below(value, INT32_MAX);
     }
 
     // Reads a completion's request. Throws std::invalid_argument.
@@ -370,6 +357,3 @@ bool server_h2o_sees(const std::vector<Slot> & slots, const server_h2o_request &
 
     return id < 0 || id >= (int32_t) slots.size() || server_h2o_sees(slots[id], request.owner);
 }
-
-// The answer. Throws std::invalid_argument if H2O is off, or the slot does not exist.
-common_json server_h2o_to_json(const llama_context * ctx, const server_h2o_request & request);

@@ -62,6 +62,7 @@ def test_speeds_are_of_medians_of_the_faster_variant_and_over_llama_cpp() -> Non
     assert verdict([*rows, other]).endswith("For long answers add --h2o-set decode=memory: 3.0 times as fast.")
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_mode_alone() -> None:
     """Attention weights of all pairs of a chunk and the prompt, which only dense attention without flash has."""
     ballast = np.ones(2**25)  # 256 MB in this process
@@ -85,6 +86,7 @@ def test_a_process_imports_nothing_from_the_working_folder(tmp_path: Path, monke
 # --- the command
 
 
+@pytest.mark.slow
 def test_from_end_to_end(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     options = ["--n-prompt", "64,130", "--depth", "130", "--n-gen", "3", "-r", "1", *h2o_set(decode="full")]

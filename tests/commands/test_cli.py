@@ -250,6 +250,7 @@ def test_inspect_shows_what_the_question_reads(text_file: Path, tmp_path: Path) 
 # --- demo
 
 
+@pytest.mark.slow
 def test_demo_prints_a_table_and_writes_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DOCUMENT_BYTES", 1100)
     monkeypatch.chdir(tmp_path)

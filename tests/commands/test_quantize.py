@@ -62,11 +62,6 @@ def test_every_type_can_be_evaluated(tiny_model: Path, out: Path) -> None:
                 assert {name} <= matrix_types(out) <= {name, "Q6_K", "Q8_0"}
 
 
-def test_quantised_weights_are_quantised_again(model_by_name: ModelByName, out: Path) -> None:
-    quantize_model(model_by_name("qwen3-gqa4-q8_0"), out, "f16")
-    assert matrix_types(out) == {"F16"}
-
-
 # --- failures
 
 

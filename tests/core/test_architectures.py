@@ -13,7 +13,7 @@ import pytest
 from gguf import GGUFReader
 
 from adapters import random_adapter
-from check_architecture import DEFAULTS, KINDS, OPEN, Checks, generate, random_text, read
+from check_architecture import DEFAULTS, OPEN, Checks, generate, random_text, read
 from compare import case, relative_error
 from h2o_llama import H2OConfig, H2OError, Llama, UnsupportedModelError
 from inputs import ModelByName
@@ -46,6 +46,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "RoPE scaled linearly": {"rope_scaling_type": "linear", "rope_freq_scale": 0.25, "rope_freq_base": 5000.0},
     "YaRN": {"rope_scaling_type": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 64, "yarn_beta_fast": 8.0},
 }
+
+
+OTHERS = ("gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
+KINDS = ["qwen3-gqa4-f32", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 
 
 def lower_cap(path: Path) -> None:
@@ -112,7 +116,7 @@ def test_learned_positions_are_the_most_that_a_text_has(generator: Path, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("model", KINDS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_holds_for_a_model_holds_for_a_changed_one(
     change: str, model: str, model_by_name: ModelByName, tmp_path: Path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attention_cases import COLUMN_SUMS, NO_SUMS, QUERY_SUMS, Attention, Case, Problem, side_by_side
+from attention_cases import COLUMN_SUMS, NO_SUMS, QUERY_SUMS, Attention, Case, Problem
 from compare import assert_all_equal, case
 from cuda_in_software import IS_SOFTWARE, running
 from kernels import CUDA
@@ -157,22 +157,6 @@ class TestSameBits:
                     np.testing.assert_allclose(got.o, part.o, rtol=1e-5, atol=1e-6)
                 else:
                     assert_same_output(got, part)
-
-    def test_of_views(self, kernel: str, way: Case) -> None:
-        """Heads of a token side by side; parts of larger arrays, which are not aligned."""
-        for type in ("f32", "f16"):
-            with case(type=type):
-                problem = Problem(replace(way, type=type)).stored()
-                want = problem.attend(kernel)
-                q, k, v = problem.q, problem.k, problem.v
-                seen = {"q": side_by_side(q), "k": side_by_side(k), "v": side_by_side(v)}
-                assert_all_equal(problem.changed(**seen).attend(kernel), want)
-                odd = {
-                    "k": np.concatenate([k[..., :1], k], -1)[..., 1:],
-                    "v": np.concatenate([v, v], -1)[..., : v.shape[-1]],
-                }
-                rows = np.concatenate([problem.rows, problem.rows], -1).astype(np.int32)[..., : problem.rows.shape[-1]]
-                assert_all_equal(problem.changed(rows=rows, **odd).attend(kernel), want)
 
 
 class TestNotFinite:

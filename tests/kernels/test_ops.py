@@ -1,6 +1,5 @@
 """Rows' maxima on the CPU, against NumPy. All else of composed attention: test_h2o_oracle."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,15 +8,6 @@ import pytest
 from compare import case
 from h2o_llama import _core
 
-# Shapes, and views whose strides ggml can express.
-ARRAYS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
-    **{str(shape): (shape, lambda a: a) for shape in [(31, 1), (1, 64), (3, 1000), (5, 3, 129), (2, 3, 5, 67)]},
-    "heads and rows swapped": ((4, 6, 10, 67), lambda a: a.swapaxes(1, 2)),
-    "batch innermost": ((4, 6, 10, 67), lambda a: a.transpose(2, 1, 0, 3)),
-    "some of each": ((4, 6, 10, 67), lambda a: a[1:, ::3, 2:9:2, 5:38]),
-    "one row": ((4, 6, 10, 67), lambda a: a[2:3, 1:2, 4:5]),
-}
-
 
 def max_rows(a: Any, n_threads: int = 1) -> Any:
     return _core.ops_max_rows(a, "f32", "cpu", n_threads)
@@ -25,9 +15,9 @@ def max_rows(a: Any, n_threads: int = 1) -> Any:
 
 @pytest.mark.parametrize("n_threads", [1, 3, 8])
 def test_equal_numpy(rng: np.random.Generator, n_threads: int) -> None:
-    for name, (shape, view) in ARRAYS.items():
-        with case(name=name):
-            a = view((100 * rng.standard_normal(shape)).astype(np.float32))
+    for shape in [(31, 1), (1, 64), (3, 1000), (5, 3, 129), (2, 3, 5, 67)]:
+        with case(shape=shape):
+            a = (100 * rng.standard_normal(shape)).astype(np.float32)
             np.testing.assert_array_equal(max_rows(a, n_threads), a.max(axis=-1, keepdims=True))
 
 

@@ -14,14 +14,6 @@ from h2o_llama._cli.options import upstream_options
 from h2o_llama.config import OPTIONS, option_names
 
 
-def test_defaults() -> None:
-    config = H2OConfig()
-    assert (config.local_window, config.heavy_budget, config.sink_tokens) == (60, 0, 4)
-    assert (config.schedule, config.decode, config.evict, config.scorer) == ("single_pass", "full", False, "distant")
-    assert (config.memory_size, config.lookup_budget, config.tile) == (64, 2560, 32)
-    assert (config.dense_layers, config.preset) == ((), "balanced")
-
-
 def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))

@@ -37,7 +37,9 @@ time.sleep({delay})
 """
 
 
-@pytest.mark.parametrize("work", ["eval", "generate", "tokenize", "open"])
+@pytest.mark.parametrize(
+    "work", ["eval", *(pytest.param(x, marks=pytest.mark.slow) for x in ("generate", "tokenize", "open"))]
+)
 def test_a_daemon_thread_ends_with_python(work: str) -> None:
     for delay in (0, 0.02, 0.05):
         program = PROGRAM.format(work=work, delay=delay)

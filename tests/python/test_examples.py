@@ -50,11 +50,13 @@ def test_ask_a_document(document: Path, chat_model: Path, tmp_path: Path, monkey
     assert [text.name for text in Library().texts()]
 
 
+@pytest.mark.slow
 def test_many_questions(document: Path) -> None:
     printed = run("many_questions", document, demo_model_path(), "k23?", "k17?")
     assert printed == "k23? 1357;\nk17? 4829;\n"
 
 
+@pytest.mark.slow
 def test_chat_about_a_document(tmp_path: Path, chat_model: Path) -> None:
     n = 5500  # the first answer, of random bytes, closes no chunk
     document = tmp_path / "document.txt"
@@ -66,6 +68,7 @@ def test_chat_about_a_document(tmp_path: Path, chat_model: Path) -> None:
     assert int(second) >= n
 
 
+@pytest.mark.slow
 def test_look_inside(document: Path) -> None:
     printed = run("look_inside", document, demo_model_path())
     n_tokens = len(document.read_bytes())
@@ -78,6 +81,7 @@ def test_look_inside(document: Path) -> None:
     assert 4 / 68 < int(shared[1]) / 100 < 1  # the sinks at least, and not the local window
 
 
+@pytest.mark.slow
 def test_score_by_keys(document: Path) -> None:
     """Its scorer is KeyDiff: less the cosine of a key and the mean of all directions."""
     assert len({*re.findall(r"KL ([\d.]+)\n", run("score_by_keys", document, demo_model_path()))}) == 3

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,29 +317,28 @@ def test_what_texts_share_is_stored_once(tiny_model: Path, library: Library, nam
     assert per_text < 0.45 * one if name != "evict" else per_text < one
 
 
-def test_least_recently_used_texts_go_first(tiny_model: Path, tmp_path: Path) -> None:
-    texts = [random_tokens(N, seed=seed) for seed in range(4)]
-    measured = Library(tmp_path / "measured")
-    read(tiny_model, measured, texts[0])
-    library = Library(tmp_path / "library", limit_bytes=int(3.6 * measured.n_bytes))
-    for age, tokens in enumerate(texts[:3]):
-        read(tiny_model, library, tokens, name=str(age))
-        library.flush()
-        change(library, "UPDATE texts SET used = ? WHERE used > 1e9", age + 1)
-    assert read(tiny_model, library, texts[0]) == N  # now it is the last used
-    read(tiny_model, library, texts[3], name="3")
-    assert [text.name for text in library.texts()] == ["3", "0", "2"]
-    assert library.n_bytes <= library.limit_bytes
-
-
-def written(library: Library, model: Path, n_bytes: int, seed: int = 0) -> SnapshotOrigin:
+def written(library: Library, model: Path, n_bytes: int, seed: int = 0, begin: Sequence[int] = ()) -> SnapshotOrigin:
     """A text whose state nothing compresses."""
     with open_llama(model, None) as llm:
         origin = llm._state.engine.origin
-    tokens = np.array(random_tokens(N, seed=seed), dtype=np.int32)
+    tokens = np.array([*begin, *random_tokens(N - len(begin), seed=seed)], dtype=np.int32)
     library.add(Snapshot(origin, tokens, None, random.Random(seed).randbytes(n_bytes)), [], [(N, N)], str(seed))
     library.flush()
     return origin
+
+
+def test_twins_that_were_asked_once_go_first_then_the_least_recently_used(tiny_model: Path, tmp_path: Path) -> None:
+    """A twin shares half of its tokens with a newer text."""
+    library, document = Library(tmp_path, limit_bytes=199_000), random_tokens(N // 2 + 1, seed=9)
+    for seed, begin in enumerate(((), document, document, document, ())):
+        origin = written(library, tiny_model, 40_000, seed, begin)
+        if seed == 2:
+            (found, *_) = library.stored(origin)
+            library.load(Found(found, N))
+    assert [text.name for text in library.texts()] == ["4", "3", "2", "0"]
+    written(library, tiny_model, 40_000, 5)
+    assert [text.name for text in library.texts()] == ["5", "4", "3", "2"]
+    assert library.n_bytes <= library.limit_bytes
 
 
 def test_a_text_without_logits_is_for_longer_ones(tiny_model: Path, library: Library) -> None:
@@ -530,11 +529,11 @@ def test_an_index_of_a_later_version_is_refused(tiny_model: Path, library: Libra
     read(tiny_model, library, DOCUMENT)
     library.flush()
     change(library, "PRAGMA user_version = 99")
-    with pytest.raises(H2OError, match=r"of format 99, this h2o-llama reads format 3: update h2o-llama"):
+    with pytest.raises(H2OError, match=r"of format 99, this h2o-llama reads format 4: update h2o-llama"):
         library.texts()
     with pytest.warns(H2OWarning, match="of format 99"):
         assert read(tiny_model, library, DOCUMENT) == 0
-    change(library, "PRAGMA user_version = 3")
+    change(library, "PRAGMA user_version = 4")
     assert read(tiny_model, library, DOCUMENT) == N
 
 
@@ -553,7 +552,8 @@ def test_texts_of_an_earlier_version(tiny_model: Path, tmp_path: Path, monkeypat
             patch.setattr(module, name, value)
         read(tiny_model, library, DOCUMENT, name="old.txt")
         library.flush()
-    change(library, "ALTER TABLE texts DROP COLUMN version")
+    for column in ("version", "n_uses"):
+        change(library, f"ALTER TABLE texts DROP COLUMN {column}")
     change(library, "PRAGMA user_version = 2")
     assert read(tiny_model, Library(), DOCUMENT, name="new.txt") == 0
     assert [(text.name, text.is_old) for text in Library().texts()] == [("new.txt", False), ("old.txt", True)]
@@ -751,8 +751,8 @@ def test_a_text_to_give_away(tiny_model: Path, one_layer_model: Path, library: L
     file.write_bytes(content)
     about, sections = _snapshot_file.read(file, _SECTIONS)
     again = {name: _snapshot_file.Section(part, 1) for name, part in zip(_SECTIONS, sections, strict=True)}
-    _snapshot_file.write(file, about | {"format": 99}, again)
-    with pytest.raises(ValueError, match="is of format 99"):
+    _snapshot_file.write(file, about | {"key": "another"}, again)
+    with pytest.raises(ValueError, match="written by another version: export it"):
         Library(tmp_path / "third").import_text(file)
     assert Library(tmp_path / "third").texts() == []
 

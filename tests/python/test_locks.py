@@ -25,7 +25,7 @@ from h2o_llama import BusyError, Cancelled, H2OConfig, H2OError, Llama, OutOfMem
 from h2o_llama.sequence._state import State
 from inputs import random_tokens
 from llamas import open_tiny, view
-from spies import Stop, stop_at
+from spies import Stop
 
 S = 16
 # Takes seconds, in dense attention and with large chunks.
@@ -61,18 +61,6 @@ def test_progress(h2o: H2OConfig, tiny_model: Path) -> None:
 
 
 # --- cancelling
-
-
-def test_finished_calls_stay(h2o: H2OConfig, tiny_model: Path) -> None:
-    """150 tokens are calls of 64, 64 and 22; the second is cancelled."""
-    tokens = random_tokens(150)
-    with open_tiny(tiny_model, h2o=h2o) as llm, open_tiny(tiny_model, h2o=h2o) as fresh:
-        with pytest.raises(Stop):
-            llm.eval(tokens, progress=stop_at(80))
-        assert llm.n_tokens == 64
-        llm.eval(tokens[64:])
-        fresh.eval(tokens)
-        np.testing.assert_allclose(llm.logits, fresh.logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -288,6 +276,7 @@ def test_waiting_ends(busy: Any, tiny_model: Path) -> None:
         llm("def", max_tokens=1)
 
 
+@pytest.mark.slow
 def test_the_program_with_fastapi(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/fastapi.md, with two threads for a stream and two questions, and the status of errors."""
     page = Path(__file__).parents[2] / "docs" / "fastapi.md"

@@ -3,7 +3,6 @@
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,21 +26,6 @@ def test_lines_have_their_levels(log: pytest.LogCaptureFixture, tiny_model: Path
     assert {record.name for record in log.records} == {NAME}
     assert not any("\n" in record.getMessage() for record in log.records)
     assert any(record.getMessage().startswith("llama_model_loader: - kv ") for record in log.records)
-
-
-def test_threads_log_at_once(log: pytest.LogCaptureFixture, tiny_model: Path) -> None:
-    """Nothing is lost, and nothing comes twice."""
-
-    def open_some() -> None:
-        for _ in range(5):
-            Model(tiny_model).close()
-
-    threads = [threading.Thread(target=open_some) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum("llama_model_loader: loaded meta data" in record.getMessage() for record in log.records) == 20
 
 
 def test_a_handler_may_use_the_library(

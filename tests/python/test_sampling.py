@@ -41,11 +41,6 @@ def generated_logits(llm: Llama, tokens: list[int]) -> Any:
     return llm.logits[len(PROMPT) - 1 : -1].astype(np.float64)
 
 
-def test_temperature_0_is_greedy(llm: Llama) -> None:
-    tokens = generate(llm, 10, temperature=0)
-    assert tokens == generated_logits(llm, tokens).argmax(axis=1).tolist()
-
-
 def test_seeds(tiny_model: Path, llm: Llama) -> None:
     """A seed repeats itself; that of the model is the default."""
     sampling = PLAIN | {"temperature": 2.0}
@@ -126,13 +121,6 @@ def test_tokens_have_the_probabilities_of_the_reference(llm: Llama, rng: Any, op
     # Five standard deviations of a binomial, or of Poisson's law for rare tokens.
     bound = 5 * np.sqrt(np.maximum(n * expected * (1 - expected), 1))
     np.testing.assert_array_less(np.abs(counts - n * expected), bound)
-
-
-def test_penalties_count_the_prompt_and_what_was_generated(llm: Llama) -> None:
-    plain = generate(llm, 40, temperature=0)
-    assert len(set(PROMPT + plain)) < len(set(PROMPT)) + len(plain)
-    tokens = generate(llm, 40, temperature=0, presence_penalty=1e6)
-    assert len(set(PROMPT + tokens)) == len(set(PROMPT)) + len(tokens)
 
 
 def test_dry_ends_repetitions(llm: Llama) -> None:

@@ -126,6 +126,7 @@ def test_tools_are_taken_as_agents_write_them(path: str, server: Server) -> None
     assert "left out" in json.dumps(server.events(path, as_asked_of(path, AGENTS[half:], "auto"))[-2:])
 
 
+@pytest.mark.slow
 def test_tools_are_taken_by_python(llm: Llama) -> None:
     for choice in ("auto", "required"):
         for tools in (AGENTS[: len(AGENTS) // 2], AGENTS[len(AGENTS) // 2 :]):
@@ -313,7 +314,12 @@ def test_a_document_is_extracted_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "documents").exists()
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
+IN_A_PROCESS = (".pdf", ".docx", ".epub", ".xlsx")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith(IN_A_PROCESS)) for name in UNREADABLE]
+)
 def test_a_file_without_a_text_is_refused_by_name(name: str, tmp_path: Path, model: Path, llm: Llama) -> None:
     content, reason = UNREADABLE[name]
     path = tmp_path / "texts" / name

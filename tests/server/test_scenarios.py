@@ -5,7 +5,6 @@ Axes: what H2O keeps, and what an answer depends on besides the text: images, ad
 
 import json
 from dataclasses import replace
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from chats import open_chat, user
 from command_line import h2o_set
 from h2o_llama import H2OConfig
 from projectors import about, picture, png
-from servers import serving
+from servers import leave, serving
 
 pytestmark = pytest.mark.slow
 
@@ -116,19 +115,14 @@ def test_answers_are_those_of_a_llama(
             n: int = answer["timings"]["cache_n"]
             return n
 
-        def leave(**fields: Any) -> None:
-            """Go away while the answer comes."""
-            connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-            body = {"messages": way.messages(QUESTION, NEXT), "stream": True, "max_tokens": 500, **fields}
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), server.headers)
-            connection.getresponse().read(20)
-            connection.close()
-
         assert ask(way, QUESTION) == 0
         assert ask(way, QUESTION) > 30
         assert ask(way, QUESTION, NEXT) > 30
         assert ask(other, QUESTION, NEXT) < 30  # no row that was computed the other way
-        leave(**way.fields)
+        body = {"messages": way.messages(QUESTION, NEXT), "stream": True, "max_tokens": 500, **way.fields}
+        gone = leave(server, "/v1/chat/completions", body)
+        gone.getresponse().read(20)
+        gone.close()  # while the answer comes
         server.wait_until_idle()
         assert ask(way, QUESTION, NEXT) > 30
         assert ask(way, EDITED, NEXT) < 60

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import models
-from chats import CHATML, open_chat, user
+from chats import CHATML, THINKS, open_chat, user
 from command_line import assert_one_line_error, assert_wrong_usage, h2o_set, invoke
 from compare import case
 from gguf_mutation import STRING, GGUFFile, pack_string
@@ -94,6 +94,31 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
     assert again["content"] == second["content"]
 
 
+def test_thoughts_that_a_client_leaves_out_are_put_back(start: Start) -> None:
+    """Where the template keeps them if told so: the slot's text goes on. Only those of the same chat and owner."""
+    server, thought, answer = start([], template=THINKS), "Hm, a question.", {"role": "assistant", "content": "Yes."}
+    said = f"<think>\n{thought}\n</think>\n\nYes."
+
+    def ask(*answers: Any, first: str = DOCUMENT, **options: Any) -> Any:
+        messages = [user(first), *answers, *[user("And?")] * len(answers)]
+        return server.chat(messages, 64, grammar=f"root ::= {json.dumps(said)}", **options)["usage"]
+
+    n_first = ask()["total_tokens"]
+    usage = ask(answer)
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= n_first - 1
+    for message, options, n_fewer in (
+        ({**answer, "reasoning_content": thought}, {}, 0),
+        ({**answer, "reasoning_content": thought[:-1]}, {}, 1),  # the client's own
+        ({**answer, "content": "Yes!"}, {}, len(said) - 4),
+        (answer, {"first": DOCUMENT[:-1] + "."}, len(said) - 4),
+        (answer, {"cache_salt": "another's"}, len(said) - 4),
+        (answer, {"chat_template_kwargs": {"preserve_reasoning": False}}, len(said) - 4),
+    ):
+        assert ask(message, **options)["prompt_tokens"] == usage["prompt_tokens"] - n_fewer
+    with open_chat(demo_model_path(), THINKS) as llm:
+        assert thought in llm.apply_chat_template([user("a"), {**answer, "reasoning_content": thought}, user("b")])
+
+
 @pytest.mark.parametrize(
     ("model", "evict"), [("gemma3-windows-f32", True), ("lfm2-conv-f32", False), ("deepseek2-mla-f32", True)]
 )
@@ -129,7 +154,6 @@ def test_saved_slots_outlive_a_server_that_is_killed(start: Start, slots: Path, 
     told: list[Any] = [{"role": "system", "content": DOCUMENT}, user("k1?")]
     server = start(SETTINGS[name][0], ["--alias", "killed"])
     server.chat(told, answer, ignore_eos=True, id_slot=0)
-    kept = server.request("GET", "/slots/0/h2o")
     saved = server.post("/slots/0?action=save", {"filename": name})
     assert saved["n_written"] == (slots / name).stat().st_size
     told[1] = user("k2?")
@@ -138,7 +162,6 @@ def test_saved_slots_outlive_a_server_that_is_killed(start: Start, slots: Path, 
     server.process.wait()
     another = served_as(start, name)
     assert another.post("/slots/0?action=restore", {"filename": name})["n_read"] == saved["n_written"]
-    assert another.request("GET", "/slots/0/h2o") == kept
     second = another.chat(told, id_slot=0)
     assert second["choices"] == expected["choices"]
     assert second["timings"]["cache_n"] == expected["timings"]["cache_n"] >= len(DOCUMENT)
@@ -164,7 +187,7 @@ def test_a_slot_is_never_full(endless: Server) -> None:
     assert second["timings"]["cache_n"] >= n_trained
     without_limit = endless.complete(more, n_predict=-1, ignore_eos=True)
     assert (without_limit["tokens_predicted"], without_limit["stop_type"]) == (n_trained, "limit")
-    assert not endless.get("/slots/0/h2o")["has_limit"]
+    assert endless.get("/props")["default_generation_settings"]["n_ctx"] == 2**31 - 1
 
 
 def test_a_document_comes_back_from_the_prompt_cache(served: tuple[Server, Any]) -> None:
@@ -269,29 +292,25 @@ def test_a_connection_stays_open_after_a_stream(endless: Server) -> None:
     connection.close()
 
 
-def test_the_state_over_http_is_that_of_kv(served: tuple[Server, Any]) -> None:
-    """Bytes are in timings and metrics, too: all K and V, or what memory sets and the open chunk have."""
+def test_the_counts_of_a_slot_are_those_of_kv(served: tuple[Server, Any]) -> None:
+    """All K and V, or what memory sets and the open chunk have; in timings and metrics."""
     server, settings = served
     timings = server.complete(DOCUMENT, n_predict=1, id_slot=0, cache_prompt=False)["timings"]
     metrics = dict(re.findall(r"^llamacpp:(\w+) (\S+)$", server.request("GET", "/metrics")[1], re.MULTILINE))
     if settings is None:
-        status, answer = server.request("GET", "/slots/0/h2o")
-        assert (status, answer["error"]["message"]) == (400, "H2O is off")
         assert not [name for name in [*timings, *metrics] if name.startswith("h2o")]
         return
     with open_llama(settings) as llm:
         llm.eval(llm.tokenize(DOCUMENT), dense_tail=128)
-        kv, state = llm.kv, server.get("/slots/0/h2o")
-        assert (state["n_tokens"], state["chunk_index"]) == (llm.n_tokens, kv.chunk_index)
-        n_kept, n_lost = llm.n_tokens, 0
+        kv, n_kept, n_lost = llm.kv, llm.n_tokens, 0
         if settings.get("evict"):
             n_kept = kv.memory_size + llm.n_tokens - (kv.chunk_index - 1) * S
             n_lost = 0 if "cold_store" in settings else llm.n_tokens - n_kept
         kept, lost = (n * kv.stats.token_bytes for n in (n_kept, n_lost))
         assert timings["h2o_chunks"] == -(-llm.n_tokens // S)
-        assert timings["h2o_kv_kept_bytes"] == state["kv_bytes"]["kept"] == kept <= float(metrics["h2o_kv_kept_bytes"])
-        assert timings["h2o_kv_dropped_bytes"] == state["kv_bytes"]["dropped"] == lost
-        assert (state["kv_bytes"]["cold"] > 0) == ("cold_store" in settings)
+        assert timings["h2o_kv_kept_bytes"] == kept <= float(metrics["h2o_kv_kept_bytes"])
+        assert timings["h2o_kv_dropped_bytes"] == lost
+        assert (timings["h2o_kv_cold_bytes"] > 0) == ("cold_store" in settings)
 
 
 def test_attention_is_told_to_who_asks(served: tuple[Server, Any]) -> None:
@@ -417,6 +436,28 @@ def test_only_what_changed_is_read_again(start: Start) -> None:
     assert answer["timings"]["predicted_n"] == 100
 
 
+def test_two_slots_move_pieces_at_once(start: Start) -> None:
+    """Each gives what it gives alone."""
+    server = start(["--cache-reuse", "64"], ["--context-shift"])
+    texts = [random_tokens(900, seed=seed) for seed in (4, 5)]
+    changed = [[*text[: 150 + 90 * i], i, *text[200:600], *text[650:]] for i, text in enumerate(texts)]
+
+    def answer(slot: int) -> tuple[Any, int]:
+        found = server.complete(changed[slot], 8, id_slot=slot, return_tokens=True, ignore_eos=True)
+        return found["tokens"], found["timings"]["cache_moved"]
+
+    def answers(pool: ThreadPoolExecutor) -> list[tuple[Any, int]]:
+        for slot, text in enumerate(texts):
+            server.post(f"/slots/{slot}?action=erase")
+            server.complete(text, 1, id_slot=slot)
+        return list(pool.map(answer, (0, 1)))
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as two:
+        alone = answers(one)
+        assert answers(two) == alone
+    assert min(n_moved for _, n_moved in alone) > 400
+
+
 def test_embeddings(tmp_path: Path) -> None:
     """Dense, and equal to the Python interface's."""
     texts = [OTHER[:300], "short"]
@@ -470,7 +511,6 @@ def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, mon
             n_cached(a, DOCUMENT, id_slot=0)
             for i, status in ((b, 404), (a, 200)):
                 assert [slot["id"] for slot in ask(i, "GET", "/slots")[1]].count(0) == (i == a)
-                assert h2o or ask(i, "GET", "/slots/0/h2o")[0] == status
                 assert ask(i, "POST", "/slots/0?action=save", {"filename": str(a)})[0] == status
             assert ask(b, "POST", "/slots/1?action=restore", {"filename": str(a)})[0] == 400
             assert ask(b, "POST", "/slots/0?action=erase")[0] == 404
@@ -503,7 +543,6 @@ def ask_as_page(server: Server, method: str, path: str, **headers: str) -> tuple
 
 REQUESTS = [
     ("GET", "/slots"),
-    ("GET", "/slots/0/h2o"),
     ("GET", "/h2o/library"),
     ("DELETE", "/h2o/library/1"),
     ("POST", "/completion"),  # without a Content-Type a browser asks nobody first

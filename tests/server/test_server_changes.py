@@ -44,6 +44,8 @@ def test_a_slot_knows_its_adapters(model: Path, adapters: list[Path], tmp_path: 
         status, answer = server.request("POST", "/slots/0?action=restore", {"filename": "of-one"})
         assert status == 400
         assert "LoRA adapter that this server does not have" in answer["error"]["message"]
+        (tmp_path / "cut-off").write_bytes((tmp_path / "of-one").read_bytes()[:-4])  # what names the adapter
+        assert server.request("POST", "/slots/0?action=restore", {"filename": "cut-off"})[0] == 400
         assert server.complete(DOCUMENT)["timings"]["cache_n"] == 0
 
 

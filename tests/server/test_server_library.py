@@ -1,13 +1,11 @@
 """`h2o-llama serve` and its library: a slot's texts are there after a restart, and for nobody else."""
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,13 +13,13 @@ from urllib.parse import quote
 import pytest
 
 from adapters import random_adapter
-from chats import CHATML, user, write_chat_model
+from chats import CHATML, TOOLS, tool, user, write_chat_model
 from command_line import h2o_set
 from compare import case
 from h2o_llama import H2OConfig, Library, Llama, demo_model_path, document_messages
 from inputs import ModelByName, random_tokens
 from projectors import about, picture, png
-from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, serving
+from servers import DOCUMENT, OTHER, SETTINGS, TEXT, S, Server, leave, serving
 
 pytestmark = pytest.mark.slow
 
@@ -140,14 +138,6 @@ def test_python_and_the_server_share_a_library(serve: Any, library: Library, nam
             assert llm.n_cached >= least
 
 
-def test_a_server_that_is_stopped_writes_before_it_ends(serve: Any, library: Library) -> None:
-    with serve() as server:
-        server.complete(DOCUMENT)
-        server.process.terminate()
-        assert server.process.wait(30) == 0
-    assert [text.n_tokens for text in library.texts()] == [len(DOCUMENT) + 15]  # the last token was not read any more
-
-
 # --- texts that are not kept, or not given
 
 
@@ -177,13 +167,14 @@ def test_keys_have_libraries_of_their_own(serve: Any) -> None:
         assert known(server, a) == 0, "what a key has read is given where no key is asked for"
 
 
-def test_a_request_without_cache_leaves_nothing(serve: Any) -> None:
+def test_what_leaves_nothing_and_what_is_written_when_a_server_is_stopped(serve: Any, library: Library) -> None:
     with serve() as server:
         server.complete(DOCUMENT, cache_prompt=False)
         server.complete(OTHER[:200])  # fewer tokens than are kept
         server.complete(OTHER)
-        wait_for(lambda: len(texts(server)) > 0)
-        assert [text["n_tokens"] for text in texts(server)] == [len(OTHER) + 15]
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    assert [text.n_tokens for text in library.texts()] == [len(OTHER) + 15]  # the last token was not read any more
 
 
 def test_what_is_asked_once_around_a_conversation_is_not_kept(serve: Any, library: Library) -> None:
@@ -198,6 +189,25 @@ def test_what_is_asked_once_around_a_conversation_is_not_kept(serve: Any, librar
             if n_kept > 1:
                 server.chat([user("29 November: " + DOCUMENT + QUESTION)])
         assert len(library.texts()) == n_kept
+
+
+@pytest.mark.parametrize("more", [[], ["--", "--cache-ram", "0"]])
+def test_a_conversation_goes_back_and_forth_between_two_lists_of_tools(
+    serve: Any, tmp_path: Path, more: list[str]
+) -> None:
+    """As an agent's that switches modes: each list's text is its own, also where only the library has it."""
+    model = write_chat_model(tmp_path / "model.gguf", TOOLS)
+    plans, writes = ([tool(f"{name}{i}", "Does what is asked. " * 5) for i in range(5)] for name in ("plan", "write"))
+    bias = [[i, False] for i in range(128, 256)]  # bytes that are not characters alone
+    messages = [user(DOCUMENT[:400])]
+    with serve(*more, model=model) as server:
+        for turn, tools in enumerate((plans, writes, plans, writes, plans)):
+            answer = server.chat(messages, 16, tools=tools, ignore_eos=True, logit_bias=bias)
+            if turn > 1:
+                assert answer["timings"]["prompt_n"] < 300, "more than the last two turns"
+            n = answer["usage"]["total_tokens"] - 1
+            wait_for(lambda n=n: not more or n in [text["n_tokens"] for text in texts(server)])
+            messages += [answer["choices"][0]["message"], user(f"And then? {turn}")]
 
 
 def test_what_adapters_of_a_request_have_computed_is_not_kept(
@@ -276,16 +286,13 @@ def test_other_slots_go_on_while_the_library_is_asked(serve: Any, library: Libra
             waiting = pool.submit(server.complete, DOCUMENT, id_slot=0)
             wait_for(lambda: server.get("/slots")[0]["is_processing"])
             short(id_slot=1)
-            cancelled = HTTPConnection("127.0.0.1", server.port, timeout=60)
-            cancelled.request("POST", "/completion", json.dumps({"prompt": OTHER, "id_slot": 1}))
-            cancelled.close()
+            leave(server, "/completion", {"prompt": OTHER, "id_slot": 1}).close()
             short(id_slot=1)
             assert not waiting.done()
         first = waiting.result(60)
         wait_for(lambda: len(texts(server)) == 2)
-        stream = HTTPConnection("127.0.0.1", server.port, timeout=60)
         body = {"prompt": OTHER, "n_predict": 40, "ignore_eos": True, "stream": True, "id_slot": 0}
-        stream.request("POST", "/completion", json.dumps(body))
+        stream = leave(server, "/completion", body)
         answer = stream.getresponse()
         answer.readline()
         with held(library):

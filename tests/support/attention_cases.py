@@ -75,11 +75,6 @@ def stored_and_wide(x: Array, type: str) -> tuple[Array, Array]:
     return stored.view(np.uint8), gguf.quants.dequantize(stored, gguf_type)
 
 
-def side_by_side(x: Array) -> Array:
-    """The same numbers of all heads [..., n_head, n, d], where the heads of a token stand together, as in a model."""
-    return x.swapaxes(-3, -2).copy().swapaxes(-3, -2)
-
-
 class Problem:
     """A case's arguments: tests change them before they attend. `first` is the first query that sees an own key."""
 

@@ -27,6 +27,12 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# It keeps earlier thoughts if it is told so.
+THINKS = CHATML.replace(
+    "{{ message.content }}",
+    "{% if message.reasoning_content and (preserve_thinking or loop.last) %}<think>\n"
+    "{{ message.reasoning_content | trim }}\n</think>\n\n{% endif %}{{ message.content }}",
+)
 # It begins with bos_token, which tokenize adds, and refuses what does not alternate. As Mistral's.
 INSTRUCT = (
     "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"

@@ -33,14 +33,6 @@ MAY_BE_REFUSED = {
     "positions": "plain RoPE",
 }
 
-# A model of each kind.
-KINDS = {
-    "attention to the whole text": "qwen3-gqa4-f32",
-    "and sliding windows": "gemma3-windows-f32",
-    "and recurrent layers": "lfm2-conv-f32",
-    "MLA, mixture of experts": "deepseek2-mla-f32",
-}
-
 
 def generate(generator: Path, folder: Path, *options: str) -> list[Path]:
     """With the generator's own deviation, 0.1, attention would be so flat that little of it showed in the logits."""

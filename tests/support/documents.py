@@ -1,9 +1,11 @@
 """Files of documents: the texts in them, or why they have none."""
 
+from collections.abc import Sequence
 from datetime import date
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import openpyxl
 import pypandoc
@@ -22,22 +24,24 @@ def mail(headers: dict[str, str], body: bytes) -> bytes:
     )
 
 
-def office(kind: str) -> bytes:
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+IMAGE = f"<img src='data:image/png;base64,{PIXEL}'>"
+CELL = "<table><tr><td>1</td><td><p>2</p><p>3</p></td><td>4</td></tr></table>"
+
+
+def office(kind: str, *rows: Any, text: str = "", about: Sequence[str] = ()) -> bytes:
     """A small file, as other programs write it."""
     with TemporaryDirectory() as folder:
         path = f"{folder}/a.{kind}"
         if kind == "xlsx":
             book = openpyxl.Workbook()
             book.active.title = "Rent"
-            for row in ([1, None, "A\nB"], [], [date(2021, 3, 4)]):
+            for row in rows:
                 book.active.append(row)
             book.save(path)
         else:
-            text = "<h2>Rent &amp; <b>fee</b></h2><table><tr><td>1</td><td>2</td></tr></table>"
-            about = [f"--metadata={word}" for word in ("title:Lease", "author:Ann", "date:2021")]
-            pypandoc.convert_text(
-                text, kind, "html", outputfile=path, extra_args=["--standalone", "--epub-title-page=false", *about]
-            )
+            options = ["--standalone", "--epub-title-page=false", *(f"--metadata={word}" for word in about)]
+            pypandoc.convert_text(text, kind, "html", outputfile=path, extra_args=options)
         return Path(path).read_bytes()
 
 
@@ -82,10 +86,18 @@ READ: dict[str, tuple[bytes, str]] = {
         "Subject: Gänse\n\nText\n[attached, not read: offer.pdf]",
     ),
     **{
-        f"a.{kind}": (office(kind), f"Lease\nAnn\n2021\n{page}Rent & fee\n1\t2")
+        f"a.{kind}": (
+            office(
+                kind,
+                text="<h2>Rent &amp; <b>fee</b></h2><table><tr><td>1</td><td>2</td></tr></table>",
+                about=("title:Lease", "author:Ann", "date:2021"),
+            ),
+            f"Lease\nAnn\n2021\n{page}Rent & fee\n1\t2",
+        )
         for kind, page in {"docx": "", "odt": "", "epub": "Lease\n", "pptx": "", "rtf": ""}.items()
     },
-    "a.xlsx": (office("xlsx"), "[sheet Rent]\n\n1\t\tA B\n2021-03-04\n"),
+    "cells.docx": (office("docx", text=CELL), "1\t2 3\t4"),
+    "a.xlsx": (office("xlsx", [1, None, "A\nB"], [], [date(2021, 3, 4)]), "[sheet Rent]\n\n1\t\tA B\n2021-03-04\n"),
     "b.pdf": (
         pdf(["中文"], CHINESE, "gbk"),
         "[page 1]\n\n中文\n",
@@ -101,9 +113,11 @@ UNREADABLE: dict[str, tuple[bytes, str]] = {
     "wide.txt": ("Gänse".encode("utf-16-le"), "is UTF-16 without a byte order mark"),
     "a.png": (b"\x89PNG\r\n\x1a\n\0\0", "is an image, not text"),
     "a.zip": (b"PK\x03\x04\0\xff", "is an archive, not text"),
-    "cut.docx": (office("docx")[:-999], "is damaged ("),
-    "cut.epub": (office("epub")[:-999], "is damaged ("),
-    "a.ods": (office("odt").replace(b"text", b"spreadsheet", 1), "is an OpenDocument file without a text"),
+    "cut.docx": (office("docx", text=CELL)[:-999], "is damaged ("),
+    "cut.epub": (office("epub", text=CELL)[:-999], "is damaged ("),
+    "image.docx": (office("docx", text=IMAGE), "has no text, only images"),
+    "blank.xlsx": (office("xlsx"), "is empty"),
+    "a.ods": (office("odt", text=CELL).replace(b"text", b"spreadsheet", 1), "is an OpenDocument file without a text"),
     "a.doc": (b"\xd0\xcf\x11\xe0\0", "is an Office file from before 2007"),
     "latin.html": (b"<html><meta charset=big5>\xff", "is not big5, as it says"),
     "latin.txt": ("Gänse".encode("latin-1"), "is not UTF-8: byte 0xe4 at 1"),

@@ -107,7 +107,7 @@ class Server:
 def leave(server: Server, path: str, body: dict[str, Any]) -> HTTPConnection:
     """Send a request for which nobody waits when the connection is closed."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-    headers = {"Content-Type": "application/json", "X-Conversation-Id": "x"}
+    headers = {"Content-Type": "application/json", "X-Conversation-Id": "x", **server.headers}
     connection.request("POST", path, json.dumps(body), headers)
     return connection
 

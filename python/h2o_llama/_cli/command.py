@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import fields
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
@@ -124,8 +124,9 @@ def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Ca
     given = {field.name: field.default for field in fields(Options) if field.name in names} | defaults
     if "model" not in defaults:
         given |= {"model": inspect.Parameter.empty} if "model" in given else {}
-    shared = [_parameter(name, _SHARED[name], default) for name, default in given.items()]
-    always = [_parameter(name, Annotated[bool, option], False) for name, option in _ON_EVERY_COMMAND.items()]
+    make = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    shared = [make(name, annotation=_SHARED[name], default=default) for name, default in given.items()]
+    always = [make(name, annotation=Annotated[bool, x], default=False) for name, x in _ON_EVERY_COMMAND.items()]
     is_model = "model" in names
     parameters = [*shared[:is_model], *own, *shared[is_model:], *always]
     for parameter in parameters:
@@ -147,5 +148,15 @@ def as_command(command: Callable[..., None], *names: str, **defaults: Any) -> Ca
     return run
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+def group(help: str, first: Callable[[], None], **commands: Callable[..., None]) -> typer.Typer:
+    """Commands after a common word; the word alone is the first of them, `list`."""
+    made = typer.Typer(cls=Commands, help=help, rich_markup_mode=None, invoke_without_command=True)
+    for name, command in {"list": first, **commands}.items():
+        made.command(name)(as_command(command))
+
+    @made.callback()
+    def without_a_command(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            first()
+
+    return made

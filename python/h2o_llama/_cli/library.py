@@ -10,7 +10,7 @@ from rich.filesize import decimal
 
 from h2o_llama import Model
 from h2o_llama._cli.ask import open_about
-from h2o_llama._cli.command import Commands, as_command, as_typed, confirm
+from h2o_llama._cli.command import as_typed, confirm, group
 from h2o_llama._cli.inputs import open_model, read_text
 from h2o_llama._cli.options import DOCUMENT, MODEL, Options, option
 from h2o_llama._internal.terminal import counted, echo
@@ -18,10 +18,6 @@ from h2o_llama._prompt import shared_prefix, where_they_part
 from h2o_llama.chat._question import Question
 from h2o_llama.library import Library
 from h2o_llama.library._texts import Text, key_of
-
-library = typer.Typer(
-    cls=Commands, help="List and remove texts that were read.", rich_markup_mode=None, invoke_without_command=True
-)
 
 
 def _list() -> None:
@@ -70,7 +66,7 @@ def remove(
         confirm(f"Remove {counted(len(shelf.texts()), 'text')}, all of {shelf.folder}?")
         n = shelf.clear()
     elif old:
-        n = shelf.remove_old()
+        n = shelf.remove(*(text.id for text in shelf.texts() if text.is_old))
     else:
         texts = shelf.texts()
         ids = {shelf._named("remove", name).id for name in names or ()}
@@ -156,14 +152,6 @@ def why(
             echo(f"{file.name} ({text.id[:8]}) is not for it: {'; '.join(other.differences(origin))}")
 
 
-library.command("list")(as_command(_list))
-library.command("rm")(as_command(remove))
-library.command("verify")(as_command(verify))
-library.command("export")(as_command(export))
-library.command("import")(as_command(add))
-
-
-@library.callback()
-def _list_without_a_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        _list()
+library = group(
+    "List and remove texts that were read.", _list, rm=remove, verify=verify, export=export, **{"import": add}
+)

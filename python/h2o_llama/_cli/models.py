@@ -11,7 +11,7 @@ import typer
 from rich.filesize import decimal
 
 from h2o_llama import H2OConfig, H2OError, Llama, _core
-from h2o_llama._cli.command import Commands, as_command, confirm
+from h2o_llama._cli.command import confirm, group
 from h2o_llama._cli.options import Options
 from h2o_llama._internal.atomic import check_target
 from h2o_llama._internal.machine import head_size
@@ -84,11 +84,6 @@ def _used(paths: Iterable[Path]) -> datetime:
     return datetime.fromtimestamp(max(path.stat().st_atime for path in paths))
 
 
-models = typer.Typer(
-    cls=Commands, help="List and remove models and texts.", rich_markup_mode=None, invoke_without_command=True
-)
-
-
 def _list() -> None:
     """List what is here, last used first."""
     rows = []
@@ -117,14 +112,7 @@ def remove(
         echo(f"{file} removed, {size}")
 
 
-models.command("list", hidden=True)(as_command(_list))
-models.command("rm")(as_command(remove))
-
-
-@models.callback()
-def _models(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        _list()
+models = group("List and remove models and texts.", _list, rm=remove)
 
 
 def _print_table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:

@@ -1,16 +1,24 @@
 """How far a command is, and how fast it was."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from h2o_llama._internal.terminal import counted, echo
 
 _PAUSE = 10.0
 """Seconds between two lines of progress without a terminal."""
+
+_PATIENCE = 1.5
+"""Seconds before a bar is drawn: what is known already takes less."""
+
+
+class _Bars(Progress):
+    def get_renderables(self) -> Iterable[RenderableType]:
+        return super().get_renderables() if any((t.elapsed or 0) > _PATIENCE for t in self.tasks) else ()
 
 
 def took(verb: str, n: int, seconds: float, n_known: int = 0) -> str:
@@ -34,7 +42,7 @@ def progress_bars(unit: str = "", auto_refresh: bool = True) -> Iterator[Callabl
     columns = (title, BarColumn(), done, *left)
     tasks: dict[str, TaskID] = {}
     start = last = time.monotonic()
-    with Progress(
+    with _Bars(
         *columns, console=console, transient=True, disable=not console.is_terminal, auto_refresh=auto_refresh
     ) as bars:
 

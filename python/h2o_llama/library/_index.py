@@ -33,6 +33,7 @@ CREATE INDEX users ON parts (block);
 CREATE TABLE blocks (name TEXT PRIMARY KEY, n_bytes INTEGER) WITHOUT ROWID
 """,
     (3, "the version that wrote a text"): "ALTER TABLE texts ADD COLUMN version TEXT NOT NULL DEFAULT ''",
+    (4, "how often a text was continued"): "ALTER TABLE texts ADD COLUMN n_uses INTEGER NOT NULL DEFAULT 0",
 }
 """By format and its name: the statements that turn the format before into it."""
 
@@ -158,14 +159,16 @@ class Index:
         known = {column: value for column, value in given.items() if value is not None}
         where = " AND ".join(["1", *(f"{column} = :{column}" for column in known)])
         rows = connection.execute(
-            f"SELECT id, owner, used, n_bytes, version, contents, tokens, checksum FROM texts WHERE {where}", known
+            f"SELECT id, owner, used, n_bytes, version, n_uses, contents, tokens, checksum FROM texts WHERE {where}",
+            known,
         )
-        for id, of, used, n_bytes, version, contents, tokens, checksum in rows:
+        for id, of, used, n_bytes, version, n_uses, contents, tokens, checksum in rows:
             try:
                 if _checksum(of, contents, tokens) != checksum:
                     raise ValueError("its checksum is wrong")
                 about = Contents.from_json(contents, tokens)
-                texts.append(Text(id, of, datetime.fromtimestamp(used), n_bytes, about, version != VERSION))
+                last, is_old = datetime.fromtimestamp(used), version != VERSION
+                texts.append(Text(id, of, last, n_bytes, about, is_old, n_uses=n_uses))
             except (TypeError, KeyError, ValueError, RecursionError) as error:
                 problems[id] = DamagedFileError(f"[Library] text {id} in {self.path} is damaged: {error}")
         return texts, problems
@@ -174,21 +177,11 @@ class Index:
         """A text, or another version of it, whose blocks have these sizes. They are on the disk."""
         contents = text.contents
         about, tokens = contents.to_json(), contents.tokens.astype("<i4").tobytes()
-        values = (
-            text.id,
-            text.owner,
-            key_of(contents.origin),
-            _head(contents.tokens),
-            text.used.timestamp(),
-            about,
-            tokens,
-        )
-        checksum = _checksum(text.owner, about, tokens)
+        like = (key_of(contents.origin), _head(contents.tokens), text.used.timestamp())
+        size, checksum = len(about) + len(tokens), _checksum(text.owner, about, tokens)
+        values = (text.id, text.owner, *like, about, tokens, checksum, size, VERSION, text.n_uses)
         self.remove(connection, [text.id])
-        connection.execute(
-            "INSERT INTO texts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*values, checksum, len(about) + len(tokens), VERSION),
-        )
+        connection.execute(f"INSERT INTO texts VALUES ({', '.join('?' * len(values))})", values)
         connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?)", sizes.items())
         connection.executemany("INSERT INTO parts VALUES (?, ?)", [(text.id, name) for name in sizes])
 
@@ -200,7 +193,7 @@ class Index:
     def use(self, id: str) -> None:
         """Its last use is now, if that can be written."""
         with suppress(OSError, H2OError), self.changing(1.0) as connection:
-            connection.execute("UPDATE texts SET used = ? WHERE id = ?", (time.time(), id))
+            connection.execute("UPDATE texts SET used = ?, n_uses = n_uses + 1 WHERE id = ?", (time.time(), id))
 
     # --- blocks
 

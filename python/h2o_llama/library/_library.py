@@ -23,7 +23,7 @@ from h2o_llama._prompt import Tokens, shared_prefix
 from h2o_llama.documents import forget_texts
 from h2o_llama.errors import DamagedFileError, H2OError
 from h2o_llama.library import _texts
-from h2o_llama.library._index import Index
+from h2o_llama.library._index import HEAD_TOKENS, Index
 from h2o_llama.library._texts import Text
 from h2o_llama.models._named import cache_folder
 from h2o_llama.sequence import _snapshot_file
@@ -169,10 +169,6 @@ class Library:
         ids = {self._named("remove", name).id for name in names}
         return self._remove([text.id for text in texts if ids & {text.id, text.document}])
 
-    def remove_old(self) -> int:
-        """Remove texts of earlier versions: `Text.is_old`. Returns how many there were."""
-        return self._remove([text.id for text in self.texts() if text.is_old])
-
     def clear(self) -> int:
         """Remove all texts, and whatever else was left. Returns how many there were."""
         self.flush()
@@ -231,7 +227,7 @@ class Library:
         self.flush()
         contents = self._named("export_text", name).contents
         blocks = [self._read_block(digest) for digest in contents.blocks]
-        about = {"kind": "text", "format": _texts.FORMAT, "key": _texts.key_of(contents.origin)}
+        about = {"kind": "text", "key": _texts.key_of(contents.origin)}
         known = json.dumps({"contents": contents.to_json(), "sizes": [len(block) for block in blocks]})
         sections = (
             _snapshot_file.Section(known.encode(), 1),
@@ -256,16 +252,14 @@ class Library:
             contents, sizes = _texts.Contents.from_json(values["contents"], tokens), values["sizes"]
             ends = [*accumulate(sizes, initial=0)]
             blocks = [content[start:end] for start, end in pairwise(ends)]
-            version, key = about["format"], about["key"]
             digests = tuple(map(_texts.digest_of, blocks))
             if digests != contents.blocks or ends[-1] != len(content):
                 raise ValueError("its blocks are not what their names say")
         except (TypeError, KeyError, ValueError, RecursionError) as error:
             raise _snapshot_file.damaged(path, str(error)) from error
-        if version != _texts.FORMAT or key != _texts.key_of(contents.origin):
+        if about.get("key") != _texts.key_of(contents.origin):
             raise ValueError(
-                f"[{_OWNER}.import_text] {os.fspath(path)} is of format {version!r:.20} and another llama.cpp, "
-                f"expected format {_texts.FORMAT} and the llama.cpp of this version: export the text with this version"
+                f"[{_OWNER}.import_text] {os.fspath(path)} was written by another version: export it with this one"
             )
         if model is not None and contents.origin.fingerprint != model.fingerprint:
             raise ValueError(
@@ -447,12 +441,14 @@ class Library:
                 others, _ = self._index.texts(connection, self._owner, _texts.key_of(origin), contents.tokens)
                 contents = replace(contents, blocks=tuple(names))
                 text = Text(contents.id(self._owner), self._owner, datetime.now(), 0, contents)
+                replaced = _replaced(text, others)
+                n_uses = sum(other.n_uses + 1 for other in others if other.id in {*replaced, text.id})
                 for digest, block in zip(names, blocks(), strict=True):
                     if not self._blocks.path(digest).exists():  # another program has removed the text that had it
                         self._blocks.add(block, width)
                 sizes = {digest: self._blocks.path(digest).stat().st_size for digest in names}
-                self._index.add(connection, text, sizes)
-                self._index.remove(connection, _replaced(text, others))
+                self._index.add(connection, replace(text, n_uses=n_uses), sizes)
+                self._index.remove(connection, replaced)
         except BaseException:
             self._drop(new)
             raise
@@ -475,13 +471,14 @@ class Library:
             return 0
 
     def _make_room(self, limit: int) -> None:
-        """Remove the least recently used texts of all owners, down to a limit, and damaged ones. The newest stays."""
+        """Remove damaged texts, and of all owners down to a limit twins, then the least recently used texts."""
         with self._index.changing() as connection:
             stored, problems = self._index.texts(connection)
             sizes = self._index.blocks(connection)
             kept, n, dropped = set[str](), 0, list(problems)
             stored.sort(key=lambda text: text.used, reverse=True)
-            for text in stored:
+            twins = _twins(stored)
+            for text in sorted(stored, key=lambda text: text.id in twins):
                 needed = set(text.contents.blocks)
                 n += sum(sizes.get(name, 0) for name in needed - kept) + text.n_bytes
                 if n > limit and kept:
@@ -554,6 +551,19 @@ def _with_pieces(
     found = (Found(text, n_moved(find_pieces(text.contents.tokens, ids, 0, 0, least))) for text in fitting)
     best = max(found, key=lambda each: each.n_tokens, default=None)
     return best if best and best.n_tokens >= n_exact + least else None
+
+
+def _twins(texts: Iterable[Text]) -> set[str]:
+    """The ids of texts, the last used first, that were asked once and share half of their rows with a newer one."""
+    newer: dict[tuple[str, str, bytes], list[NDArray[np.int32]]] = {}
+    twins = set[str]()
+    for text in texts:
+        tokens = text.contents.tokens
+        others = newer.setdefault((text.owner, _texts.key_of(text.contents.origin), tokens[:HEAD_TOKENS].tobytes()), [])
+        if text.n_uses == 0 and any(2 * shared_prefix(other, tokens) >= len(tokens) for other in others):
+            twins.add(text.id)
+        others.append(tokens)
+    return twins
 
 
 def _replaced(text: Text, others: list[Text]) -> list[str]:

@@ -120,7 +120,7 @@ def _number(value: Any) -> int:
     return value
 
 
-FORMAT = 3
+FORMAT = 4
 """Of the index and of the blocks."""
 
 VERSION = f"{FORMAT} {UPSTREAM_COMMIT}"
@@ -240,7 +240,7 @@ class Text:
     size of its files, `n_own_bytes` that of files that no other text has. `used` is when it was last read or continued.
     `owner` is empty, or in a server's library a digest of its API key. A text that `is_old` was read by an earlier
     version, with another llama.cpp or format, and is not found any more. `document` is the id of the shortest text that
-    begins as it does: the document, or the conversation, that it continues.
+    begins as it does: the document, or the conversation, that it continues. `n_uses` is how often it was continued.
     """
 
     id: str
@@ -251,6 +251,7 @@ class Text:
     is_old: bool = False
     n_own_bytes: int = 0
     document: str = ""
+    n_uses: int = 0
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -350,14 +351,9 @@ class State:
         library, origin, n_ctx = self.engine.library, self.engine.origin, self.engine.n_ctx
         self.asked, self.known = ids, context.tokens
         if library is not None and len(ids) >= n + LEAST_NEW:
-            snapshot, nearest = library.take(
-                origin,
-                ids,
-                n_ctx,
-                max(n, n + n_moved(pieces) - least) + LEAST_NEW,
-                lambda found: restore_snapshot("Library", context, found, origin, n_ctx),
-                least,
-            )
+            n_least = max(n, n + n_moved(pieces) - least) + LEAST_NEW
+            restore = partial(restore_snapshot, "Library", context, origin=origin, n_ctx=n_ctx)
+            snapshot, nearest = library.take(origin, ids, n_ctx, n_least, restore, least)
             if snapshot is not None:
                 self.restored(snapshot)
                 self.n_shelved = snapshot.n_tokens

@@ -267,6 +267,7 @@ public:
         }
         inputs.reasoning_format      = COMMON_REASONING_FORMAT_AUTO;
         inputs.chat_template_kwargs  = kwargs;
+        inputs.chat_template_kwargs.emplace("preserve_reasoning", "true"); // as the server has it
         if (now > 0) { // seconds since 1970 that the template's date is of
             inputs.now = std::chrono::system_clock::from_time_t(now);
         }

@@ -158,13 +158,11 @@ static std::optional<named_values> lossless_stats(const h2o_kv & self) {
         { "encoded_blocks", n(s.n_encoded) },
         { "raw_blocks",     n(s.n_raw) },
         { "failed_blocks",  n(s.n_failed) },
-        { "skipped_blocks", n(s.n_skipped) },
         { "k_bytes",        n(s.bytes_raw[0]) },
         { "v_bytes",        n(s.bytes_raw[1]) },
         { "stored_k_bytes", n(s.bytes_stored[0]) },
         { "stored_v_bytes", n(s.bytes_stored[1]) },
         { "waiting_chunks", n(s.n_waiting) },
-        { "queue_peak",     n(s.queue_peak) },
     };
 }
 

@@ -1,9 +1,6 @@
 #include "bindings/ops/graph.h"
 
-#include <algorithm>
-#include <array>
 #include <iterator>
-#include <optional>
 
 static const int N_TENSORS = 64; // a graph has about 30
 
@@ -38,69 +35,23 @@ ops_graph::ops_graph(const std::string & op, const std::string & backend, int n_
     }));
 }
 
-// strides of the array in ggml's order, if a ggml view can have them
-static std::optional<std::array<size_t, GGML_MAX_DIMS>> view_strides(const py::array & a) {
-    std::array<size_t, GGML_MAX_DIMS> nb;
-
-    const size_t size = a.itemsize();
-
-    size_t nb_next = size;
-    size_t last    = 0; // offset of the last element
-    for (int i = 0; i < GGML_MAX_DIMS; ++i) {
-        const py::ssize_t dim = a.ndim() - 1 - i;
-        const py::ssize_t ne  = dim >= 0 ? a.shape(dim) : 1;
-
-        nb[i] = nb_next;
-        if (ne > 1) {
-            if (a.strides(dim) <= 0 || a.strides(dim) % size != 0) {
-                return std::nullopt;
-            }
-            nb[i] = a.strides(dim);
-        }
-        nb_next = nb[i]*ne;
-        last   += nb[i]*(ne - 1);
-    }
-
-    // ggml wants no less room for a view than for a contiguous tensor: overlapping rows are copied
-    const bool fits = last + size >= (size_t) a.nbytes();
-
-    return nb[0] == size && fits ? std::make_optional(nb) : std::nullopt;
-}
-
-ggml_tensor * ops_graph::input(py::array a, ggml_type type) {
-    auto nb = view_strides(a);
-    if (!nb) {
-        a  = py::array::ensure(a, py::array::c_style);
-        nb = view_strides(a);
-    }
-
-    int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
-    size_t  last = 0;
-    for (int i = 0; i < a.ndim(); ++i) {
-        ne[i] = a.shape(a.ndim() - 1 - i);
-        last += (*nb)[i]*(ne[i] - 1);
-    }
-
-    // everything between the first and the last element
-    ggml_tensor * t = ggml_new_tensor_1d(ctx(), type, last/a.itemsize() + 1);
-
-    inputs.push_back({ t, a });
-
-    return ggml_view_4d(ctx(), t, ne[0], ne[1], ne[2], ne[3], (*nb)[1], (*nb)[2], (*nb)[3], 0);
-}
-
-ggml_tensor * ops_graph::input_rows(const py::array_t<uint8_t> & a, ggml_type type) {
+ggml_tensor * ops_graph::input(const py::array & a, ggml_type type) {
     int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
     for (int i = 0; i < a.ndim(); ++i) {
         ne[i] = a.shape(a.ndim() - 1 - i);
     }
-    ne[0] = ne[0]/ggml_type_size(type)*ggml_blck_size(type);
-
+    if (py::isinstance<py::array_t<uint8_t>>(a)) {
+        ne[0] = ne[0]/ggml_type_size(type)*ggml_blck_size(type);
+    }
     ggml_tensor * t = ggml_new_tensor(ctx(), type, GGML_MAX_DIMS, ne);
 
     inputs.push_back({ t, py::array::ensure(a, py::array::c_style) });
 
     return t;
+}
+
+ggml_tensor * ops_graph::input_of_heads(const py::array & a, ggml_type type) {
+    return ggml_permute(ctx(), input(a.attr("swapaxes")(0, 1), type), 0, 2, 1, 3);
 }
 
 void ops_graph::compute(const std::vector<ggml_tensor *> & outputs) {

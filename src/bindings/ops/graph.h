@@ -10,7 +10,7 @@
 #include <vector>
 
 // A ggml graph over NumPy arrays, computed once on a named backend.
-// A tensor's ne is its array's shape in reverse; the arguments of ggml's constructors must have been checked.
+// A tensor's ne is its array's shape in reverse.
 class ops_graph {
 public:
     // op is for messages
@@ -18,11 +18,11 @@ public:
 
     ggml_context * ctx() const { return ctx_ptr.get(); }
 
-    // Strides that ggml can express are kept, other arrays are made contiguous.
-    ggml_tensor * input(py::array a, ggml_type type);
+    // An array of this type's numbers, or of uint8: rows as bytes of the type [..., n_row_bytes].
+    ggml_tensor * input(const py::array & a, ggml_type type);
 
-    // rows as bytes of a type that NumPy does not have: [..., n_row_bytes]
-    ggml_tensor * input_rows(const py::array_t<uint8_t> & a, ggml_type type);
+    // The same of each head [n_head, n, ..]: the heads of a row stand together, as in a model.
+    ggml_tensor * input_of_heads(const py::array & a, ggml_type type);
 
     // Releases the GIL while it computes.
     void compute(const std::vector<ggml_tensor *> & outputs);
@@ -37,7 +37,7 @@ public:
 private:
     struct input_data {
         ggml_tensor * tensor;
-        py::array     array; // first element and layout as in the tensor
+        py::array     array; // contiguous
     };
 
     const std::string op;

@@ -22,11 +22,6 @@ static py::array max_rows(const py::array & a, const std::string & type, const s
     return graph.output(t, a.ndim());
 }
 
-// an array of this type's elements, or of rows' bytes
-static ggml_tensor * input_of_type(ops_graph & graph, const py::array & a, ggml_type type) {
-    return py::isinstance<py::array_t<uint8_t>>(a) ? graph.input_rows(a, type) : graph.input(a, type);
-}
-
 // q is [n_head, n_q, d_k], k and v are [n_head_kv, n_kv, d]; sums are [1 or n_q, n_head_kv, n_k].
 // params: fields of ggml_h2o_attn_params, as arrays: rows [n_head_kv, n_k], first [n_k], limits [n_q], sinks [n_head],
 // extra_rows [n_head_kv, n_tiles, n].
@@ -66,8 +61,8 @@ static std::tuple<py::array, std::optional<py::array>, py::array, py::array> att
     p.extra.tile   = number("tile", 1);
     p.extra.offset = number("offset", 0);
 
-    const ggml_h2o_attn_result res = ggml_h2o_attn(graph.ctx(), graph.input(q, GGML_TYPE_F32),
-        input_of_type(graph, k, type), input_of_type(graph, v, type), &p);
+    const ggml_h2o_attn_result res = ggml_h2o_attn(graph.ctx(), graph.input_of_heads(q, GGML_TYPE_F32),
+        graph.input_of_heads(k, type), graph.input_of_heads(v, type), &p);
 
     std::vector<ggml_tensor *> outputs = { res.o, res.m, res.l };
     if (res.sums) {
@@ -91,12 +86,10 @@ static py::array top_keys(
         const std::string & backend, int n_threads) {
     ops_graph graph("top_keys", backend, n_threads);
 
-    // as in an index: the heads of a row stand together
-    const bool    is_q4_0 = k.shape(2) == (py::ssize_t) ggml_row_size(GGML_TYPE_Q4_0, q.shape(2));
-    ggml_tensor * rows    = graph.input_rows(k.attr("swapaxes")(0, 1), is_q4_0 ? GGML_TYPE_Q4_0 : GGML_TYPE_Q8_0);
+    const bool is_q4_0 = k.shape(2) == (py::ssize_t) ggml_row_size(GGML_TYPE_Q4_0, q.shape(2));
 
-    ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input(q, GGML_TYPE_F32), ggml_permute(graph.ctx(), rows, 0, 2, 1, 3),
-        excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
+    ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input_of_heads(q, GGML_TYPE_F32),
+        graph.input_of_heads(k, is_q4_0 ? GGML_TYPE_Q4_0 : GGML_TYPE_Q8_0), excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
     graph.compute({ t });
 
     return graph.output(t, 3);
@@ -108,7 +101,7 @@ static py::array product(const py::array_t<uint8_t> & weights, const std::string
         bool by_h2o, int n_threads, const std::optional<py::array_t<int32_t>> & ids) {
     ops_graph graph("product", "cpu", n_threads);
 
-    ggml_tensor * w = graph.input_rows(weights, find_type(type));
+    ggml_tensor * w = graph.input(weights, find_type(type));
     ggml_tensor * y = graph.input(x, GGML_TYPE_F32);
     ggml_tensor * t = ids ? ggml_mul_mat_id(graph.ctx(), w, y, graph.input(*ids, GGML_TYPE_I32)) :
         ggml_mul_mat(graph.ctx(), w, y);

@@ -68,8 +68,6 @@ static const llama_h2o_option options[] = {
            "cold store: compress it without loss"),
     number("codec_threads",   offsetof(llama_h2o_params, lossless.n_threads), "codec-threads", 1, 512, "2",
             "lossless: threads that compress"),
-    number("codec_max_queue", offsetof(llama_h2o_params, lossless.max_queue), "codec-max-queue", 1, INT32_MAX, "8",
-           "lossless: chunks that wait for them at most"),
     choice(FIELD(products),      "products", products,
             "who multiplies by weights on the CPU, with H2O or without: auto is own with H2O, and upstream without"),
 };
@@ -190,10 +188,6 @@ void h2o_set_option(llama_h2o_params & params, const std::string & name, const s
                     (value.size() > 80 ? value.substr(0, 77) + "..." : value) + "'");
         }
         return;
-    }
-    if (name == "retrieval") {
-        throw std::invalid_argument("[h2o] retrieval was removed: lookups use the index of keys. Leave it out, or pass "
-                "lookup_budget 0 to look nothing up");
     }
     throw std::invalid_argument("[h2o] there is no option '" + name + "'");
 }

@@ -17,7 +17,6 @@ class h2o_intra;
 class h2o_key_index;
 class h2o_kv_store;
 struct h2o_kv_layer;
-struct h2o_rope;
 struct h2o_sequence_state;
 
 // How a layer's attention is computed on its device.
@@ -44,9 +43,6 @@ struct h2o_graph_env {
 
     // attention to generated tokens' keys may have padding, in every layer: keys that no query sees
     bool has_padding(bool alone) const;
-
-    // some layer with attention is dense
-    bool has_dense_layers() const;
 
     // generated tokens attend to the layer's memory set
     bool decodes_memory(const h2o_kv_layer & layer) const;
@@ -158,13 +154,10 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
 void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, const h2o_sequence_state & state,
         const h2o_step & step, const h2o_step_shape & shape);
 
-// Inputs of a graph, once it is built and computed.
+// A graph that is computed.
 struct h2o_computed_graph {
     virtual ~h2o_computed_graph() = default;
 
     // Adds column sums, and chosen extra keys if they are kept, to the sequences. Waits for the devices if there are any.
     virtual void read_results(ggml_backend_sched_t sched, bool keeps_last) = 0;
-
-    // Adds how RoPE rotates the keys of layers, where they move to other positions: the same in every graph.
-    virtual void add_ropes(std::map<int32_t, h2o_rope> & ropes) const = 0;
 };

@@ -26,11 +26,6 @@ bool h2o_graph_env::has_padding(bool alone) const {
     });
 }
 
-bool h2o_graph_env::has_dense_layers() const {
-    return std::any_of(store.layers().begin(), store.layers().end(),
-            [](const h2o_kv_layer & layer) { return layer.is_dense(); });
-}
-
 bool h2o_graph_env::decodes_memory(const h2o_kv_layer & layer) const {
     return config.decode == LLAMA_H2O_DECODE_MEMORY && !layer.is_dense();
 }
@@ -68,7 +63,7 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
     switch (step.phase) {
         case h2o_step::SINGLE_PASS:
             res.n_chunk = n_chunk;
-            res.n_text  = env.has_dense_layers() ? step.pos + step.n_tokens : 0;
+            res.n_text  = config.has_dense_layers() ? step.pos + step.n_tokens : 0;
             break;
         case h2o_step::TAIL:
             res.n_chunk = env.store.cold(seq) ? n_chunk : 0;
@@ -92,7 +87,7 @@ h2o_step_shape h2o_shape_of(const h2o_graph_env & env, const h2o_sequence_state 
 
                 res.n_chunk = (padded ? std::min<uint32_t>(GGML_PAD(n, DECODE_PADDING), n_max) : n) - step.n_memory;
             }
-            if (config.decode == LLAMA_H2O_DECODE_FULL || env.has_dense_layers()) {
+            if (config.decode == LLAMA_H2O_DECODE_FULL || config.has_dense_layers()) {
                 res.n_text = padded ? n_kv : std::min(step.pos + step.n_tokens, n_kv);
             }
             break;

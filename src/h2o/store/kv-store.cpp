@@ -33,7 +33,7 @@ h2o_kv_store::h2o_kv_store(const h2o_config & config, uint32_t kv_size, uint32_t
     }
     std::shared_ptr<h2o_cold_codec> codec;
     if (config.lossless.on) {
-        codec = std::make_shared<h2o_cold_codec>(config.lossless, place, std::move(types));
+        codec = std::make_shared<h2o_cold_codec>(config.lossless.n_threads, place, std::move(types));
     }
     for (auto & cold : cold_stores) {
         cold = std::make_unique<h2o_cold_store>(place, codec, config.chunk_size, row_sizes);

@@ -47,7 +47,11 @@ public:
             uint32_t first = 0, uint32_t n = 0) const;
 
     // how the layers' keys are rotated; to be set before any key is moved to another position
-    void set_ropes(std::map<int32_t, h2o_rope> of_layers) { ropes = std::move(of_layers); }
+    void set_rope(int32_t il, const std::optional<h2o_rope> & rope) {
+        if (rope) {
+            ropes.insert_or_assign(il, *rope);
+        }
+    }
 
     // throws std::runtime_error if this model or a device cannot move keys to other positions
     void check_ropes(const h2o_key_index * index, const std::vector<ggml_backend_t> & backends) const;

@@ -4,6 +4,7 @@ import { $, number, tokens } from "./elements.js";
 import { get } from "./server.js";
 
 const MILLISECONDS = 1000; // between two requests while the server loads its model
+const NO_LIMIT = 2 ** 31 - 1; // of a context
 
 const limits = { context: Infinity, trained: Infinity };
 
@@ -11,10 +12,9 @@ export async function show() {
   try {
     const props = await get("props");
     $("model").textContent = props.model_alias ?? props.model_path?.split("/").pop() ?? "";
-    const { has_limit } = await get("slots/0/h2o").catch(() => ({ has_limit: true })); // H2O is off
-    const { data: [{ meta }] } = await get("v1/models");
-    if (has_limit) Object.assign(limits, { context: props.default_generation_settings.n_ctx, trained: meta.n_ctx_train });
-    $("settings").textContent = `reads ${has_limit ? tokens(limits.context) : "texts of any length"}`;
+    const { n_ctx } = props.default_generation_settings, { data: [{ meta }] } = await get("v1/models");
+    if (n_ctx < NO_LIMIT) Object.assign(limits, { context: n_ctx, trained: meta.n_ctx_train });
+    $("settings").textContent = `reads ${n_ctx < NO_LIMIT ? tokens(n_ctx) : "texts of any length"}`;
   } catch (error) {
     $("settings").textContent = error.message;
     if (error.status !== 503) return;

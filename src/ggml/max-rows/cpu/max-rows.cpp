@@ -9,11 +9,7 @@ void ggml_compute_forward_max_rows(const ggml_compute_params * params, ggml_tens
     const auto [first, end] = get_thread_range(params, src);
 
     for (int64_t row = first; row < end; ++row) {
-        const int64_t i1 = row%src->ne[1];
-        const int64_t i2 = row/src->ne[1]%src->ne[2];
-        const int64_t i3 = row/src->ne[1]/src->ne[2];
-
-        const auto * x = (const float *) ((char *) src->data + i1*src->nb[1] + i2*src->nb[2] + i3*src->nb[3]);
+        const auto * x = (const float *) src->data + row*src->ne[0];
 
         float max = -INFINITY;
         for (int64_t i = 0; i < src->ne[0]; ++i) {

@@ -39,6 +39,12 @@ h2o_attention_input::h2o_attention_input(ggml_context * ctx, const llama_ubatch 
 }
 
 void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
+    auto & now = *memory.current;
+
+    mctx      = &now;
+    dense     = now.dense.get();
+    now.graph = this;
+
     llm_graph_input_attn_kv::set_input(ubatch);
 
     if (dense_k_idxs) {
@@ -46,6 +52,13 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
         if (dense_v_idxs->buffer) { // not with MLA, where V is in K
             dense->set_input_v_idxs(dense_v_idxs, ubatch);
         }
+    }
+    const auto steps_now = now.get_steps(*ubatch); // of the same shape
+    for (size_t i = 0; i < steps.size(); ++i) {
+        auto & s = steps[i];
+        s.graph.step = steps_now[i].step;
+        h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.graph.step, s.graph.shape);
+        s.kv->counts.n_reused += was_computed;
     }
     if (index_rows && index_rows->buffer) {
         std::vector<int64_t> rows;
@@ -55,10 +68,6 @@ void h2o_attention_input::set_input(const llama_ubatch * ubatch) {
             }
         }
         ggml_backend_tensor_set(index_rows, rows.data(), 0, ggml_nbytes(index_rows));
-    }
-    for (auto & s : steps) {
-        h2o_fill_inputs(s.graph.inputs, memory.env, s.kv->state(), s.graph.step, s.graph.shape);
-        s.kv->counts.n_reused += was_computed;
     }
     was_computed = true;
 }
@@ -86,12 +95,6 @@ bool h2o_attention_input::can_reuse(const llm_graph_params & params) {
                 steps.size() == 1) == steps[i].graph.shape)) {
             return false;
         }
-    }
-
-    mctx  = mctx_new;
-    dense = mctx_new->dense.get();
-    for (size_t i = 0; i < steps.size(); ++i) {
-        steps[i].graph.step = steps_new[i].step; // of the same shape
     }
     return true;
 }
@@ -130,15 +133,6 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     }
 }
 
-void h2o_attention_input::find_rope(const ggml_tensor * k, int il) {
-    if (!memory.finds_ropes || memory.caches.is_in_dense_cache(il)) {
-        return;
-    }
-    if (const auto rope = h2o_find_rope(k, self_k_rot, il)) {
-        ropes[il] = *rope;
-    }
-}
-
 ggml_tensor * h2o_attention_input::build_attn(
         const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
         ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il) {
@@ -152,7 +146,9 @@ ggml_tensor * h2o_attention_input::build_attn(
         ggml_build_forward_expand(graph.gf, v);
         ggml_build_forward_expand(graph.gf, k);
         store(graph, k, v, il);
-        find_rope(k, il);
+        if (memory.finds_ropes && !memory.caches.is_in_dense_cache(il)) {
+            memory.store.set_rope(il, h2o_find_rope(k, self_k_rot, il));
+        }
     }
     h2o_profile_ends_part(ggml_graph_node(graph.gf, -1), H2O_PART_REST);
 

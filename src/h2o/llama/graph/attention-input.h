@@ -6,7 +6,6 @@
 #include "llama-graph.h"
 
 #include <deque>
-#include <map>
 #include <memory>
 
 // Attention input of an H2O context: stores K and V of an ubatch, and builds the attention of each of its steps.
@@ -40,8 +39,6 @@ public:
     // all steps.
     void read_results(ggml_backend_sched_t sched, bool keeps_last) override;
 
-    void add_ropes(std::map<int32_t, h2o_rope> & all) const override { all.insert(ropes.begin(), ropes.end()); }
-
 private:
     struct step_t {
         llama_h2o_kv * kv;
@@ -51,14 +48,9 @@ private:
     // writes the layer's k and v to its cache
     void store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il);
 
-    // if keys are to be moved to other positions: how this layer's are rotated
-    void find_rope(const ggml_tensor * k, int il);
-
     h2o_memory & memory;
 
     std::deque<step_t> steps; // of the ubatch, in the order of its tokens
-
-    std::map<int32_t, h2o_rope> ropes; // by layer
 
     const llama_kv_cache_context * dense; // of the dense layers' cache; nullptr if there is none
 

@@ -18,7 +18,7 @@ llama_h2o_kv * llama_get_h2o_kv(const llama_context * ctx) {
 }
 
 llama_h2o_kv * llama_get_h2o_kv_seq(const llama_context * ctx, llama_seq_id seq_id) {
-    const auto * memory = dynamic_cast<const h2o_memory *>(llama_get_memory(ctx));
+    const auto * memory = h2o_memory::of(llama_get_memory(ctx));
     return memory ? memory->sequence(seq_id) : nullptr;
 }
 

@@ -2,7 +2,6 @@
 
 #include "h2o/config/options.h"
 #include "h2o/config/refusal.h"
-#include "h2o/graph/build.h"
 #include "h2o/llama/memory/side/contexts.h"
 
 #include "llama-context.h"
@@ -10,11 +9,8 @@
 #include "llama-impl.h"
 #include "llama-model.h"
 
-#include "ggml-cpp.h"
-
 #include <algorithm>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
@@ -43,7 +39,7 @@ llama_memory_i * h2o_create_memory(const llama_model & model, const llama_memory
 }
 
 void h2o_check_memory(const llama_model & model, const llama_cparams & cparams, const llama_memory_i * memory) {
-    if (cparams.h2o.enabled() && !dynamic_cast<const h2o_memory *>(memory)) {
+    if (cparams.h2o.enabled() && !h2o_memory::of(memory)) {
         throw h2o_refusal(h2o_reason::MODEL,
                 format("[h2o] H2O does not work with this model: %s %s. Switch H2O off for it",
                 model.arch_name().c_str(),
@@ -71,15 +67,11 @@ static void find_ropes(llama_context & ctx, llama_memory_context_i * mctx, uint3
         refuse_buffers();
     }
     memory.finds_ropes = false;
-
-    std::map<int32_t, h2o_rope> ropes;
-    h2o_for_inputs(*ctx.get_gf_res_reserve(), [&](const h2o_computed_graph & graph) { graph.add_ropes(ropes); });
-    memory.store.set_ropes(std::move(ropes));
     memory.store.check_ropes(memory.index.get(), memory.backends);
 }
 
 void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
-    auto * h2o = const_cast<h2o_step_context *>(h2o_steps_of(mctx));
+    auto * h2o = h2o_steps_of(mctx);
     if (!h2o) {
         return;
     }
@@ -132,70 +124,26 @@ h2o_rotated_ubatch::h2o_rotated_ubatch(const llama_memory_context_i * mctx, cons
     this->ubatch.pos = pos.data();
 }
 
-// of one layer's attention
-static uint32_t count_nodes(const h2o_memory & memory, const h2o_step & step, const h2o_kv_layer & layer) {
-    constexpr size_t N_MAX = 1 << 14;
-
-    ggml_init_params params = { N_MAX*ggml_tensor_overhead() + ggml_graph_overhead_custom(N_MAX, false), nullptr,
-            true };
-    ggml_context_ptr ctx { ggml_init(params) };
-
-    const auto & state  = memory.sequence(0)->state();
-    const auto   shape  = h2o_shape_of(memory.env, state, 0, step, step.pos + step.n_tokens, /*alone =*/ false);
-    const auto   inputs = h2o_make_inputs(ctx.get(), memory.env, state, step, shape);
-
-    h2o_step_graph g = { ctx.get(), ggml_new_graph_custom(ctx.get(), N_MAX, false), memory.env, state, step, shape,
-            inputs, {}, {}, {}, {} };
-
-    // as many as with everything that a model can ask for
-    ggml_tensor * q     = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, layer.k.n_embd, layer.n_head, step.n_tokens);
-    ggml_tensor * sinks = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, layer.n_head);
-    ggml_build_forward_expand(g.gf, h2o_build_attention(g, { layer, true, sinks, 1.0f, 1.0f }, q));
-
-    return ggml_graph_n_nodes(g.gf);
-}
-
 uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
-    const auto * h2o = dynamic_cast<const h2o_memory *>(memory);
+    constexpr uint32_t N_FUSED    = 32;   // of an attention, with all that a model can ask for
+    constexpr uint32_t N_COMPOSED = 384;
+    constexpr uint32_t N_TAIL     = 1024; // of one that reads the cold store in ranges
+
+    const auto * h2o = h2o_memory::of(memory);
     if (!h2o) {
         return 0;
     }
+    const uint32_t S        = h2o->config.chunk_size;
+    const uint32_t n_seq    = h2o->sequences().size();
+    const uint32_t n_tokens = h2o->intra ? std::max(n_ubatch, h2o->n_batch) : n_ubatch;
+    const auto &   kinds    = h2o->env.kinds;
 
-    const auto &   config      = h2o->config;
-    const uint32_t S           = config.chunk_size;
-    const uint32_t n_positions = h2o->store.layout.n_positions();
-    const uint32_t n_seq       = h2o->sequences().size();
+    const bool is_fused = std::all_of(kinds.begin(), kinds.end(),
+            [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
 
-    // late in a text, with most keys; a tail reads at most as many ranges of a cold store as after 32 chunks
-    const uint32_t pos      = config.chunk_start(n_positions - 1);
-    const uint32_t n        = std::min(S, n_positions - pos);
-    const uint32_t n_memory = config.n_memory(pos);
-    const uint32_t tail_pos = std::min(pos, 32*S);
+    // Tokens of several sequences share a graph, and a step may begin within a chunk.
+    const uint32_t n_attentions = (n_tokens + S - 1)/S + n_seq;
 
-    // Graphs are reserved for a whole ubatch, in which tokens of several sequences share a graph. Phase 1 may begin
-    // within a chunk.
-    const uint32_t n_chunks = (n_ubatch + n_seq + S - 1)/S;
-    const uint32_t n_intra  = (std::min(h2o->n_batch, n_positions) + n_seq + S - 1)/S + 1;
-
-    std::vector<std::pair<h2o_step, uint32_t>> steps = {
-        { { h2o_step::DECODE, pos, 1, 0, config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0, false }, n_seq },
-    };
-    if (!config.evict || config.has_cold_store()) {
-        steps.push_back({ { h2o_step::TAIL, tail_pos, std::min(S, n_positions - tail_pos), 0, 0, false }, 1 });
-    }
-    if (config.schedule == LLAMA_H2O_SCHEDULE_TWO_PHASE) {
-        steps.push_back({ { h2o_step::INTRA, 0, std::min({ S, n_positions, h2o->n_batch }), 0, 0, true }, n_intra });
-        steps.push_back({ { h2o_step::INTER, pos, std::min(n, h2o->n_batch), 0, n_memory, false }, n_chunks });
-    } else {
-        steps.push_back({ { h2o_step::SINGLE_PASS, pos, n, 0, n_memory, false }, n_chunks });
-    }
-
-    uint32_t res = 0;
-    for (const auto & [step, n_times] : steps) {
-        for (const auto & layer : h2o->store.layers()) {
-            // with a view of the queries, and what joins the results
-            res = std::max(res, n_times*(count_nodes(*h2o, step, layer) + 2));
-        }
-    }
-    return res*h2o->store.layers().size();
+    return h2o->store.layers().size()*(n_attentions*(is_fused ? N_FUSED : N_COMPOSED) +
+            (h2o->config.has_cold_store() ? N_TAIL : 0));
 }

@@ -67,28 +67,6 @@ h2o_call::~h2o_call() {
     }
 }
 
-static void log_step(const h2o_step & step, uint32_t S, bool has_memory) {
-    switch (step.phase) {
-        case h2o_step::SINGLE_PASS:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "single_pass chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u\n",
-                    step.pos/S, step.n_tokens, step.pos, step.n_memory);
-            break;
-        case h2o_step::TAIL:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "dense tail chunk_idx=%u ubatch.n_tokens=%u pos=%u\n", step.pos/S,
-                    step.n_tokens, step.pos);
-            break;
-        case h2o_step::INTRA:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=1 ubatch.n_tokens=%u pos=%u\n", step.n_tokens, step.pos);
-            break;
-        case h2o_step::INTER:
-            H2O_DEBUG("H2O_DEBUG_PHASES", "phase=2 chunk_idx=%u ubatch.n_tokens=%u has_prev=%d mem_init=%d\n",
-                    step.pos/S, step.n_tokens, step.pos/S > 0, has_memory);
-            break;
-        case h2o_step::DECODE:
-            break;
-    }
-}
-
 void h2o_call::begin_step(const h2o_step & step) {
     auto & memory = kv.memory;
 
@@ -108,7 +86,13 @@ void h2o_call::begin_step(const h2o_step & step) {
         memory.store.release(kv.id, memory.store.layout.row_of(step.pos) + step.n_tokens);
     }
 
-    log_step(step, memory.config.chunk_size, kv.state().n_memory_sets() > 0);
+    static const char * const names[h2o_step::N_PHASES] = { "single_pass", "1", "2", "decode", "tail" };
+    if (step.phase != h2o_step::DECODE) {
+        const uint32_t chunk = step.pos/memory.config.chunk_size;
+        H2O_DEBUG("H2O_DEBUG_PHASES", "phase=%s chunk_idx=%u ubatch.n_tokens=%u pos=%u n_memory=%u has_prev=%d mem_init=%d\n",
+                names[step.phase], chunk, step.n_tokens, step.pos, step.n_memory, chunk > 0,
+                kv.state().n_memory_sets() > 0);
+    }
 }
 
 bool h2o_call::end_step(const h2o_step & step, uint32_t n_sequences) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 class h2o_memory;
+class h2o_step_context;
 
 // What a sequence has computed since it was cleared.
 struct h2o_counts {
@@ -61,6 +62,9 @@ public:
     // stand-alone without a batch size: nothing is computed with it
     h2o_memory(const llama_model & model, const llama_memory_params & params, const llama_cparams & cparams,
             const h2o_model_layers & layers);
+
+    // NULL if it is not H2O's
+    static const h2o_memory * of(const llama_memory_i * memory) { return dynamic_cast<const h2o_memory *>(memory); }
 
     //
     // llama_memory_i
@@ -139,6 +143,8 @@ public:
     h2o_graph_env env;
 
     std::vector<ggml_backend_t> backends; // of llama_context, the CPU's last
+
+    h2o_step_context * current = nullptr; // of the batch that is computed
 
     bool finds_ropes = false; // the next graph is built to see how keys are rotated
     bool has_ropes   = false; // it is known, and they can be rotated anew

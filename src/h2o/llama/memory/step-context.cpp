@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <exception>
 
-h2o_step_context::h2o_step_context(h2o_memory & memory) : llama_kv_cache_context(memory.caches.cache.get()),
-        memory(memory) {
+h2o_step_context::h2o_step_context(h2o_memory & memory)
+    : llama_kv_cache_context(memory.caches.cache.get()), h2o_batch_context(this), memory(memory) {
     if (memory.caches.dense_cache) {
         dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get());
     }
@@ -23,8 +23,8 @@ h2o_step_context::h2o_step_context(
         std::vector<llama_ubatch> ubatches,
         std::vector<h2o_sequence_call> calls,
         std::vector<std::vector<h2o_call_step>> steps)
-    : llama_kv_cache_context(memory.caches.cache.get(), std::move(sinfos), ubatches), memory(memory),
-            calls(std::move(calls)), steps(std::move(steps)) {
+    : llama_kv_cache_context(memory.caches.cache.get(), std::move(sinfos), ubatches), h2o_batch_context(this),
+      memory(memory), calls(std::move(calls)), steps(std::move(steps)) {
     if (memory.caches.dense_cache) {
         dense = std::make_unique<llama_kv_cache_context>(memory.caches.dense_cache.get(), std::move(dense_sinfos),
                 std::move(ubatches));
@@ -74,6 +74,7 @@ bool h2o_step_context::apply() {
         for (const auto & s : steps[i_step]) {
             calls[s.i_call].begun->begin_step(s.step);
         }
+        memory.current = this;
         return is_applied = true;
     } catch (const std::exception & e) {
         LLAMA_LOG_ERROR("%s: %s\n", __func__, e.what());
@@ -81,14 +82,14 @@ bool h2o_step_context::apply() {
     }
 }
 
-bool h2o_step_context::finish(const llm_graph_result & res, ggml_backend_sched_t sched) {
+bool h2o_step_context::finish(const llm_graph_result & /*res*/, ggml_backend_sched_t sched) {
     try {
         // a chunk's extra keys would be forgotten when the next chunk's come
         const auto & [kv, step, i_call] = steps[i_step].front();
         const auto & call        = calls[i_call];
         const bool keeps_last = step.phase != h2o_step::DECODE && call.has_logits &&
             step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1);
-        h2o_for_inputs(res, [&](h2o_computed_graph & graph) { graph.read_results(sched, keeps_last); });
+        graph->read_results(sched, keeps_last);
         // devices compute while the host prepares the next step, unless that reads or moves their rows
         if (i_step + 1 == steps.size() || memory.store.layout.is_compact || !memory.caches.side.empty()) {
             ggml_backend_sched_synchronize(sched);

@@ -31,8 +31,17 @@ struct h2o_call_step {
     size_t         i_call;
 };
 
+// A batch's context: H2O's own, or upstream's that has it.
+struct h2o_batch_context {
+    explicit h2o_batch_context(h2o_step_context * h2o) : h2o(h2o) {}
+
+    virtual ~h2o_batch_context() = default;
+
+    h2o_step_context * const h2o;
+};
+
 // Walks the steps of all sequences of a batch. An ubatch is one step, or one generated token of several sequences.
-class h2o_step_context : public llama_kv_cache_context {
+class h2o_step_context : public llama_kv_cache_context, public h2o_batch_context {
 public:
     // simulates a full cache, to reserve the compute buffers
     explicit h2o_step_context(h2o_memory & memory);
@@ -60,6 +69,8 @@ public:
 
     bool is_applied = false; // the current step will be computed
 
+    h2o_computed_graph * graph = nullptr; // which computes it
+
     std::unique_ptr<llama_kv_cache_context> dense; // the same for the dense layers' cache, if there is one
 
     // rows that attention to everything reads, padding among them
@@ -73,21 +84,3 @@ private:
 
     h2o_step reserve_step = {};
 };
-
-// A hybrid model's graph input, which has the attention's.
-struct h2o_hybrid {
-    virtual ~h2o_hybrid() = default;
-
-    virtual llm_graph_input_i * attention() const = 0;
-};
-
-// f(input) for H2O's inputs of a graph
-template <typename F>
-void h2o_for_inputs(const llm_graph_result & graph, const F & f) {
-    for (const auto & input : graph.inputs) {
-        const auto * hybrid = dynamic_cast<const h2o_hybrid *>(input.get());
-        if (auto * own = dynamic_cast<h2o_computed_graph *>(hybrid ? hybrid->attention() : input.get())) {
-            f(*own);
-        }
-    }
-}

@@ -98,10 +98,6 @@ ZSTD_DCtx * decompressor() {
 
 } // namespace
 
-uint32_t h2o_codec_block_bytes(ggml_type type) {
-    return layout_of(type).block_bytes;
-}
-
 h2o_codec_code::h2o_codec_code(const uint8_t * rows, uint32_t n, ggml_type type, uint32_t row_bytes,
         uint32_t unit_rows) : type(type), row_bytes(row_bytes), unit_rows(unit_rows),
       width(row_bytes/layout_of(type).block_bytes*layout_of(type).plane_bytes) {

@@ -19,9 +19,6 @@ struct h2o_codec_error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Rows are whole blocks of this size.
-uint32_t h2o_codec_block_bytes(ggml_type type);
-
 // How rows of one type and length are encoded: the predictor, and a dictionary of zstd's with the entropy tables.
 class h2o_codec_code {
 public:

@@ -10,11 +10,10 @@ static constexpr double MAX_GROWTH = 1.05;
 // Bytes of rows that are decoded together, at least one row. Fewer bytes take more memory, more take longer.
 static constexpr size_t UNIT_BYTES = 768;
 
-h2o_cold_codec::h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place,
-        std::vector<layer> layers)
-    : layers(std::move(layers)), params(params), place(std::move(place)), codes(this->layers.size()) {
+h2o_cold_codec::h2o_cold_codec(uint32_t n_threads, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers)
+    : layers(std::move(layers)), place(std::move(place)), codes(this->layers.size()) {
     try {
-        for (uint32_t i = 0; i < params.n_threads; ++i) {
+        for (uint32_t i = 0; i < n_threads; ++i) {
             threads.emplace_back([this] { work(); });
         }
     } catch (...) {
@@ -41,15 +40,8 @@ void h2o_cold_codec::stop() {
 void h2o_cold_codec::submit(const std::shared_ptr<h2o_cold_chunk> & chunk) {
     {
         const std::lock_guard<std::mutex> lock(mutex);
-        chunk->is_submitted = queue.size() < (size_t) params.max_queue;
-        if (!chunk->is_submitted) {
-            counts.n_skipped += chunk->is_refused ? 0 : 2*chunk->rows.size();
-            chunk->is_refused = true;
-            return;
-        }
         queue.push_back(chunk);
         counts.n_waiting++;
-        counts.queue_peak = std::max<decltype(counts.queue_peak)>(counts.queue_peak, queue.size());
     }
     wake.notify_one();
 }

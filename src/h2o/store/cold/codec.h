@@ -3,7 +3,6 @@
 #include "h2o/store/cold/place.h"
 
 #include "h2o/store/codec/codec.h"
-#include "llama-h2o.h"
 
 #include <array>
 #include <atomic>
@@ -37,9 +36,6 @@ struct h2o_cold_chunk {
 
     std::atomic<uint64_t> n_bytes{0};
 
-    bool is_submitted = false; // a thread has encoded it, or will
-    bool is_refused   = false; // the queue was full at first
-
     std::vector<std::array<std::shared_ptr<const h2o_cold_rows>, 2>> rows; // K, V
 };
 
@@ -48,11 +44,9 @@ struct h2o_codec_stats {
     uint64_t n_encoded;       // blocks that became shorter
     uint64_t n_raw;           // that did not
     uint64_t n_failed;        // that could not be encoded or stored; they stay unencoded
-    uint64_t n_skipped;       // of chunks that found the queue full; tried again when the next chunk is stored
-    uint64_t bytes_raw[2];    // of the rows of all these but the skipped, K and V
+    uint64_t bytes_raw[2];    // of the rows of all these, K and V
     uint64_t bytes_stored[2]; // what became of them, K and V
     uint32_t n_waiting;       // chunks that are not encoded yet
-    uint32_t queue_peak;      // most tasks of the threads that ever waited
 };
 
 // The lossless codec of a cold store: threads encode stored rows in the background. One for all sequences of a context.
@@ -63,11 +57,10 @@ public:
         std::array<ggml_type, 2> types; // of K, of V
     };
 
-    h2o_cold_codec(const llama_h2o_lossless_params & params, std::shared_ptr<h2o_cold_place> place,
-            std::vector<layer> layers);
+    h2o_cold_codec(uint32_t n_threads, std::shared_ptr<h2o_cold_place> place, std::vector<layer> layers);
     ~h2o_cold_codec();
 
-    // Queues the chunk. If the queue is full, the chunk is counted as skipped, once.
+    // Queues the chunk, which is stored already: it may wait for long.
     void submit(const std::shared_ptr<h2o_cold_chunk> & chunk);
 
     h2o_codec_stats stats() const;
@@ -90,8 +83,6 @@ private:
     void work();
     void stop();
     void encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffers & b);
-
-    const llama_h2o_lossless_params params;
 
     const std::shared_ptr<h2o_cold_place> place;
 

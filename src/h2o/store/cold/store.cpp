@@ -15,11 +15,8 @@ void h2o_cold_store::append(const std::function<std::vector<uint8_t>(size_t laye
         }
     }
     chunks.push_back(chunk);
-
-    for (const auto & c : chunks) {
-        if (codec && !c->is_submitted) { // this chunk, or an earlier one that found the queue full
-            codec->submit(c);
-        }
+    if (codec) {
+        codec->submit(chunk);
     }
 }
 

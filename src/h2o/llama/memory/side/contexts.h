@@ -12,20 +12,13 @@
 #include <vector>
 
 // Upstream's context of a model with several kinds of memory; that of attention is H2O's.
-struct h2o_composed {
-    virtual ~h2o_composed() = default;
-
-    h2o_step_context * steps = nullptr;
-};
-
 template <typename context>
-struct h2o_composed_context : context, h2o_composed {
+struct h2o_composed_context : context, h2o_batch_context {
     template <typename... parts>
-    explicit h2o_composed_context(h2o_step_context * steps, parts &&... args) : context(std::forward<parts>(args)...) {
-        this->steps = steps;
-    }
+    explicit h2o_composed_context(h2o_step_context * steps, parts &&... args)
+        : context(std::forward<parts>(args)...), h2o_batch_context(steps) {}
 
-    bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override { return steps->finish(res, sched); }
+    bool finish(const llm_graph_result & res, ggml_backend_sched_t sched) override { return h2o->finish(res, sched); }
 };
 
 // Side caches get cells only for a step that will be computed: upstream would also ask them after a refusal.
@@ -41,10 +34,10 @@ struct h2o_side_context : context {
 };
 
 // nullptr if it is not of an H2O context
-inline const h2o_step_context * h2o_steps_of(const llama_memory_context_i * mctx) {
-    const auto * composed = dynamic_cast<const h2o_composed *>(mctx);
+inline h2o_step_context * h2o_steps_of(const llama_memory_context_i * mctx) {
+    const auto * context = dynamic_cast<const h2o_batch_context *>(mctx);
 
-    return composed ? composed->steps : dynamic_cast<const h2o_step_context *>(mctx);
+    return context ? context->h2o : nullptr;
 }
 
 // The batch context for the model's kind of memory, made of the attention's and the side caches'. Null: the side caches
@@ -54,10 +47,8 @@ llama_memory_context_ptr h2o_compose(std::unique_ptr<h2o_step_context> attention
 
 // Graph input of a hybrid model: attention's and the recurrent layers' own inputs are asked, which may be H2O's.
 template <typename input>
-struct h2o_hybrid_input : input, h2o_hybrid {
+struct h2o_hybrid_input : input {
     using input::input;
-
-    llm_graph_input_i * attention() const override { return this->inp_attn.get(); }
 
     void set_input(const llama_ubatch * ubatch) override {
         this->inp_attn->set_input(ubatch);
