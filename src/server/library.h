@@ -1,5 +1,6 @@
 #pragma once
 
+#include "server/requests.h"
 #include "server/sharing.h"
 #include "server/slots.h"
 #include "server/texts.h"

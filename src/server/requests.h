@@ -94,3 +94,49 @@ int server_h2o_error_type(const std::exception & error);
 
 // Throws if the server has no answers.
 void server_h2o_check_answers(const common_params & params);
+
+// A request about slots, or a completion.
+struct server_h2o_request {
+    int32_t n_attention = 0; // of a completion with "top_attention"
+
+    std::string owner = server_h2o_owner();
+    int32_t     slot_of_owner = -1; // it is about this slot's text, < 0: about none
+
+    // the path of a slot's file
+    std::string read_file(const common_params & params, const std::string & name, int32_t slot_of_owner = -1) {
+        this->slot_of_owner = slot_of_owner;
+        return server_h2o_slot_path(params) + name;
+    }
+
+    // Reads a completion's request. Throws std::invalid_argument.
+    void read_completion(const common_params & params, const common_json & body) {
+        server_h2o_check_answers(params);
+        n_attention = body.contains("top_attention") ? server_h2o_number<int32_t>(body.at("top_attention")) : 0;
+        if (n_attention < 0 || n_attention > 1024) {
+            throw std::invalid_argument("'top_attention' must be 0 to 1024, but got " + std::to_string(n_attention));
+        }
+        server_h2o_check_stop(body.value("stop", common_json()));
+    }
+};
+
+// Gives an idle slot to an owner. Another's text is cleared.
+template <typename Slot>
+void server_h2o_own(Slot & slot, const std::string & owner) {
+    if (slot.prompt.tokens.h2o_owner != owner) {
+        slot.prompt_clear();
+        slot.prompt.tokens.h2o_owner = owner;
+    }
+}
+
+// Whether a slot, or the slot that a request is about, is the owner's, or nobody's yet.
+template <typename Slot>
+bool server_h2o_sees(const Slot & slot, const std::string & owner) {
+    return slot.prompt.tokens.h2o_owner.empty() || slot.prompt.tokens.h2o_owner == owner;
+}
+
+template <typename Slot>
+bool server_h2o_sees(const std::vector<Slot> & slots, const server_h2o_request & request) {
+    const int32_t id = request.slot_of_owner;
+
+    return id < 0 || id >= (int32_t) slots.size() || server_h2o_sees(slots[id], request.owner);
+}

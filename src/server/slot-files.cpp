@@ -1,6 +1,7 @@
 #include "server/slots.h"
 
 #include "h2o/llama/interface/adapter.h"
+#include "json.h"
 
 #include <algorithm>
 #include <cstdint>

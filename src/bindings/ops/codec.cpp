@@ -13,7 +13,7 @@ struct encoded_rows {
         computing no_gil;
         const auto code = std::make_shared<const h2o_codec_code>(
             rows.data(), n_rows, find_type(type), rows.shape(1), unit_rows);
-        block = h2o_codec_encode(rows.data(), n_rows, code, true, frames);
+        block = h2o_codec_encode(rows.data(), n_rows, code, frames);
     }
 
     // rows [start, stop), of frames that may be damaged, but are as many bytes
@@ -38,6 +38,5 @@ void init_codec(py::module_ & m) {
         .def_property_readonly("frames", [](const encoded_rows & self) {
             return py::bytes((const char *) self.frames.data(), self.frames.size());
         })
-        .def_property_readonly("stored_rows", [](const encoded_rows & self) { return self.block.n_stored; })
         .def("decode", &encoded_rows::decode, py::arg("start"), py::arg("stop"), py::arg("frames"));
 }

@@ -7,8 +7,6 @@
 #include <cstring>
 #include <functional>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 
 namespace {
 
@@ -191,33 +189,10 @@ void h2o_codec_code::decode(const uint8_t * frame, size_t n_bytes, uint32_t n, u
 }
 
 h2o_codec_block h2o_codec_encode(const uint8_t * rows, uint32_t n_rows, std::shared_ptr<const h2o_codec_code> code,
-        bool may_repeat, std::vector<uint8_t> & out) {
-    const size_t row_bytes = code->row_bytes;
-
-    h2o_codec_block res;
-    res.code     = std::move(code);
-    res.n_stored = n_rows;
-
-    std::vector<uint8_t> kept;
-    if (may_repeat) {
-        std::unordered_map<std::string_view, uint32_t> seen;
-        for (uint32_t r = 0; r < n_rows; ++r) {
-            const std::string_view row((const char *) rows + r*row_bytes, row_bytes);
-            const auto [it, is_new] = seen.emplace(row, seen.size());
-            res.numbers.push_back(it->second);
-            if (is_new) {
-                kept.insert(kept.end(), row.begin(), row.end());
-            }
-        }
-        if ((n_rows - seen.size())*row_bytes > n_rows*sizeof(res.numbers[0])) {
-            res.n_stored = seen.size();
-            rows = kept.data();
-        } else {
-            res.numbers.clear();
-        }
-    }
-    for (uint32_t r = 0; r < res.n_stored; r += res.code->unit_rows) {
-        res.code->encode(rows + r*row_bytes, std::min(res.code->unit_rows, res.n_stored - r), out);
+        std::vector<uint8_t> & out) {
+    h2o_codec_block res = { std::move(code), n_rows, {} };
+    for (uint32_t r = 0; r < n_rows; r += res.code->unit_rows) {
+        res.code->encode(rows + (size_t) r*res.code->row_bytes, std::min(res.code->unit_rows, n_rows - r), out);
         res.ends.push_back(out.size());
     }
     return res;
@@ -226,16 +201,15 @@ h2o_codec_block h2o_codec_encode(const uint8_t * rows, uint32_t n_rows, std::sha
 void h2o_codec_block::decode(uint32_t first, uint32_t n, uint8_t * out, const reader & read) const {
     static thread_local std::vector<uint8_t> rows; // of a unit
     const size_t row_bytes = code->row_bytes;
-    uint32_t decoded = UINT32_MAX;
-    for (uint32_t r = first; r < first + n; ++r, out += row_bytes) {
-        const uint32_t number = numbers.empty() ? r : numbers[r];
-        const uint32_t unit   = unit_of(r);
-        if (unit != decoded) {
-            const uint32_t n_unit = std::min(code->unit_rows, n_stored - unit*code->unit_rows);
-            rows.resize(n_unit*row_bytes);
-            code->decode(read(begin_of(unit), ends[unit]), ends[unit] - begin_of(unit), n_unit, rows.data());
-            decoded = unit;
-        }
-        std::copy_n(rows.data() + number%code->unit_rows*row_bytes, row_bytes, out);
+    for (uint32_t r = first, end; r < first + n; r = end) {
+        const uint32_t unit   = r/code->unit_rows;
+        const uint32_t start  = unit*code->unit_rows;
+        const uint32_t n_unit = std::min(code->unit_rows, n_rows - start);
+        const uint32_t begin  = unit > 0 ? ends[unit - 1] : 0;
+        end = std::min(start + n_unit, first + n);
+
+        rows.resize(n_unit*row_bytes);
+        code->decode(read(begin, ends[unit]), ends[unit] - begin, n_unit, rows.data());
+        out = std::copy_n(rows.data() + (r - start)*row_bytes, (end - r)*row_bytes, out);
     }
 }

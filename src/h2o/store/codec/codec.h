@@ -54,22 +54,17 @@ private:
 struct h2o_codec_block {
     std::shared_ptr<const h2o_codec_code> code;
 
-    // rows that differ from all earlier ones: V of a model's first layer depends on the token alone
-    uint32_t n_stored = 0;
+    uint32_t n_rows = 0;
 
-    std::vector<uint32_t> numbers; // of each row, among the stored ones; empty: all rows are stored
-    std::vector<uint32_t> ends;    // of each frame, in the bytes
+    std::vector<uint32_t> ends; // of each unit's frame, in the bytes
 
     // Returns bytes [begin, end); valid until the next call.
     using reader = std::function<const uint8_t * (uint32_t begin, uint32_t end)>;
 
     // Writes rows [first, first + n). Throws h2o_codec_error.
     void decode(uint32_t first, uint32_t n, uint8_t * out, const reader & read) const;
-
-    uint32_t unit_of(uint32_t row) const { return (numbers.empty() ? row : numbers[row])/code->unit_rows; }
-    uint32_t begin_of(uint32_t unit) const { return unit > 0 ? ends[unit - 1] : 0; }
 };
 
-// Appends the frames to `out`, which is empty. may_repeat: equal rows are stored once.
+// Appends the frames to `out`, which is empty.
 h2o_codec_block h2o_codec_encode(const uint8_t * rows, uint32_t n_rows, std::shared_ptr<const h2o_codec_code> code,
-    bool may_repeat, std::vector<uint8_t> & out);
+    std::vector<uint8_t> & out);

@@ -90,12 +90,12 @@ void h2o_cold_codec::encode(h2o_cold_chunk & chunk, size_t layer, int kv, buffer
         }
         b.encoded.clear();
         b.encoded.reserve(n_raw);
-        const h2o_codec_block block = h2o_codec_encode(rows, chunk.n_rows, used.rows, used.may_repeat, b.encoded);
+        const h2o_codec_block block = h2o_codec_encode(rows, chunk.n_rows, used.rows, b.encoded);
 
-        const double row_bytes = b.encoded.size()/(double) block.n_stored;
+        const double row_bytes = b.encoded.size()/(double) chunk.n_rows;
         if (is_new || row_bytes > MAX_GROWTH*used.row_bytes) {
             const std::lock_guard<std::mutex> lock(mutex);
-            codes[layer][kv] = is_new ? code { used.rows, !block.numbers.empty(), row_bytes } : code();
+            codes[layer][kv] = is_new ? code { used.rows, row_bytes } : code();
         }
         const bool shrinks = b.encoded.size() < n_raw;
         if (shrinks) {

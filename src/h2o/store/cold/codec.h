@@ -76,8 +76,7 @@ private:
     // Code of a layer's K or V, made from one chunk: it is hardly worse for other texts.
     struct code {
         std::shared_ptr<const h2o_codec_code> rows;
-        bool   may_repeat = true; // rows were equal to others
-        double row_bytes  = 0;
+        double row_bytes = 0;
     };
 
     void work();
