@@ -34,6 +34,8 @@ SIZES = {
     "many keys": Case(1, 2999, 7, sums=NO_SUMS, type="f16", has_sinks=True, scale=3.0),
     "many keys, sums": Case(5, 1495, 2, type="f16", has_sinks=True, scale=3.0),
     "many keys of large heads": Case(1, 299, 16, 576, 512, type="f16", has_sinks=True),
+    "many keys in 8 bits": Case(1, 2999, 7, type="q8_0", sums=NO_SUMS, scale=3.0, n_further=150, tile=2, offset=1),
+    "sums over large heads in 8 bits": Case(2, 261, 9, 160, 96, 3, type="q8_0", sums=QUERY_SUMS, softcap=30.0),
     "many keys, sums of queries": Case(1, 1499, 3, sums=QUERY_SUMS, n_further=30, has_limits=True),
     "a large group, lists": Case(3, 57, 71, sums=QUERY_SUMS, n_further=30, has_limits=True),
     "logits of 100": Case(100, 30, d_k=32, scale=25.0),

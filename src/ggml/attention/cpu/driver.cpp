@@ -4,8 +4,6 @@
 
 #include "ggml/attention/kernels/kernels.h"
 
-#include <numeric>
-
 constexpr int64_t MAX_IN_PLACE_ROWS = 24;   // of a KV head; from about 26 (2,000 keys) to 32 on, packed keys are faster
 constexpr int64_t MAX_SHARED_KEYS   = 4096; // without lists; each group of rows packs more of them for itself
 
@@ -83,8 +81,6 @@ h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & arena) const {
 }
 
 h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
-    const int64_t n_iota = is_in_place ? block_size : 0;
-
     scratch s;
     s.q         = arena.get<float>(group_rows*d_k_pad);
     s.o         = arena.get<float>(group_rows*d_v_pad);
@@ -96,10 +92,6 @@ h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
     s.rows      = arena.get<float>(H2O_ATTN_PAD*std::max(d_k_pad, d_v_pad));
     s.k         = arena.get<float>(list_block*d_k_pad);
     s.v         = arena.get<float>(list_block*d_v_pad);
-    s.iota      = arena.get<int32_t>(n_iota);
-    if (s.iota) {
-        std::iota(s.iota, s.iota + n_iota, 0);
-    }
     return s;
 }
 

@@ -42,7 +42,6 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
         float   * rows;      // to be packed
         float   * k;         // of a block, packed or converted
         float   * v;
-        int32_t * iota;
     };
 
     shared  get_shared (h2o_take & arena) const;

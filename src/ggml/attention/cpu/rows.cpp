@@ -19,7 +19,7 @@ h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int
 
 static bool can_kernels_read(const h2o_attn_source & x) {
     return x.d % H2O_ATTN_LANES == 0 && (x.type == GGML_TYPE_F32 || x.type == GGML_TYPE_F16 ||
-            x.type == GGML_TYPE_BF16 || x.type == GGML_TYPE_Q8_0);
+            x.type == GGML_TYPE_Q8_0);
 }
 
 // n keys or values of any type from the key-th on, as float32, d_to numbers of each.
@@ -46,16 +46,19 @@ void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
     }
 }
 
-h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, h2o_attn_source x, int64_t n, const int32_t * iota,
+h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n,
         float * converted) {
-    if (can_kernels_read(x)) {
-        x.rows = x.rows ? x.rows : iota;
+    if (can_kernels_read(x) && x.type != GGML_TYPE_Q8_0) {
         return x;
     }
     const int64_t d = h2o_ceil_div(x.d, H2O_ATTN_LANES)*H2O_ATTN_LANES;
     read_rows(kernel, x, 0, n, d, converted);
     const int64_t size = d*sizeof(float);
-    return { (const char *) converted, size, size, iota, GGML_TYPE_F32, d };
+    return { (const char *) converted, size, size, nullptr, GGML_TYPE_F32, d };
+}
+
+bool h2o_attn_key_set::are_bytes() const {
+    return k.type == GGML_TYPE_Q8_0 && v.type == GGML_TYPE_Q8_0;
 }
 
 void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,

@@ -22,8 +22,8 @@ struct h2o_attn_source {
     const char    * data;
     int64_t         stride; // bytes from row to row
     int64_t         size;   // bytes of a row
-    const int32_t * rows;   // of each key; except for kernels, NULL: consecutive rows
-    ggml_type       type;   // for kernels: F32, F16, BF16 or Q8_0
+    const int32_t * rows;   // of each key; NULL: consecutive rows
+    ggml_type       type;   // for kernels: F32, F16 or Q8_0
     int64_t         d;      // numbers of a row
 };
 
@@ -33,15 +33,16 @@ struct h2o_attn_tile {
     int64_t d_k;
     int64_t d_v;
 
-    const float   * q;       // multiplied by the scale; [n_rows][d_k], or packed by pack_q
+    float         * q;       // multiplied by the scale; [n_rows][d_k], or packed by pack_q; in place it is overwritten
     int64_t         n_keys;  // packed: rounded up
     const int64_t * visible; // [n_rows] ascending: each row sees as many of the keys, the first ones
     float           softcap; // 0: none
 
     const float * packed_k;
     const float * packed_v;
+    bool          in_bytes; // in place, packed by pack_bytes
 
-    // read in place
+    // else read in place
     h2o_attn_source k;
     h2o_attn_source v;
 
@@ -79,9 +80,13 @@ struct h2o_attn_kernel {
     // counted[r] keys.
     void (*add_sums)(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums);
 
-    // Sets m, l and o for keys in place.
+    // Sets m, l and o for a block of keys.
     void (*in_place)(const h2o_attn_tile & t);
 
     // n rows of such keys from the key-th on, as float32 [n][d]
     void (*read)(const h2o_attn_source & x, int64_t key, int64_t n, float * dst);
+
+    // H2O_ATTN_PAD keys and values in Q8_0 from the key-th of n on; after the last one it again
+    void (*pack_bytes)(const h2o_attn_source & k, const h2o_attn_source & v, int64_t key, int64_t n, float * packed_k,
+            float * packed_v);
 };

@@ -77,13 +77,6 @@ void multiply_v(const h2o_attn_tile & t) {
     }
 }
 
-// o = f*o
-inline void scale_row(float * o, int64_t d_v, float f) {
-    for (int64_t i = 0; i < d_v; i += VL) {
-        store(o + i, load(o + i)*f);
-    }
-}
-
 void tile(const h2o_attn_tile & t) {
     [[maybe_unused]] const product_setup setup;
 
@@ -112,12 +105,6 @@ void tile(const h2o_attn_tile & t) {
     multiply_v(t);
 }
 
-void finish(const h2o_attn_tile & t) {
-    for (int r = 0; r < t.n_rows; ++r) {
-        scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, t.l[r] == 0.0f ? 0.0f : 1.0f/t.l[r]);
-    }
-}
-
 void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums) {
     for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
         add_column_sums<weights, decltype(c)::value>(t.logits + r*t.ld, t.ld, end, factors + r, counted + r, sums);
@@ -126,5 +113,5 @@ void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * fa
 
 } // namespace
 
-extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, pack_q, tile, finish, add_sums, in_place,
-    read_rows };
+extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, pack_q, tile, divide_rows, add_sums, in_place,
+    read_rows, pack_bytes };
