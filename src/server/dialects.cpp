@@ -69,18 +69,15 @@ static void read_block(json & block) {
 // a part of a message of OpenAI's that is a file: its text
 static void read_part(json & part) {
     const auto type = text_in(part, "type");
-    if (type != "file" && type != "input_file") {
-        return;
+    if (type == "file" || type == "input_file") {
+        const json file = type == "file" ? part.value("file", json()) : part;
+        const auto data = text_in(file, "file_data");
+        if (data.empty()) {
+            throw std::invalid_argument("content of type \"" + type + "\" is not read without its \"file_data\" in base64");
+        }
+        part = json { { "type", type == "file" ? "text" : "input_text" }, { "text", // of a data URL, or of all
+            server_h2o_document_text(text_in(file, "filename"), base64::decode(data.substr(data.find(',') + 1))) } };
     }
-    const json file = type == "file" ? part.value("file", json()) : part;
-    const auto data = text_in(file, "file_data");
-    if (data.empty()) {
-        throw std::invalid_argument("content of type \"" + type + "\" is not read without its \"file_data\" in base64");
-    }
-    const auto start = data.find(";base64,"); // of a data URL
-    const auto text  = server_h2o_document_text(text_in(file, "filename"),
-        base64::decode(start == std::string::npos ? data : data.substr(start + 8)));
-    part = json { { "type", type == "file" ? "text" : "input_text" }, { "text", text } };
 }
 
 static void read_messages(json & body) {
@@ -103,7 +100,10 @@ static void read_messages(json & body) {
     }
 }
 
-static void read_responses(json & body) {
+static void read_openai(json & body) {
+    for (const char * name : { "messages", "input" }) {
+        for_each_in(body, name, [](json & message) { for_each_in(message, "content", read_part); });
+    }
     json items = json::array();
     for_each_in(body, "input", [&](json & item) {
         const auto type = text_in(item, "type");
@@ -130,16 +130,7 @@ std::string server_h2o_read_dialect(const std::string & path, const std::string 
         return text;
     }
     json body = json::parse(text);
-    if (is_messages(path)) {
-        read_messages(body);
-    } else {
-        for (const char * name : { "messages", "input" }) {
-            for_each_in(body, name, [](json & message) { for_each_in(message, "content", read_part); });
-        }
-    }
-    if (is_responses(path)) {
-        read_responses(body);
-    }
+    is_messages(path) ? read_messages(body) : read_openai(body);
     return body.dump();
 }
 

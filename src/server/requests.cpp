@@ -110,13 +110,6 @@ void server_h2o_read_chat(common_json & body) {
 
     check("messages", "a list of messages, not empty", // they may be large: no copy
         body.contains("messages") && body.at("messages").is_array() && !body.at("messages").empty());
-    for (const auto & message : body.at("messages")) {
-        static const std::vector<std::string> ROLES = { "system", "developer", "user", "assistant", "tool" };
-        const auto role = message.is_object() ? json_value(message, "role", ROLES[0]) : ROLES[0]; // upstream wants one
-        if (std::find(ROLES.begin(), ROLES.end(), role) == ROLES.end()) {
-            throw std::invalid_argument("a message's role must be system, developer, user, assistant or tool, but got \"" + role + "\"");
-        }
-    }
     check("chat_template_kwargs", "an object", kwargs.is_null() || kwargs.is_object());
     if (is_text(field("grammar"))) { // of the client: an end of thoughts that it does not describe cannot be written
         for (const char * name : { "reasoning_budget_tokens", "thinking_budget_tokens" }) {
