@@ -1,6 +1,7 @@
 """`quantize_model` and `h2o-llama quantize`: the written files, and the messages and remains of failures."""
 
 import itertools
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from bad_files import write_files
 from command_line import invoke, succeeded
 from compare import case
 from full_disk import file_size_limit
-from h2o_llama import H2OError, Llama, _core
+from h2o_llama import H2OError, Llama, _core, demo_model_path
 from h2o_llama.models._quantize import quantize_model
 from inputs import ModelByName
 
@@ -121,6 +122,24 @@ def test_a_full_disk_leaves_the_old_file(share: float, tiny_model: Path, out: Pa
     assert error.value.filename == str(out)
     assert out.read_bytes() == b"old"
     assert list(out.parent.iterdir()) == [out]
+
+
+def quantize_for_ever(out: Path) -> None:
+    while True:
+        quantize_model(demo_model_path(), out, "IQ4_NL", n_threads=1)
+        out.unlink()
+
+
+def test_an_interruption_leaves_nothing(out: Path) -> None:
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            quantize_for_ever(out)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    out.unlink(missing_ok=True)
+    assert list(out.parent.iterdir()) == []
 
 
 # --- the command line

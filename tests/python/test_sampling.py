@@ -123,6 +123,13 @@ def test_tokens_have_the_probabilities_of_the_reference(llm: Llama, rng: Any, op
     np.testing.assert_array_less(np.abs(counts - n * expected), bound)
 
 
+def test_penalties_count_the_prompt_and_what_was_generated(llm: Llama) -> None:
+    plain = generate(llm, 40, temperature=0)
+    assert len(set(PROMPT + plain)) < len(set(PROMPT)) + len(plain)
+    tokens = generate(llm, 40, temperature=0, presence_penalty=1e6)
+    assert len(set(PROMPT + tokens)) == len(set(PROMPT)) + len(tokens)
+
+
 def test_dry_ends_repetitions(llm: Llama) -> None:
     """A breaker within the repetition, or a longer one allowed, lets it continue."""
     repeated = [ord(c) for c in "abcd:efg"]
