@@ -90,8 +90,8 @@ def require(condition: bool, what: str, output: str) -> None:
 
 def require_schedule(schedule: str, tool: str, output: str) -> None:
     """Single steps, or second phases, which the first chunk may lack. Chunk 3 ends in a dense tail of llama-cli's."""
-    first, step = ({0}, "single_pass") if schedule == "single_pass" else (set(), "phase=2")
-    chunks = {int(chunk) for chunk in re.findall(rf"\[H2O\] (?:{step}|dense tail) chunk_idx=(\d+)", output)}
+    first, step = ({0}, "single_pass") if schedule == "single_pass" else (set(), "2")
+    chunks = {int(chunk) for chunk in re.findall(rf"\[H2O\] phase=(?:{step}|tail) chunk_idx=(\d+)", output)}
     require(first | {1, 2, 3} <= chunks <= {0, 1, 2, 3}, f"{tool}: {schedule} has the chunks {chunks}", output)
 
 
