@@ -95,7 +95,7 @@ def test_a_second_question_costs_what_is_behind_the_last_boundary(served: tuple[
 
 
 def test_thoughts_that_a_client_leaves_out_are_put_back(start: Start) -> None:
-    """Where the template keeps them if told so: the slot's text goes on. Only those of the same chat and owner."""
+    """A template that can keep them: the prompt continues the slot's text, in the same chat, for the same owner."""
     server, thought, answer = start([], template=THINKS), "Hm, a question.", {"role": "assistant", "content": "Yes."}
     said = f"<think>\n{thought}\n</think>\n\nYes."
 
@@ -437,7 +437,7 @@ def test_only_what_changed_is_read_again(start: Start) -> None:
 
 
 def test_two_slots_move_pieces_at_once(start: Start) -> None:
-    """Each gives what it gives alone."""
+    """Each has the same result alone."""
     server = start(["--cache-reuse", "64"], ["--context-shift"])
     texts = [random_tokens(900, seed=seed) for seed in (4, 5)]
     changed = [[*text[: 150 + 90 * i], i, *text[200:600], *text[650:]] for i, text in enumerate(texts)]

@@ -27,7 +27,7 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# It keeps earlier thoughts if it is told so.
+# It keeps earlier thoughts on request.
 THINKS = CHATML.replace(
     "{{ message.content }}",
     "{% if message.reasoning_content and (preserve_thinking or loop.last) %}<think>\n"

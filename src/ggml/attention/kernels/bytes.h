@@ -43,7 +43,7 @@ inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
 #endif
 }
 
-// Rounded to the nearest integer, of which the low half of each lane holds 16 bits.
+// Rounded to the nearest integer: 16 bits in the low half of each lane.
 inline vec_i round_to_pairs(vec_f x) {
     return (vec_i) (x + 12582912.0f); // 1.5*2^23
 }
