@@ -72,7 +72,7 @@ class Options:
     dense_tail: Annotated[int | None, option("Last tokens that attend to all before.", min=0, show_default=_TAIL)] = (
         None
     )
-    cache_reuse: Annotated[int, option("Read no piece of N tokens again that has moved; 0: off.", min=0)] = 0
+    cache_reuse: Annotated[int, option("After an edit, keep pieces of N tokens or more (256, say); 0: off.", min=0)] = 0
     library: Annotated[bool, option("Keep the text, and reuse one that begins alike.", "--library/--no-library")] = True
 
     threads: Annotated[int | None, _x("CPU threads; all cores by default.", "--threads", "-t", min=1)] = None
