@@ -75,15 +75,13 @@ common_json server_h2o_attention(const llama_context * ctx, llama_seq_id id,
 
             std::vector<int32_t> positions(end);
             std::iota(positions.begin(), positions.end(), 0);
-            const auto top = positions.begin() + std::min(n_top, end);
-            std::partial_sort(positions.begin(), top, positions.end(), is_more);
-            positions.erase(top, positions.end());
+            std::partial_sort(positions.begin(), positions.begin() + std::min(n_top, end), positions.end(), is_more);
+            positions.resize(std::min(n_top, end));
             std::vector<float> read;
             std::transform(positions.begin(), positions.end(), std::back_inserter(read), [&](int32_t i) { return w[i]; });
 
-            const float sum = std::accumulate(w, w + end, 0.0f);
-            heads.push_back(common_json {
-                { "layer", il }, { "head", head }, { "sum", sum }, { "positions", positions }, { "weights", read } });
+            heads.push_back(common_json { { "layer", il }, { "head", head },
+                { "sum", std::accumulate(w, w + end, 0.0f) }, { "positions", positions }, { "weights", read } });
         }
     }
     server_h2o_drop_attention(ctx, id);

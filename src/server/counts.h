@@ -26,9 +26,9 @@ struct server_h2o_counts {
     uint64_t n_chunks   = 0; // begun
     uint64_t kv_kept    = 0; // bytes of K and V in the cache
     uint64_t kv_cold    = 0; // bytes in the cold store
-    uint64_t kv_dropped = 0; // bytes that are gone
+    uint64_t kv_dropped = 0; // bytes that were evicted and dropped
 
-    // of a slot's request alone
+    // The rest belongs to the request of one slot.
     bool            has_begun  = false;  // its prompt is being read, or was
     bool            takes_over = false;  // pieces of its text were moved
     int32_t         n_moved    = 0;      // their tokens, up to where the prompt has been read

@@ -80,6 +80,10 @@ static void read_part(json & part) {
     }
 }
 
+static void read_files(json & body, const char * messages) {
+    for_each_in(body, messages, [](json & message) { for_each_in(message, "content", read_part); });
+}
+
 static void read_messages(json & body) {
     for_each_in(body, "messages", [](json & message) { for_each_in(message, "content", read_block); });
 
@@ -100,10 +104,8 @@ static void read_messages(json & body) {
     }
 }
 
-static void read_openai(json & body) {
-    for (const char * name : { "messages", "input" }) {
-        for_each_in(body, name, [](json & message) { for_each_in(message, "content", read_part); });
-    }
+static void read_responses(json & body) {
+    read_files(body, "input");
     json items = json::array();
     for_each_in(body, "input", [&](json & item) {
         const auto type = text_in(item, "type");
@@ -130,7 +132,7 @@ std::string server_h2o_read_dialect(const std::string & path, const std::string 
         return text;
     }
     json body = json::parse(text);
-    is_messages(path) ? read_messages(body) : read_openai(body);
+    has_files ? read_files(body, "messages") : is_messages(path) ? read_messages(body) : read_responses(body);
     return body.dump();
 }
 

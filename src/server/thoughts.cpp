@@ -39,7 +39,7 @@ std::string server_h2o_recall_thoughts(common_chat_templates_inputs & inputs) {
     std::string chat = server_h2o_owner();
     for (auto & message : inputs.messages) {
         chat = name_of(chat, message);
-        if (const auto entry = find(chat); entry != kept.end() && !is_off && message.reasoning_content.empty()) {
+        if (const auto entry = is_off || !message.reasoning_content.empty() ? kept.end() : find(chat); entry != kept.end()) {
             message.reasoning_content = entry->second;
             kept.splice(kept.begin(), kept, entry);
         }

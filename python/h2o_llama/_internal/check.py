@@ -58,9 +58,9 @@ def flag(owner: str, name: str, value: object) -> bool:
     return bool(value)
 
 
-def optional_flag(owner: str, name: str, value: object) -> bool:
-    """None is False, as null is in OpenAI's requests."""
-    return value is not None and flag(owner, name, value)
+def optional_flag(owner: str, name: str, value: object) -> bool | None:
+    """None, as null in OpenAI's requests, is the default."""
+    return None if value is None else flag(owner, name, value)
 
 
 def utf8(owner: str, name: str, text: str) -> bytes:

@@ -301,7 +301,7 @@ def create_chat_completion(
         kwargs=chat_template_kwargs,
         tools=known,
         tool_choice=choice,
-        parallel_tool_calls=parallel_tool_calls and check.flag(owner, "parallel_tool_calls", parallel_tool_calls),
+        parallel_tool_calls=check.optional_flag(owner, "parallel_tool_calls", parallel_tool_calls),
         json_schema=schema,
     )
     n_top = _check_top_logprobs(owner, logprobs, top_logprobs)

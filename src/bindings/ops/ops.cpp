@@ -89,7 +89,8 @@ static py::array top_keys(
     const bool is_q4_0 = k.shape(2) == (py::ssize_t) ggml_row_size(GGML_TYPE_Q4_0, q.shape(2));
 
     ggml_tensor * t = ggml_h2o_top_keys(graph.ctx(), graph.input_of_heads(q, GGML_TYPE_F32),
-        graph.input_of_heads(k, is_q4_0 ? GGML_TYPE_Q4_0 : GGML_TYPE_Q8_0), excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
+        graph.input_of_heads(k, is_q4_0 ? GGML_TYPE_Q4_0 : GGML_TYPE_Q8_0),
+        excluded ? graph.input(*excluded, GGML_TYPE_I32) : nullptr, n_top, tile, offset);
     graph.compute({ t });
 
     return graph.output(t, 3);

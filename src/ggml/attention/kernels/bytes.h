@@ -90,12 +90,15 @@ inline void widen_scales(const char * const * row, int64_t byte, float * dst) {
     store(dst, widen_halves(scales));
 }
 
+inline const char * row_of(const h2o_attn_source & x, int64_t key) {
+    return x.data + (x.rows ? x.rows[key] : key)*x.stride;
+}
+
 // N rows from the key-th of n on; after the last one it again
 template <int N>
 inline void find_rows(const h2o_attn_source & x, int64_t key, int64_t n, const char ** row) {
     for (int c = 0; c < N; ++c) {
-        const int64_t i = min_of(key + c, n - 1);
-        row[c] = x.data + (x.rows ? x.rows[i] : i)*x.stride;
+        row[c] = row_of(x, min_of(key + c, n - 1));
     }
 }
 

@@ -55,10 +55,6 @@ inline vec_f add_quads(const vec_f * x) {
     }
 }
 
-inline const char * row_of(const h2o_attn_source & x, int64_t key) {
-    return x.data + (x.rows ? x.rows[key] : key)*x.stride;
-}
-
 // Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
 [[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t size) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
@@ -148,7 +144,7 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
 // N vectors of the rows' output, from the i-th number on
 template <typename T, int M, int N>
 void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
-    const bool is_first = first_row == 0 && i == 0; // all of a value; what is read after this is in the cache
+    const bool is_first = first_row == 0 && i == 0; // all of a value; later reads find it in the cache
     const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
 
     const reading order = { t.v, t.n_keys, is_first ? t.v.size : 0, t.next_k, is_last ? t.n_next : 0 };
