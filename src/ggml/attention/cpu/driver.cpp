@@ -23,7 +23,8 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
       n_rows(n_q*group), has_column_sums(kind_of_sums == GGML_H2O_ATTN_COLUMN_SUMS),
       has_query_sums(kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS),
       is_in_place(has_query_sums || (!has_column_sums && n_rows <= MAX_IN_PLACE_ROWS)),
-      is_shared(!is_in_place && (has_column_sums || extra.rows || n_k < MAX_SHARED_KEYS)) {
+      is_shared(!is_in_place && (has_column_sums || extra.rows || n_k < MAX_SHARED_KEYS)),
+      in_bytes(k->type == GGML_TYPE_Q8_0 && v->type == GGML_TYPE_Q8_0 && (is_in_place || kernel.has_byte_tiles)) {
     const int64_t lanes = is_in_place ? H2O_ATTN_LANES : 1;
 
     d_k_tile = h2o_ceil_div(d_k, lanes)*lanes;
@@ -158,6 +159,7 @@ h2o_attn_tile h2o_attn_driver::tile_of(const scratch & s, int64_t i, int64_t n, 
     t.softcap  = softcap;
     t.packed_k = keys.packed_k;
     t.packed_v = keys.packed_v;
+    t.in_bytes = in_bytes;
     t.logits   = s.logits;
     t.ld       = ld;
     t.o        = s.o + i*d_v_pad;
@@ -173,6 +175,7 @@ h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t key, int64_t end) c
     res.head  = h;
     res.n     = std::min(block_size, end - key);
     res.start = key;
+    res.in_bytes = in_bytes;
     return res;
 }
 
@@ -191,6 +194,7 @@ h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t be
     res.head     = h;
     res.n        = std::clamp<int64_t>(n_listed(list, h) - begin, 0, list_block);
     res.is_extra = true;
+    res.in_bytes = in_bytes;
     return res;
 }
 

@@ -126,6 +126,7 @@ private:
     const bool has_query_sums; // of each query
     const bool is_in_place;
     const bool is_shared; // a KV head's keys are packed once
+    const bool in_bytes;  // packed
 
     int64_t d_k_tile;    // in place: whole vectors
     int64_t d_v_tile;

@@ -10,10 +10,12 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     if (t.visible[n - 1] == 0) {
         return;
     }
+    if (in_bytes) {
+        kernel.pack_byte_q(t.q, n, d_k);
+    }
     float * weights = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
 
-    t.in_bytes    = keys.are_bytes();
-    if (!t.in_bytes) {
+    if (!in_bytes) {
         t.k = h2o_attn_in_place(kernel, keys.k, keys.n, s.k);
         t.v = h2o_attn_in_place(kernel, keys.v, keys.n, s.v);
     }
@@ -64,14 +66,14 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
             }
             keys.packed_k = s.k;
             keys.packed_v = s.v;
-            for (int64_t i = 0; keys.are_bytes() && i < keys.n; i += H2O_ATTN_PAD) {
+            for (int64_t i = 0; in_bytes && i < keys.n; i += H2O_ATTN_PAD) {
                 const bool              is_last = i + H2O_ATTN_PAD >= keys.n;
                 const h2o_attn_key_set & ahead   = is_last ? after : keys;
                 const int64_t            first   = is_last ? 0 : i + H2O_ATTN_PAD;
                 for (int64_t j = first; j < std::min(first + H2O_ATTN_PAD, ahead.n); ++j) {
                     h2o_attn_prefetch_key(ahead, j);
                 }
-                kernel.pack_bytes(keys.k, keys.v, i, keys.n, s.k, s.v);
+                h2o_attn_pack_keys(kernel, keys, i, s.rows);
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
                 attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);

@@ -92,7 +92,7 @@ void h2o_attn_driver::attend_group(const shared & w, const scratch & s, const ro
     for (int64_t i = 0; i < n; ++i) {
         clear({ s.o + i*d_v_pad, s.m + i, s.l + i }, g.range, g.h, g.start + i);
     }
-    kernel.pack_q(s.q, n, d_k);
+    (in_bytes ? kernel.pack_byte_q : kernel.pack_q)(s.q, n, d_k);
 
     for (int64_t block = 0; block < std::max<int64_t>(g.n_blocks, 1); ++block) {
         const h2o_attn_key_set keys = block < g.n_blocks ? pack_block(w, s, g, block) : h2o_attn_key_set {};

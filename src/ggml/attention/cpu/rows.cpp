@@ -57,12 +57,11 @@ h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, const h2o_attn
     return { (const char *) converted, size, size, nullptr, GGML_TYPE_F32, d };
 }
 
-bool h2o_attn_key_set::are_bytes() const {
-    return k.type == GGML_TYPE_Q8_0 && v.type == GGML_TYPE_Q8_0;
-}
-
 void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
         float * scratch) {
+    if (keys.in_bytes) {
+        return kernel.pack_bytes(keys.k, keys.v, key, keys.n, keys.packed_k, keys.packed_v);
+    }
     const int64_t n = std::min<int64_t>(H2O_ATTN_PAD, keys.n - key);
 
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {

@@ -23,8 +23,7 @@ struct h2o_attn_key_set {
     bool            is_extra; // of a list: all queries of its tile see them
     float         * packed_k; // or NULL
     float         * packed_v;
-
-    bool are_bytes() const; // both in Q8_0
+    bool            in_bytes; // packed
 };
 
 void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key);

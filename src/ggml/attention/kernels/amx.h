@@ -9,6 +9,8 @@
 
 namespace {
 
+constexpr bool BYTE_TILES = false; // tiles of BF16 multiply faster than vectors of integers
+
 constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a group
 constexpr int TILE      = 256;  // pairs in a tile
 

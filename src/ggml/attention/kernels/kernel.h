@@ -40,7 +40,7 @@ struct h2o_attn_tile {
 
     const float * packed_k;
     const float * packed_v;
-    bool          in_bytes; // in place, packed by pack_bytes
+    bool          in_bytes; // packed by pack_byte_q and pack_bytes
 
     // else read in place
     h2o_attn_source k;
@@ -63,12 +63,20 @@ struct h2o_attn_kernel {
     int n_rows;   // of a tile, at most
     int row_step; // that are computed together
 
+    bool has_byte_tiles;
+
     // rows [H2O_ATTN_PAD][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);
     void (*pack_v)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * v);
 
     // queries [n_rows][d rounded up], as products with packed K take them; zeros after the d-th
     void (*pack_q)(float * q, int64_t n_rows, int64_t d);
+
+    // The same in integers, for keys and values in Q8_0: H2O_ATTN_PAD of them from the key-th of n on; after the last
+    // one it again.
+    void (*pack_byte_q)(float * q, int64_t n_rows, int64_t d);
+    void (*pack_bytes)(const h2o_attn_source & k, const h2o_attn_source & v, int64_t key, int64_t n, float * packed_k,
+            float * packed_v);
 
     // Adds the block to the rows' state.
     void (*tile)(const h2o_attn_tile & t);
@@ -86,7 +94,4 @@ struct h2o_attn_kernel {
     // n rows of such keys from the key-th on, as float32 [n][d]
     void (*read)(const h2o_attn_source & x, int64_t key, int64_t n, float * dst);
 
-    // H2O_ATTN_PAD keys and values in Q8_0 from the key-th of n on; after the last one it again
-    void (*pack_bytes)(const h2o_attn_source & k, const h2o_attn_source & v, int64_t key, int64_t n, float * packed_k,
-            float * packed_v);
 };

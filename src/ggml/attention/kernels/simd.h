@@ -5,6 +5,8 @@
 namespace {
 
 // MR rows times NV vectors of VL floats stay in registers
+constexpr bool BYTE_TILES = true;
+
 constexpr int MR        = VL == 16 ? 12 : 6;
 constexpr int NV        = 2;
 constexpr int NR        = NV*VL;

@@ -1,5 +1,6 @@
 // A tile: products, softmax, products. The file that includes this has included in-place.h and defines
 //   KERNEL      the kernel's name
+//   BYTE_TILES  whether tiles can be in_bytes
 //   NR          columns that are multiplied together; K and V are packed in panels of NR keys and columns
 //   ROW_STEP    rows likewise
 //   MR          rows of a block in the softmax
@@ -44,8 +45,24 @@ void for_softmax_blocks(const h2o_attn_tile & t, const F & f) {
     });
 }
 
+// f(first row, number of rows, first key, end of the keys that some of the rows sees), in blocks of MAX_KEYS keys
+template <typename F>
+inline void for_byte_blocks(const h2o_attn_tile & t, const F & f) {
+    for (int64_t key = 0; key < end_of(t, 0, t.n_rows, 1); key += MAX_KEYS) {
+        for_row_steps(t.n_rows, [&](int r, int n) {
+            const int64_t end = end_of(t, r, n, 1);
+            if (key < end) {
+                f(r, n, key, end);
+            }
+        });
+    }
+}
+
 // logits = q*k
 void multiply_k(const h2o_attn_tile & t) {
+    if (t.in_bytes) {
+        return for_byte_blocks(t, [&](int r, int n, int64_t key, int64_t end) { multiply_bytes_k(t, r, n, key, end); });
+    }
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
     const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
@@ -61,6 +78,9 @@ void multiply_k(const h2o_attn_tile & t) {
 
 // o += logits*v. The cuts between blocks of keys depend on no row: a row's result is its own.
 void multiply_v(const h2o_attn_tile & t) {
+    if (t.in_bytes) {
+        return for_byte_blocks(t, [&](int r, int n, int64_t key, int64_t end) { multiply_bytes_v(t, r, n, key, end); });
+    }
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
     const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
@@ -113,5 +133,5 @@ void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * fa
 
 } // namespace
 
-extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, pack_k, pack_v, pack_q, tile, divide_rows, add_sums, in_place,
-    read_rows, pack_bytes };
+extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, BYTE_TILES, pack_k, pack_v, pack_q, pack_byte_q, pack_bytes,
+    tile, divide_rows, add_sums, in_place, read_rows };
