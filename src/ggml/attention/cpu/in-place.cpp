@@ -5,25 +5,28 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
         const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
     const int64_t h = keys.head;
 
-    read_queries(s, h, row, n, d_k_tile);
+    count_visible(s, row, n);
     h2o_attn_tile t = tile_of(s, 0, n, keys);
     if (t.visible[n - 1] == 0) {
         return;
     }
-    if (in_bytes) {
-        kernel.pack_byte_q(t.q, n, d_k);
-    }
     float * weights = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
 
-    if (!in_bytes) {
-        t.k = h2o_attn_in_place(kernel, keys.k, keys.n, s.k);
-        t.v = h2o_attn_in_place(kernel, keys.v, keys.n, s.v);
+    t.q      = w.q + (h*n_rows + row)*d_k_tile;
+    t.logits = weights ? weights + row*ld : s.logits;
+    if (in_bytes) {
+        std::fill_n(t.o, n*d_v_pad, 0.0f);
+        std::fill_n(t.m, n, -INFINITY);
+        std::fill_n(t.l, n, 0.0f);
+        kernel.tile(t);
+        kernel.finish(t);
+    } else {
+        t.k      = h2o_attn_in_place(kernel, keys.k, keys.n, s.k);
+        t.v      = h2o_attn_in_place(kernel, keys.v, keys.n, s.v);
+        t.next_k = next.k;
+        t.n_next = next.n;
+        kernel.in_place(t);
     }
-    t.next_k      = next.k;
-    t.n_next      = next.n;
-    t.logits      = weights ? weights + row*ld : s.logits;
-
-    kernel.in_place(t);
     for (int r = 0; r < t.n_rows; ++r) {
         fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
@@ -50,7 +53,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
         }
     }
 
-    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*list_block); };
+    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
         h2o_attn_key_set keys = is_list ? list_keys(first_head) : keys_of(first_head, key, end);

@@ -11,9 +11,8 @@
 namespace {
 
 constexpr int BYTES      = 32;  // of a block, whose scale stands before them
-constexpr int BYTE_ROWS  = VL == 16 ? 12 : 6; // that are multiplied at once, by two vectors
 constexpr int BYTE_KEYS  = 2*VL;
-constexpr int MAX_KEYS   = 128; // whose weights are rounded together; 32 bits hold sums of 512 products of 15 and 7 bits
+constexpr int MAX_KEYS   = H2O_ATTN_BYTE_KEYS; // 32 bits hold sums of 512 products of 15 and 7 bits
 
 typedef int16_t vec_s __attribute__((vector_size(VL*4)));
 typedef int32_t lane_mem __attribute__((may_alias));
@@ -163,18 +162,10 @@ inline void pack_byte_keys(const h2o_attn_source & x, int64_t key, int64_t n, fl
     }
 }
 
-// floats of MAX_KEYS packed values
-constexpr int64_t byte_values(int64_t d) {
-    return d/BYTES*MAX_KEYS + MAX_KEYS/2*d;
-}
-
-// BYTE_KEYS values; of MAX_KEYS first the scales [block][MAX_KEYS], then pairs of the i-th and (i + VL)-th one [d]
+// BYTE_KEYS values of at most MAX_KEYS: first the scales [block][MAX_KEYS], then pairs of the i-th and (i + VL)-th one [d]
 inline void pack_byte_values(const h2o_attn_source & x, int64_t key, int64_t n, float * v) {
     const char * row[BYTE_KEYS];
     find_rows<BYTE_KEYS>(x, key, n, row);
-
-    v   += key/MAX_KEYS*byte_values(x.d);
-    key %= MAX_KEYS;
 
     float * dst = v + x.d/BYTES*MAX_KEYS + key/2*x.d;
     for (int64_t byte = 0; byte < x.size; byte += 2 + BYTES, v += MAX_KEYS) {
@@ -210,11 +201,17 @@ inline void multiply_pairs(const float * a, int64_t lda, const float * b, int64_
     }
 }
 
-// logits[M][n, rounded up] of packed queries and keys
+// M rows from the row-th on: logits = q*k of the keys to the end, rounded up
 template <int M>
-void multiply_byte_keys(const float * q, const float * k, int64_t d, int64_t n, float * logits, int64_t ld) {
+[[gnu::noinline]] void multiply_byte_keys(const h2o_attn_tile & t, int row, int64_t end) {
+    const int64_t d      = t.d_k;
+    const int64_t ld     = t.ld;
+    const float * q      = t.q + row*d;
+    const float * k      = t.packed_k;
+    float *       logits = t.logits + row*ld;
+
     const int64_t next = byte_panel(d);
-    for (int64_t key = 0; key < n; key += BYTE_KEYS, k += 2*next) {
+    for (int64_t key = 0; key < end; key += BYTE_KEYS, k += 2*next) {
         vec_f sum[M][2] = {};
         for (int64_t i = 0; i < d/BYTES; ++i) {
             const float * panel = k + i*(1 + BYTES/2)*VL;
@@ -227,26 +224,33 @@ void multiply_byte_keys(const float * q, const float * k, int64_t d, int64_t n, 
             }
         }
         for (int r = 0; r < M; ++r) {
-            store(logits + r*ld + key,      sum[r][0]*q[r*d + d/2]);
-            store(logits + r*ld + key + VL, sum[r][1]*q[r*d + d/2]);
+            const float back = q[r*d + d/2];
+            store(logits + r*ld + key,      sum[r][0]*back);
+            store(logits + r*ld + key + VL, sum[r][1]*back);
         }
     }
 }
 
-// o[M][d] += weights[M][n]*v, packed. Weights after the n-th are 0 up to a whole vector.
+// o += weights*v of the keys to the end, a multiple of VL
 template <int M>
-void multiply_byte_values(const float * weights, int64_t ld, const float * v, int64_t d, int64_t n, float * o,
-        int64_t ldo) {
-    for (int64_t i = 0; i < d; i += BYTES) {
+[[gnu::noinline]] void multiply_byte_values(const h2o_attn_tile & t, int row, int64_t end) {
+    const int64_t d       = t.d_v;
+    const int64_t ld      = t.ld;
+    const float * weights = t.logits + row*ld;
+    const float * scales  = t.packed_v;
+    const float * values  = scales + d/BYTES*MAX_KEYS;
+    float *       o       = t.o + row*d;
+
+    for (int64_t i = 0; i < d; i += BYTES, scales += MAX_KEYS) {
         const auto scaled = [&](int r, int64_t key) {
-            return key < n ? load(weights + r*ld + key)*load(v + i/BYTES*MAX_KEYS + key) : vec_f {};
+            return key < end ? load(weights + r*ld + key)*load(scales + key) : vec_f {};
         };
         float scale[M];
         float back[M];
-        find_scales(n, scaled, scale, back);
+        find_scales(end, scaled, scale, back);
 
         float pairs[M][MAX_KEYS/2];
-        for (int64_t key = 0; key < n; key += BYTE_KEYS) {
+        for (int64_t key = 0; key < end; key += BYTE_KEYS) {
             for (int r = 0; r < M; ++r) {
                 store_pairs(pairs[r] + key/2, pair_of(round_to_pairs(scaled(r, key)*scale[r]),
                         round_to_pairs(scaled(r, key + VL)*scale[r])));
@@ -254,11 +258,10 @@ void multiply_byte_values(const float * weights, int64_t ld, const float * v, in
         }
         for (int c = i; c < i + BYTES; c += 2*VL) {
             vec_f sum[M][2];
-            multiply_pairs<M>(pairs[0], MAX_KEYS/2, v + d/BYTES*MAX_KEYS + c, d, VL,
-                    (n + BYTE_KEYS - 1)/BYTE_KEYS*VL, sum);
+            multiply_pairs<M>(pairs[0], MAX_KEYS/2, values + c, d, VL, (end + BYTE_KEYS - 1)/BYTE_KEYS*VL, sum);
             for (int r = 0; r < M; ++r) {
                 for (int j = 0; j < 2; ++j) {
-                    float * dst = o + r*ldo + c + j*VL;
+                    float * dst = o + r*d + c + j*VL;
                     store(dst, load(dst) + sum[r][j]*back[r]);
                 }
             }

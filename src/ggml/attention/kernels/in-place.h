@@ -198,29 +198,7 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
     }
 }
 
-// Logits of at most MAX_KEYS keys from the key-th, a multiple of it, to the end, of n rows.
-void multiply_bytes_k(const h2o_attn_tile & t, int first, int n, int64_t key, int64_t end) {
-    for_row_blocks<BYTE_ROWS>(n, [&](auto c, int r) {
-        r += first;
-        multiply_byte_keys<decltype(c)::value>(t.q + r*t.d_k, t.packed_k + key/VL*byte_panel(t.d_k), t.d_k,
-                min_of(end - key, MAX_KEYS), t.logits + r*t.ld + key, t.ld);
-    });
-}
-
-// o += weights*v of the same
-void multiply_bytes_v(const h2o_attn_tile & t, int first, int n, int64_t key, int64_t end) {
-    const int64_t d_pad = h2o_attn_pad(t.d_v);
-    for_row_blocks<BYTE_ROWS>(n, [&](auto c, int r) {
-        r += first;
-        multiply_byte_values<decltype(c)::value>(t.logits + r*t.ld + key, t.ld,
-                t.packed_v + key/MAX_KEYS*byte_values(t.d_v), t.d_v, min_of(end - key, MAX_KEYS), t.o + r*d_pad, d_pad);
-    });
-}
-
 void multiply_keys(const h2o_attn_tile & t) {
-    if (t.in_bytes) {
-        return multiply_bytes_k(t, 0, t.n_rows, 0, t.n_keys);
-    }
     const reading order = { t.k, t.n_keys, t.k.size, t.v, t.n_keys };
 
     with_type(t.k.type, [&](auto type) {
@@ -236,11 +214,6 @@ void multiply_keys(const h2o_attn_tile & t) {
 }
 
 void add_up_values(const h2o_attn_tile & t) {
-    if (t.in_bytes) {
-        __builtin_memset(t.o, 0, t.n_rows*h2o_attn_pad(t.d_v)*sizeof(float));
-        multiply_bytes_v(t, 0, t.n_rows, 0, t.n_keys);
-        return;
-    }
     with_type(t.v.type, [&](auto type) {
         for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;

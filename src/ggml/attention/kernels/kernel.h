@@ -10,6 +10,9 @@ constexpr int H2O_ATTN_PAD = 32;
 
 constexpr int H2O_ATTN_MAX_ROWS = 64;
 
+// keys of a block in bytes, at most: the weights of a row are rounded together
+constexpr int H2O_ATTN_BYTE_KEYS = 128;
+
 // head sizes of keys that are read in place are multiples of this
 constexpr int64_t H2O_ATTN_LANES = 16;
 
@@ -33,7 +36,7 @@ struct h2o_attn_tile {
     int64_t d_k;
     int64_t d_v;
 
-    float         * q;       // multiplied by the scale; [n_rows][d_k], or packed by pack_q; in place it is overwritten
+    const float   * q;       // multiplied by the scale; [n_rows][d_k], or packed
     int64_t         n_keys;  // packed: rounded up
     const int64_t * visible; // [n_rows] ascending: each row sees as many of the keys, the first ones
     float           softcap; // 0: none
@@ -63,7 +66,7 @@ struct h2o_attn_kernel {
     int n_rows;   // of a tile, at most
     int row_step; // that are computed together
 
-    bool has_byte_tiles;
+    bool has_byte_tiles; // packed keys in Q8_0 are faster in bytes
 
     // rows [H2O_ATTN_PAD][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);
@@ -88,7 +91,7 @@ struct h2o_attn_kernel {
     // counted[r] keys.
     void (*add_sums)(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums);
 
-    // Sets m, l and o for a block of keys.
+    // Sets m, l and o for a block of keys, unless they are in bytes.
     void (*in_place)(const h2o_attn_tile & t);
 
     // n rows of such keys from the key-th on, as float32 [n][d]

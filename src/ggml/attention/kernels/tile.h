@@ -1,6 +1,6 @@
 // A tile: products, softmax, products. The file that includes this has included in-place.h and defines
 //   KERNEL      the kernel's name
-//   BYTE_TILES  whether tiles can be in_bytes
+//   BYTE_TILES  whether tiles of packed keys in Q8_0 are faster in_bytes
 //   NR          columns that are multiplied together; K and V are packed in panels of NR keys and columns
 //   ROW_STEP    rows likewise
 //   MR          rows of a block in the softmax
@@ -26,11 +26,13 @@ inline int64_t end_of(const h2o_attn_tile & t, int row, int n, int64_t step) {
     return round_up(t.visible[row + n - 1], step);
 }
 
-// f(first row, number of rows) for rows that are multiplied together
+// f(first row, number of rows) for rows that are multiplied together: about as many each time, unless a step has blocks
 template <typename F>
 inline void for_row_steps(int n_rows, const F & f) {
-    for (int r = 0; r < n_rows; r += ROW_STEP) {
-        f(r, (int) min_of(ROW_STEP, n_rows - r));
+    const int n_steps = (n_rows + ROW_STEP - 1)/ROW_STEP;
+    const int step    = ROW_STEP > MR ? ROW_STEP : (n_rows + n_steps - 1)/n_steps;
+    for (int r = 0; r < n_rows; r += step) {
+        f(r, (int) min_of(step, n_rows - r));
     }
 }
 
@@ -45,24 +47,8 @@ void for_softmax_blocks(const h2o_attn_tile & t, const F & f) {
     });
 }
 
-// f(first row, number of rows, first key, end of the keys that some of the rows sees), in blocks of MAX_KEYS keys
-template <typename F>
-inline void for_byte_blocks(const h2o_attn_tile & t, const F & f) {
-    for (int64_t key = 0; key < end_of(t, 0, t.n_rows, 1); key += MAX_KEYS) {
-        for_row_steps(t.n_rows, [&](int r, int n) {
-            const int64_t end = end_of(t, r, n, 1);
-            if (key < end) {
-                f(r, n, key, end);
-            }
-        });
-    }
-}
-
 // logits = q*k
 void multiply_k(const h2o_attn_tile & t) {
-    if (t.in_bytes) {
-        return for_byte_blocks(t, [&](int r, int n, int64_t key, int64_t end) { multiply_bytes_k(t, r, n, key, end); });
-    }
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
     const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
@@ -78,9 +64,6 @@ void multiply_k(const h2o_attn_tile & t) {
 
 // o += logits*v. The cuts between blocks of keys depend on no row: a row's result is its own.
 void multiply_v(const h2o_attn_tile & t) {
-    if (t.in_bytes) {
-        return for_byte_blocks(t, [&](int r, int n, int64_t key, int64_t end) { multiply_bytes_v(t, r, n, key, end); });
-    }
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
     const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
@@ -97,19 +80,16 @@ void multiply_v(const h2o_attn_tile & t) {
     }
 }
 
-void tile(const h2o_attn_tile & t) {
-    [[maybe_unused]] const product_setup setup;
-
+// set_weights(sums of each row's), then add_values()
+template <typename F, typename G>
+void update(const h2o_attn_tile & t, const F & set_weights, const G & add_values) {
     float factors[TILE_ROWS] = {}; // of what the rows have so far
     float sums   [TILE_ROWS];
 
     for (int r = 0; r < t.n_rows; ++r) {
         factors[r] = t.m[r];
     }
-    multiply_k(t);
-    for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
-        softmax<weights, decltype(c)::value>(t, r, end, sums + r);
-    });
+    set_weights(sums);
     for (int r = 0; r < t.n_rows; ++r) {
         factors[r] -= finite_or_0(t.m[r]);
     }
@@ -122,7 +102,30 @@ void tile(const h2o_attn_tile & t) {
             scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, factors[r]);
         }
     }
-    multiply_v(t);
+    add_values();
+}
+
+void tile(const h2o_attn_tile & t) {
+    if (t.in_bytes) {
+        return update(t, [&](float * sums) {
+            for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+                multiply_byte_keys<decltype(c)::value>(t, r, end);
+                softmax<plain_weights, decltype(c)::value>(t, r, end, sums + r);
+            });
+        }, [&] {
+            for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+                multiply_byte_values<decltype(c)::value>(t, r, end);
+            });
+        });
+    }
+    [[maybe_unused]] const product_setup setup;
+
+    update(t, [&](float * sums) {
+        multiply_k(t);
+        for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+            softmax<weights, decltype(c)::value>(t, r, end, sums + r);
+        });
+    }, [&] { multiply_v(t); });
 }
 
 void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums) {
