@@ -24,7 +24,8 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
       has_query_sums(kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS),
       is_in_place(has_query_sums || (!has_column_sums && n_rows <= MAX_IN_PLACE_ROWS)),
       is_shared(!is_in_place && (has_column_sums || extra.rows || n_k < MAX_SHARED_KEYS)),
-      in_bytes(k->type == GGML_TYPE_Q8_0 && v->type == GGML_TYPE_Q8_0 && (is_in_place || kernel.has_byte_tiles)) {
+      form(k->type == GGML_TYPE_Q8_0 && v->type == GGML_TYPE_Q8_0 && (is_in_place || kernel.has_byte_tiles) ?
+              h2o_attn_form::BYTES : is_in_place ? h2o_attn_form::ROWS : h2o_attn_form::PANELS) {
     const int64_t lanes = is_in_place ? H2O_ATTN_LANES : 1;
 
     d_k_tile = h2o_ceil_div(d_k, lanes)*lanes;
@@ -34,12 +35,11 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     n_k_pad  = h2o_attn_pad(n_k);
     n_packs  = is_shared ? n_k_pad/H2O_ATTN_PAD : 0;
 
-    block_size = is_in_place ? IN_PLACE_BLOCK : in_bytes ? H2O_ATTN_BYTE_KEYS : PACKED_BLOCK;
+    block_size = is_in_place ? IN_PLACE_BLOCK : form == h2o_attn_form::BYTES ? H2O_ATTN_BYTE_KEYS : PACKED_BLOCK;
 
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
     ld         = h2o_ceil_div(std::max(block_size, has_column_sums ? n_k_pad : 0), 64)*64 + 32;
     tile_rows  = std::clamp<int64_t>(MAX_LOGITS/ld/kernel.row_step*kernel.row_step, kernel.row_step, kernel.n_rows);
-    tile_rows  = is_in_place ? H2O_ATTN_MAX_ROWS : tile_rows;
     group_rows = is_in_place ? tile_rows : std::min(MAX_GROUP_ROWS/tile_rows, n_tiles(n_rows))*tile_rows;
     n_batches  = 1;
     n_slices   = 1;
@@ -139,7 +139,7 @@ void h2o_attn_driver::read_queries(float * dst, int64_t h, int64_t row, int64_t 
         const float * q = q_of(row + i, h);
         std::fill(std::transform(q, q + d_k, dst + i*d, [&](float x) { return scale*x; }), dst + (i + 1)*d, 0.0f);
     }
-    if (in_bytes) {
+    if (form == h2o_attn_form::BYTES) {
         kernel.pack_byte_q(dst, n, d);
     }
 }
@@ -166,7 +166,7 @@ h2o_attn_tile h2o_attn_driver::tile_of(const scratch & s, int64_t i, int64_t n, 
     t.softcap  = softcap;
     t.packed_k = keys.packed_k;
     t.packed_v = keys.packed_v;
-    t.in_bytes = in_bytes;
+    t.form     = form;
     t.logits   = s.logits + (has_column_sums ? keys.start : 0);
     t.ld       = ld;
     t.o        = s.o + i*d_v_pad;
@@ -182,7 +182,7 @@ h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t key, int64_t end) c
     res.head  = h;
     res.n     = std::min(block_size, end - key);
     res.start = key;
-    res.in_bytes = in_bytes;
+    res.form     = form;
     return res;
 }
 
@@ -201,7 +201,7 @@ h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t be
     res.head     = h;
     res.n        = std::clamp<int64_t>(n_listed(list, h) - begin, 0, block_size);
     res.is_extra = true;
-    res.in_bytes = in_bytes;
+    res.form     = form;
     return res;
 }
 

@@ -114,7 +114,7 @@ private:
     // in place
     void compute_in_place(const shared & w, const scratch & s, int64_t item, int64_t first_head, int64_t end_head) const;
     void attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
-            const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
+            const h2o_attn_key_set & keys) const;
     void set_query_sums(const shared & w, int64_t h, int64_t query) const;
 
     const h2o_attn_kernel & kernel;
@@ -129,7 +129,7 @@ private:
     const bool has_query_sums; // of each query
     const bool is_in_place;
     const bool is_shared; // a KV head's keys are packed once
-    const bool in_bytes;  // packed
+    const h2o_attn_form form;
 
     int64_t d_k_tile;    // in place: whole vectors
     int64_t d_v_tile;

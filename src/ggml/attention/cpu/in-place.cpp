@@ -2,7 +2,7 @@
 
 // n rows from the row-th on
 void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
-        const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
+        const h2o_attn_key_set & keys) const {
     const int64_t h = keys.head;
 
     count_visible(s, row, n);
@@ -14,19 +14,11 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
 
     t.q      = w.q + (h*n_rows + row)*d_k_tile;
     t.logits = weights ? weights + row*ld : s.logits;
-    if (in_bytes) {
-        std::fill_n(t.o, n*d_v_pad, 0.0f);
-        std::fill_n(t.m, n, -INFINITY);
-        std::fill_n(t.l, n, 0.0f);
-        kernel.tile(t);
-        kernel.finish(t);
-    } else {
-        t.k      = h2o_attn_in_place(kernel, keys.k, keys.n, s.k);
-        t.v      = h2o_attn_in_place(kernel, keys.v, keys.n, s.v);
-        t.next_k = next.k;
-        t.n_next = next.n;
-        kernel.in_place(t);
-    }
+    std::fill_n(t.o, n*d_v_pad, 0.0f);
+    std::fill_n(t.m, n, -INFINITY);
+    std::fill_n(t.l, n, 0.0f);
+    kernel.tile(t);
+    kernel.finish(t);
     for (int r = 0; r < t.n_rows; ++r) {
         fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
@@ -69,7 +61,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
             }
             keys.packed_k = s.k;
             keys.packed_v = s.v;
-            for (int64_t i = 0; in_bytes && i < keys.n; i += H2O_ATTN_PAD) {
+            for (int64_t i = 0; i < keys.n; i += H2O_ATTN_PAD) {
                 const bool              is_last = i + H2O_ATTN_PAD >= keys.n;
                 const h2o_attn_key_set & ahead   = is_last ? after : keys;
                 const int64_t            first   = is_last ? 0 : i + H2O_ATTN_PAD;
@@ -79,7 +71,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
                 h2o_attn_pack_keys(kernel, keys, i, s.rows);
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
-                attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);
+                attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys);
             }
             keys = after;
         }

@@ -99,7 +99,7 @@ void h2o_attn_driver::attend_group(const shared & w, const scratch & s, const ro
     for (int64_t i = 0; i < n; ++i) {
         clear({ s.o + i*d_v_pad, s.m + i, s.l + i }, g.range, g.h, g.start + i);
     }
-    if (!in_bytes) {
+    if (form == h2o_attn_form::PANELS) {
         kernel.pack_q(s.q, n, d_k);
     }
 

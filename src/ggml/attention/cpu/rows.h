@@ -8,11 +8,6 @@
 h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int64_t head, const int32_t * rows,
         int64_t start);
 
-// n keys or values as kernels read them in place: converted where they do not know the type, and Q8_0.
-//   converted: [n][d, a multiple of H2O_ATTN_LANES]
-h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n,
-        float * converted);
-
 // Some keys of a KV head.
 struct h2o_attn_key_set {
     h2o_attn_source k;
@@ -23,7 +18,7 @@ struct h2o_attn_key_set {
     bool            is_extra; // of a list: all queries of its tile see them
     float         * packed_k; // or NULL
     float         * packed_v;
-    bool            in_bytes; // packed
+    h2o_attn_form   form;     // packed
 };
 
 void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key);

@@ -1,38 +1,16 @@
-// Few rows attend to keys in the cache, by blocks of rows and vectors of VL floats in registers. How many fit there
-// follows from VL.
+// Few rows attend to keys that are rows of float32, by blocks of rows and vectors of VL floats in registers. How many fit
+// there follows from VL.
 
 #include "ggml/attention/kernels/bytes.h"
 #include "ggml/attention/kernels/softmax.h"
 
 namespace {
 
-constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
-constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
-constexpr int IN_PLACE_VECTORS = 4;             // of V, by which weights are multiplied at once
-
-// Rows are prefetched in groups, into the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on
-// one without.
-constexpr int PREFETCH_GROUP = 8;
-constexpr int PREFETCH_AHEAD = VL == 16 ? 64 : 32; // keys
-constexpr int PREFETCH_CACHE = VL == 16 ? 2 : 3;
-constexpr int CACHE_LINE     = 64;                  // bytes
+constexpr int ROWS        = VL == 16 ? 6 : 3; // at once
+constexpr int ROW_KEYS    = 4;                // dot products of each at once
+constexpr int ROW_VECTORS = 4;                // of V, by which weights are multiplied at once
 
 static_assert(H2O_ATTN_LANES % VL == 0, "");
-
-// Each type: VL numbers of a row from the i-th on.
-struct row_f32 {
-    static vec_f load(const char * row, int64_t i) { return ::load((const float *) row + i); }
-};
-
-struct row_f16 {
-    static vec_f load(const char * row, int64_t i) { return load_half(row + 2*i); }
-};
-
-// f(the type)
-template <typename F>
-inline void with_type(ggml_type type, const F & f) {
-    type == GGML_TYPE_F16 ? f(row_f16()) : f(row_f32());
-}
 
 // f(constant<number of rows>, first row) for blocks of at most MAX rows whose sizes differ by one at most
 template <int MAX, typename F>
@@ -55,38 +33,6 @@ inline vec_f add_quads(const vec_f * x) {
     }
 }
 
-// Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t size) {
-    __asm__ volatile (""); // GCC leaves out a call that has no effect
-    for (int64_t i = 0; i < size; i += 2*CACHE_LINE) {
-        for (int c = 0; c < PREFETCH_GROUP; ++c) {
-            const char * row = row_of(x, min_of(key + c, n - 1));
-            __builtin_prefetch(row + i, 0, PREFETCH_CACHE);
-            __builtin_prefetch(row + min_of(i + CACHE_LINE, size - 1), 0, PREFETCH_CACHE);
-        }
-    }
-}
-
-// Rows in the order in which they are read: size bytes of n rows, then n_next of others.
-struct reading {
-    const h2o_attn_source & x;
-    int64_t n;
-    int64_t size;
-
-    const h2o_attn_source & next;
-    int64_t n_next;
-
-    // PREFETCH_GROUP rows that are read PREFETCH_AHEAD rows after the key-th
-    void prefetch(int64_t key) const {
-        key += PREFETCH_AHEAD;
-        if (key < n) {
-            prefetch_rows(x, key, n, size);
-        } else if (key - n < n_next) {
-            prefetch_rows(next, key - n, n_next, next.size);
-        }
-    }
-};
-
 void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
     for (const int64_t end = key + n; key < end; ++key, dst += x.d) {
         const char * row = row_of(x, key);
@@ -99,33 +45,31 @@ void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
             }
             continue;
         }
-        with_type(x.type, [&](auto type) {
-            for (int64_t i = 0; i < x.d; i += VL) {
-                store(dst + i, decltype(type)::load(row, i));
-            }
-        });
+        for (int64_t i = 0; i < x.d; i += VL) {
+            store(dst + i, x.type == GGML_TYPE_F16 ? load_half(row + 2*i) : load((const float *) row + i));
+        }
     }
 }
 
 // Logits of VL keys from the key-th on; after the last one of it again
-template <typename T, int M>
+template <int M>
 void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     vec_f quads[M][VL/4];
 
     for (int j = 0; j < VL/4; ++j) {
-        const char * k[IN_PLACE_KEYS];
-        for (int c = 0; c < IN_PLACE_KEYS; ++c) {
-            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_keys - 1));
+        const float * k[ROW_KEYS];
+        for (int c = 0; c < ROW_KEYS; ++c) {
+            k[c] = t.packed_k + min_of(key + 4*j + c, t.n_keys - 1)*t.d_k;
         }
 
-        vec_f sum[M][IN_PLACE_KEYS] = {};
+        vec_f sum[M][ROW_KEYS] = {};
         for (int64_t i = 0; i < t.d_k; i += VL) {
             vec_f q[M];
             for (int r = 0; r < M; ++r) {
                 q[r] = load(t.q + (first_row + r)*t.d_k + i);
             }
-            for (int c = 0; c < IN_PLACE_KEYS; ++c) { // one of them in a register at a time
-                const vec_f x = T::load(k[c], i);
+            for (int c = 0; c < ROW_KEYS; ++c) { // one of them in a register at a time
+                const vec_f x = load(k[c] + i);
                 for (int r = 0; r < M; ++r) {
                     sum[r][c] += x*q[r];
                 }
@@ -141,35 +85,24 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     }
 }
 
-// N vectors of the rows' output, from the i-th number on
-template <typename T, int M, int N>
+// N vectors are added to the rows' output, from the i-th number on
+template <int M, int N>
 void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
-    const bool is_first = first_row == 0 && i == 0; // all of a value; later reads find it in the cache
-    const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
-
-    const reading order = { t.v, t.n_keys, is_first ? t.v.size : 0, t.next_k, is_last ? t.n_next : 0 };
-
     vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
-    for (int64_t start = 0; start < t.n_keys; start += PREFETCH_GROUP) {
-        order.prefetch(start);
-
-        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
-            const char * v = row_of(t.v, key);
-
-            for (int j = 0; j < N; ++j) {
-                const vec_f x = T::load(v, i + j*VL);
-                for (int r = 0; r < M; ++r) {
-                    sum[r][j] += x*weights[r*t.ld + key];
-                }
+    for (int64_t key = 0; key < t.n_keys; ++key) {
+        for (int j = 0; j < N; ++j) {
+            const vec_f x = load(t.packed_v + key*t.d_v + i + j*VL);
+            for (int r = 0; r < M; ++r) {
+                sum[r][j] += x*weights[r*t.ld + key];
             }
         }
     }
-
     for (int r = 0; r < M; ++r) {
         for (int j = 0; j < N; ++j) {
-            store(t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL, sum[r][j]);
+            float * o = t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL;
+            store(o, load(o) + sum[r][j]);
         }
     }
 }
@@ -198,49 +131,26 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
     }
 }
 
-void multiply_keys(const h2o_attn_tile & t) {
-    const reading order = { t.k, t.n_keys, t.k.size, t.v, t.n_keys };
-
-    with_type(t.k.type, [&](auto type) {
-        for (int64_t key = 0; key < t.n_keys; key += VL) {
-            for (int64_t j = key; j < key + VL; j += PREFETCH_GROUP) {
-                order.prefetch(j);
-            }
-            for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
-                dot_rows<decltype(type), decltype(c)::value>(t, r, key);
-            });
-        }
-    });
+// logits = q*k
+void multiply_rows_k(const h2o_attn_tile & t) {
+    for (int64_t key = 0; key < t.n_keys; key += VL) {
+        for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) { dot_rows<decltype(c)::value>(t, r, key); });
+    }
 }
 
-void add_up_values(const h2o_attn_tile & t) {
-    with_type(t.v.type, [&](auto type) {
-        for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
-            constexpr int M = decltype(c)::value;
+// o += weights*v
+void multiply_rows_v(const h2o_attn_tile & t) {
+    for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
+        constexpr int M = decltype(c)::value;
 
-            int64_t i = 0;
-            for (; i + IN_PLACE_VECTORS*VL <= t.d_v; i += IN_PLACE_VECTORS*VL) {
-                add_values<decltype(type), M, IN_PLACE_VECTORS>(t, r, i);
-            }
-            for (; i < t.d_v; i += VL) {
-                add_values<decltype(type), M, 1>(t, r, i);
-            }
-        });
-    });
-}
-
-void in_place(const h2o_attn_tile & t) {
-    const int64_t n = (t.n_keys + VL - 1)/VL*VL;
-
-    multiply_keys(t);
-    for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
-        for (int i = r; i < r + decltype(c)::value; ++i) {
-            t.m[i] = -__builtin_inff();
+        int64_t i = 0;
+        for (; i + ROW_VECTORS*VL <= t.d_v; i += ROW_VECTORS*VL) {
+            add_values<M, ROW_VECTORS>(t, r, i);
         }
-        softmax<plain_weights, decltype(c)::value>(t, r, n, t.l + r);
+        for (; i < t.d_v; i += VL) {
+            add_values<M, 1>(t, r, i);
+        }
     });
-    add_up_values(t);
-    divide_rows(t);
 }
 
 } // namespace

@@ -30,6 +30,9 @@ struct h2o_attn_source {
     int64_t         d;      // numbers of a row
 };
 
+// How keys and values are packed: for products of many rows, in integers (Q8_0 only), or as rows of float32.
+enum class h2o_attn_form { PANELS, BYTES, ROWS };
+
 // Some rows (query, head) and a block of keys of one KV head.
 struct h2o_attn_tile {
     int     n_rows;
@@ -37,21 +40,13 @@ struct h2o_attn_tile {
     int64_t d_v;
 
     const float   * q;       // multiplied by the scale; [n_rows][d_k], or packed
-    int64_t         n_keys;  // packed: rounded up
+    int64_t         n_keys;  // PANELS: rounded up
     const int64_t * visible; // [n_rows] ascending: each row sees as many of the keys, the first ones
     float           softcap; // 0: none
 
+    h2o_attn_form form;
     const float * packed_k;
     const float * packed_v;
-    bool          in_bytes; // packed by pack_byte_q and pack_bytes
-
-    // else read in place
-    h2o_attn_source k;
-    h2o_attn_source v;
-
-    // keys that are read after these, and prefetched
-    h2o_attn_source next_k;
-    int64_t         n_next;
 
     float * logits; // become weights; [rows][ld], n_rows rounded up to the kernel's row_step
     int64_t ld;
@@ -75,7 +70,7 @@ struct h2o_attn_kernel {
     // queries [n_rows][d rounded up], as products with packed K take them; zeros after the d-th
     void (*pack_q)(float * q, int64_t n_rows, int64_t d);
 
-    // The same in integers, for keys and values in Q8_0: H2O_ATTN_PAD of them from the key-th of n on; after the last
+    // The same in BYTES, for keys and values in Q8_0: H2O_ATTN_PAD of them from the key-th of n on; after the last
     // one it again.
     void (*pack_byte_q)(float * q, int64_t n_rows, int64_t d);
     void (*pack_bytes)(const h2o_attn_source & k, const h2o_attn_source & v, int64_t key, int64_t n, float * packed_k,
@@ -90,9 +85,6 @@ struct h2o_attn_kernel {
     // Adds the last block's weights, multiplied by each row's factor, to sums [n_keys]: row r counts in the first
     // counted[r] keys.
     void (*add_sums)(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums);
-
-    // Sets m, l and o for a block of keys, unless they are in bytes.
-    void (*in_place)(const h2o_attn_tile & t);
 
     // n rows of such keys from the key-th on, as float32 [n][d]
     void (*read)(const h2o_attn_source & x, int64_t key, int64_t n, float * dst);

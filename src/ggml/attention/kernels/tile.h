@@ -40,7 +40,7 @@ inline void for_row_steps(int n_rows, const F & f) {
 template <typename F>
 void for_softmax_blocks(const h2o_attn_tile & t, const F & f) {
     for_row_steps(t.n_rows, [&](int first, int n) {
-        const int64_t end = end_of(t, first, n, weights::N*VL);
+        const int64_t end = t.form == h2o_attn_form::ROWS ? round_up(t.n_keys, VL) : end_of(t, first, n, weights::N*VL);
         for (int r = first; r < first + n; r += MR) {
             with_constant<MR>((int) min_of(MR, first + n - r), [&](auto c) { f(c, r, end); });
         }
@@ -49,6 +49,8 @@ void for_softmax_blocks(const h2o_attn_tile & t, const F & f) {
 
 // logits = q*k
 void multiply_k(const h2o_attn_tile & t) {
+    [[maybe_unused]] const product_setup setup;
+
     const int64_t d_k_pad = h2o_attn_pad(t.d_k);
     const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
@@ -64,6 +66,8 @@ void multiply_k(const h2o_attn_tile & t) {
 
 // o += logits*v. The cuts between blocks of keys depend on no row: a row's result is its own.
 void multiply_v(const h2o_attn_tile & t) {
+    [[maybe_unused]] const product_setup setup;
+
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
     const int64_t n       = end_of(t, 0, t.n_rows, 1);
 
@@ -80,16 +84,29 @@ void multiply_v(const h2o_attn_tile & t) {
     }
 }
 
-// set_weights(sums of each row's), then add_values()
-template <typename F, typename G>
-void update(const h2o_attn_tile & t, const F & set_weights, const G & add_values) {
+void tile(const h2o_attn_tile & t) {
     float factors[TILE_ROWS] = {}; // of what the rows have so far
     float sums   [TILE_ROWS];
 
     for (int r = 0; r < t.n_rows; ++r) {
         factors[r] = t.m[r];
     }
-    set_weights(sums);
+    if (t.form == h2o_attn_form::PANELS) {
+        multiply_k(t);
+        for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+            softmax<weights, decltype(c)::value>(t, r, end, sums + r);
+        });
+    } else {
+        if (t.form == h2o_attn_form::ROWS) {
+            multiply_rows_k(t);
+        }
+        for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
+            if (t.form == h2o_attn_form::BYTES) {
+                multiply_byte_keys<decltype(c)::value>(t, r, end);
+            }
+            softmax<plain_weights, decltype(c)::value>(t, r, end, sums + r);
+        });
+    }
     for (int r = 0; r < t.n_rows; ++r) {
         factors[r] -= finite_or_0(t.m[r]);
     }
@@ -102,30 +119,14 @@ void update(const h2o_attn_tile & t, const F & set_weights, const G & add_values
             scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, factors[r]);
         }
     }
-    add_values();
-}
-
-void tile(const h2o_attn_tile & t) {
-    if (t.in_bytes) {
-        return update(t, [&](float * sums) {
-            for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
-                multiply_byte_keys<decltype(c)::value>(t, r, end);
-                softmax<plain_weights, decltype(c)::value>(t, r, end, sums + r);
-            });
-        }, [&] {
+    switch (t.form) {
+        case h2o_attn_form::PANELS: return multiply_v(t);
+        case h2o_attn_form::ROWS:   return multiply_rows_v(t);
+        case h2o_attn_form::BYTES:
             for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
                 multiply_byte_values<decltype(c)::value>(t, r, end);
             });
-        });
     }
-    [[maybe_unused]] const product_setup setup;
-
-    update(t, [&](float * sums) {
-        multiply_k(t);
-        for_softmax_blocks(t, [&](auto c, int r, int64_t end) {
-            softmax<weights, decltype(c)::value>(t, r, end, sums + r);
-        });
-    }, [&] { multiply_v(t); });
 }
 
 void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums) {
@@ -137,4 +138,4 @@ void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * fa
 } // namespace
 
 extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, BYTE_TILES, pack_k, pack_v, pack_q, pack_byte_q, pack_bytes,
-    tile, divide_rows, add_sums, in_place, read_rows };
+    tile, divide_rows, add_sums, read_rows };
