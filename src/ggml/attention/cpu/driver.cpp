@@ -220,6 +220,18 @@ h2o_attn_key_set h2o_attn_driver::keys_after(const h2o_attn_key_set & keys, int6
     return keys_of(h, key, end);
 }
 
+// Into the thread's buffers, while the next keys are prefetched.
+void h2o_attn_driver::pack_keys(const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
+    keys.packed_k = s.k;
+    keys.packed_v = s.v;
+    for (int64_t i = 0; i < keys.n; i += H2O_ATTN_PAD) {
+        for (int64_t j = i; j < std::min(i + H2O_ATTN_PAD, next.n); ++j) {
+            h2o_attn_prefetch_key(next, j);
+        }
+        h2o_attn_pack_keys(kernel, keys, i, s.rows);
+    }
+}
+
 int64_t h2o_attn_driver::n_counted(int64_t row, int64_t h) const {
     if (!limits) {
         return n_k;

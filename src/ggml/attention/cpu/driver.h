@@ -91,6 +91,8 @@ private:
     h2o_attn_key_set extra_keys(int64_t list, int64_t h, int64_t begin) const;
     h2o_attn_key_set keys_after(const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
 
+    void pack_keys(const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
+
     void clear(const state & x, int64_t range, int64_t h, int64_t row) const;
     void read_queries(float * dst, int64_t h, int64_t row, int64_t n, int64_t d) const;
     void count_visible(const scratch & s, int64_t row, int64_t n) const;
@@ -114,7 +116,7 @@ private:
     // in place
     void compute_in_place(const shared & w, const scratch & s, int64_t item, int64_t first_head, int64_t end_head) const;
     void attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
-            const h2o_attn_key_set & keys) const;
+            const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
     void set_query_sums(const shared & w, int64_t h, int64_t query) const;
 
     const h2o_attn_kernel & kernel;

@@ -2,7 +2,7 @@
 
 // n rows from the row-th on
 void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
-        const h2o_attn_key_set & keys) const {
+        const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
     const int64_t h = keys.head;
 
     count_visible(s, row, n);
@@ -14,6 +14,13 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
 
     t.q      = w.q + (h*n_rows + row)*d_k_tile;
     t.logits = weights ? weights + row*ld : s.logits;
+    if (form == h2o_attn_form::ROWS) {
+        t.k      = h2o_attn_rows(kernel, keys.k, keys.n, s.k);
+        t.v      = h2o_attn_rows(kernel, keys.v, keys.n, s.v);
+        t.next_k = next.k;
+        t.next_v = next.v;
+        t.n_next = next.n;
+    }
     std::fill_n(t.o, n*d_v_pad, 0.0f);
     std::fill_n(t.m, n, -INFINITY);
     std::fill_n(t.l, n, 0.0f);
@@ -59,19 +66,11 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
             } else if (!is_list) {
                 after = keys_after(keys, range, n_keys, first_head);
             }
-            keys.packed_k = s.k;
-            keys.packed_v = s.v;
-            for (int64_t i = 0; i < keys.n; i += H2O_ATTN_PAD) {
-                const bool              is_last = i + H2O_ATTN_PAD >= keys.n;
-                const h2o_attn_key_set & ahead   = is_last ? after : keys;
-                const int64_t            first   = is_last ? 0 : i + H2O_ATTN_PAD;
-                for (int64_t j = first; j < std::min(first + H2O_ATTN_PAD, ahead.n); ++j) {
-                    h2o_attn_prefetch_key(ahead, j);
-                }
-                h2o_attn_pack_keys(kernel, keys, i, s.rows);
+            if (form == h2o_attn_form::BYTES) {
+                pack_keys(s, keys, after);
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
-                attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys);
+                attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);
             }
             keys = after;
         }

@@ -39,7 +39,6 @@ h2o_attn_key_set h2o_attn_driver::block_of(const row_group & g, int64_t block) c
     return keys_of(g.h, key, std::min(range_start(g.range + 1, g.n_keys), g.n_keys));
 }
 
-// Into the thread's buffers. The keys that are read after these are prefetched.
 h2o_attn_key_set h2o_attn_driver::pack_block(const scratch & s, const row_group & g, int64_t block) const {
     h2o_attn_key_set keys = block_of(g, block);
     h2o_attn_key_set after = {};
@@ -50,14 +49,7 @@ h2o_attn_key_set h2o_attn_driver::pack_block(const scratch & s, const row_group 
     } else if (g.list + 1 < extra.n) {
         after = extra_keys(g.list + 1, g.h, 0);
     }
-    keys.packed_k = s.k;
-    keys.packed_v = s.v;
-    for (int64_t i = 0; i < keys.n; i += H2O_ATTN_PAD) {
-        for (int64_t j = i; j < std::min(i + H2O_ATTN_PAD, after.n); ++j) {
-            h2o_attn_prefetch_key(after, j);
-        }
-        h2o_attn_pack_keys(kernel, keys, i, s.rows);
-    }
+    pack_keys(s, keys, after);
     return keys;
 }
 

@@ -46,6 +46,16 @@ void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
     }
 }
 
+h2o_attn_source h2o_attn_rows(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n, float * converted) {
+    if (can_kernels_read(x) && x.type != GGML_TYPE_Q8_0) {
+        return x;
+    }
+    const int64_t d = h2o_ceil_div(x.d, H2O_ATTN_LANES)*H2O_ATTN_LANES;
+    read_rows(kernel, x, 0, n, d, converted);
+    const int64_t size = d*sizeof(float);
+    return { (const char *) converted, size, size, nullptr, GGML_TYPE_F32, d };
+}
+
 void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
         float * scratch) {
     const int64_t n = std::min<int64_t>(H2O_ATTN_PAD, keys.n - key);
@@ -54,10 +64,6 @@ void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set &
         return kernel.pack_bytes(keys.k, keys.v, key, keys.n, keys.packed_k, keys.packed_v);
     }
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {
-        if (keys.form == h2o_attn_form::ROWS) {
-            const int64_t d = h2o_ceil_div(x.d, H2O_ATTN_LANES)*H2O_ATTN_LANES;
-            return read_rows(kernel, x, key, n, d, packed + key*d);
-        }
         const int64_t d = x.d;
         read_rows(kernel, x, key, n, d, scratch);
         std::fill(scratch + n*d, scratch + H2O_ATTN_PAD*d, 0.0f);

@@ -8,6 +8,10 @@
 h2o_attn_source h2o_attn_source_of(const ggml_tensor * t, const void * data, int64_t head, const int32_t * rows,
         int64_t start);
 
+// n keys or values as kernels read ROWS: converted where they do not know the type, and Q8_0.
+//   converted: [n][d, a multiple of H2O_ATTN_LANES]
+h2o_attn_source h2o_attn_rows(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n, float * converted);
+
 // Some keys of a KV head.
 struct h2o_attn_key_set {
     h2o_attn_source k;

@@ -1,5 +1,5 @@
-// Few rows attend to keys that are rows of float32, by blocks of rows and vectors of VL floats in registers. How many fit
-// there follows from VL.
+// Few rows attend to keys in the cache, by blocks of rows and vectors of VL floats in registers. How many fit there
+// follows from VL.
 
 #include "ggml/attention/kernels/bytes.h"
 #include "ggml/attention/kernels/softmax.h"
@@ -10,7 +10,26 @@ constexpr int ROWS        = VL == 16 ? 6 : 3; // at once
 constexpr int ROW_KEYS    = 4;                // dot products of each at once
 constexpr int ROW_VECTORS = 4;                // of V, by which weights are multiplied at once
 
+// Rows are prefetched in groups.
+constexpr int PREFETCH_GROUP = 8;
+constexpr int CACHE_LINE     = 64; // bytes
+
 static_assert(H2O_ATTN_LANES % VL == 0, "");
+
+// Each type: VL numbers of a row from the i-th on.
+struct row_f32 {
+    static vec_f load(const char * row, int64_t i) { return ::load((const float *) row + i); }
+};
+
+struct row_f16 {
+    static vec_f load(const char * row, int64_t i) { return load_half(row + 2*i); }
+};
+
+// f(the type)
+template <typename F>
+inline void with_type(ggml_type type, const F & f) {
+    type == GGML_TYPE_F16 ? f(row_f16()) : f(row_f32());
+}
 
 // f(constant<number of rows>, first row) for blocks of at most MAX rows whose sizes differ by one at most
 template <int MAX, typename F>
@@ -33,6 +52,19 @@ inline vec_f add_quads(const vec_f * x) {
     }
 }
 
+// Of the block that is attended to next, PREFETCH_GROUP rows from the key-th on. Both lines of a pair at once: one line
+// of all rows, then the other, took twice as long on an AMD EPYC.
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n) {
+    __asm__ volatile (""); // GCC leaves out a call that has no effect
+    for (int64_t i = 0; key < n && i < x.size; i += 2*CACHE_LINE) {
+        for (int c = 0; c < PREFETCH_GROUP; ++c) {
+            const char * row = row_of(x, min_of(key + c, n - 1));
+            __builtin_prefetch(row + i, 0, 2);
+            __builtin_prefetch(row + min_of(i + CACHE_LINE, x.size - 1), 0, 2);
+        }
+    }
+}
+
 void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
     for (const int64_t end = key + n; key < end; ++key, dst += x.d) {
         const char * row = row_of(x, key);
@@ -45,21 +77,23 @@ void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
             }
             continue;
         }
-        for (int64_t i = 0; i < x.d; i += VL) {
-            store(dst + i, x.type == GGML_TYPE_F16 ? load_half(row + 2*i) : load((const float *) row + i));
-        }
+        with_type(x.type, [&](auto type) {
+            for (int64_t i = 0; i < x.d; i += VL) {
+                store(dst + i, decltype(type)::load(row, i));
+            }
+        });
     }
 }
 
 // Logits of VL keys from the key-th on; after the last one of it again
-template <int M>
+template <typename T, int M>
 void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     vec_f quads[M][VL/4];
 
     for (int j = 0; j < VL/4; ++j) {
-        const float * k[ROW_KEYS];
+        const char * k[ROW_KEYS];
         for (int c = 0; c < ROW_KEYS; ++c) {
-            k[c] = t.packed_k + min_of(key + 4*j + c, t.n_keys - 1)*t.d_k;
+            k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_keys - 1));
         }
 
         vec_f sum[M][ROW_KEYS] = {};
@@ -69,7 +103,7 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
                 q[r] = load(t.q + (first_row + r)*t.d_k + i);
             }
             for (int c = 0; c < ROW_KEYS; ++c) { // one of them in a register at a time
-                const vec_f x = load(k[c] + i);
+                const vec_f x = T::load(k[c], i);
                 for (int r = 0; r < M; ++r) {
                     sum[r][c] += x*q[r];
                 }
@@ -86,16 +120,23 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
 }
 
 // N vectors are added to the rows' output, from the i-th number on
-template <int M, int N>
+template <typename T, int M, int N>
 void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
     vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
-    for (int64_t key = 0; key < t.n_keys; ++key) {
-        for (int j = 0; j < N; ++j) {
-            const vec_f x = load(t.packed_v + key*t.d_v + i + j*VL);
-            for (int r = 0; r < M; ++r) {
-                sum[r][j] += x*weights[r*t.ld + key];
+    for (int64_t start = 0; start < t.n_keys; start += PREFETCH_GROUP) {
+        if (first_row == 0 && i == 0) {
+            prefetch_rows(t.next_v, start, t.n_next);
+        }
+        for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
+            const char * v = row_of(t.v, key);
+
+            for (int j = 0; j < N; ++j) {
+                const vec_f x = T::load(v, i + j*VL);
+                for (int r = 0; r < M; ++r) {
+                    sum[r][j] += x*weights[r*t.ld + key];
+                }
             }
         }
     }
@@ -133,23 +174,32 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
 
 // logits = q*k
 void multiply_rows_k(const h2o_attn_tile & t) {
-    for (int64_t key = 0; key < t.n_keys; key += VL) {
-        for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) { dot_rows<decltype(c)::value>(t, r, key); });
-    }
+    with_type(t.k.type, [&](auto type) {
+        for (int64_t key = 0; key < t.n_keys; key += VL) {
+            for (int64_t j = key; j < key + VL; j += PREFETCH_GROUP) {
+                prefetch_rows(t.next_k, j, t.n_next);
+            }
+            for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
+                dot_rows<decltype(type), decltype(c)::value>(t, r, key);
+            });
+        }
+    });
 }
 
 // o += weights*v
 void multiply_rows_v(const h2o_attn_tile & t) {
-    for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
-        constexpr int M = decltype(c)::value;
+    with_type(t.v.type, [&](auto type) {
+        for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
+            constexpr int M = decltype(c)::value;
 
-        int64_t i = 0;
-        for (; i + ROW_VECTORS*VL <= t.d_v; i += ROW_VECTORS*VL) {
-            add_values<M, ROW_VECTORS>(t, r, i);
-        }
-        for (; i < t.d_v; i += VL) {
-            add_values<M, 1>(t, r, i);
-        }
+            int64_t i = 0;
+            for (; i + ROW_VECTORS*VL <= t.d_v; i += ROW_VECTORS*VL) {
+                add_values<decltype(type), M, ROW_VECTORS>(t, r, i);
+            }
+            for (; i < t.d_v; i += VL) {
+                add_values<decltype(type), M, 1>(t, r, i);
+            }
+        });
     });
 }
 

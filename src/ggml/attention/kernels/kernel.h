@@ -30,7 +30,7 @@ struct h2o_attn_source {
     int64_t         d;      // numbers of a row
 };
 
-// How keys and values are packed: for products of many rows, in integers (Q8_0 only), or as rows of float32.
+// Keys and values are packed for products of many rows, or in integers (Q8_0 only), or read where they are.
 enum class h2o_attn_form { PANELS, BYTES, ROWS };
 
 // Some rows (query, head) and a block of keys of one KV head.
@@ -47,6 +47,11 @@ struct h2o_attn_tile {
     h2o_attn_form form;
     const float * packed_k;
     const float * packed_v;
+
+    // ROWS; next: those of the next block, which are prefetched
+    h2o_attn_source k, next_k;
+    h2o_attn_source v, next_v;
+    int64_t         n_next;
 
     float * logits; // become weights; [rows][ld], n_rows rounded up to the kernel's row_step
     int64_t ld;
