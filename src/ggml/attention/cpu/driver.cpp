@@ -182,7 +182,6 @@ h2o_attn_key_set h2o_attn_driver::keys_of(int64_t h, int64_t key, int64_t end) c
     res.head  = h;
     res.n     = std::min(block_size, end - key);
     res.start = key;
-    res.form     = form;
     return res;
 }
 
@@ -201,7 +200,6 @@ h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t be
     res.head     = h;
     res.n        = std::clamp<int64_t>(n_listed(list, h) - begin, 0, block_size);
     res.is_extra = true;
-    res.form     = form;
     return res;
 }
 
@@ -228,7 +226,7 @@ void h2o_attn_driver::pack_keys(const scratch & s, h2o_attn_key_set & keys, cons
         for (int64_t j = i; j < std::min(i + H2O_ATTN_PAD, next.n); ++j) {
             h2o_attn_prefetch_key(next, j);
         }
-        h2o_attn_pack_keys(kernel, keys, i, s.rows);
+        h2o_attn_pack_keys(kernel, form, keys, i, s.rows);
     }
 }
 
@@ -255,7 +253,7 @@ void h2o_attn_driver::compute(const ggml_compute_params * params, const shared &
         // the heads of a token stand together in the cache
         for (int64_t i = ith; i < n*n_packs; i += nth) {
             const int64_t key = i/n*H2O_ATTN_PAD;
-            h2o_attn_pack_keys(kernel, shared_keys(w, first + i%n, key), key%block_size, s.rows);
+            h2o_attn_pack_keys(kernel, form, shared_keys(w, first + i%n, key), key%block_size, s.rows);
         }
 
         // a KV head's items in a row, items that see most keys first

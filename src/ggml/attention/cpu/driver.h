@@ -59,6 +59,8 @@ private:
         float * l;
     };
 
+    static float over(float x, float l) { return l == 0.0f ? 0.0f : x/l; }
+
     // adds (m, l, o) of other keys
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
 

@@ -25,8 +25,8 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     std::fill_n(t.m, n, -INFINITY);
     std::fill_n(t.l, n, 0.0f);
     kernel.tile(t);
-    kernel.finish(t);
     for (int r = 0; r < t.n_rows; ++r) {
+        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, t.o + r*d_v_pad, [&](float x) { return over(x, t.l[r]); });
         fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
     if (weights) {
@@ -90,7 +90,7 @@ void h2o_attn_driver::set_query_sums(const shared & w, int64_t h, int64_t query)
 
         for (int64_t row = query*group; row < (query + 1)*group; ++row) {
             const state fused = state_of(w, 0, h, row);
-            const float f     = *fused.l == 0.0f ? 0.0f : expf(weights[n_rows*ld + row] - *fused.m) / *fused.l;
+            const float f     = over(expf(weights[n_rows*ld + row] - *fused.m), *fused.l);
 
             for (int64_t j = 0; j < n; ++j) {
                 dst[key + j] += weights[row*ld + j]*f;

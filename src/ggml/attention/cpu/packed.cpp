@@ -57,13 +57,11 @@ h2o_attn_key_set h2o_attn_driver::pack_block(const scratch & s, const row_group 
 void h2o_attn_driver::store_tile(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
         float * item_sums) const {
     const h2o_attn_tile t = tile_of(s, i, n, {});
-    kernel.finish(t);
-
     int64_t n_all[H2O_ATTN_MAX_ROWS]; // of all blocks' keys
     for (int r = 0; r < n; ++r) {
         const int64_t row = g.start + i + r;
         const state   res = state_of(w, g.range, g.h, row);
-        std::copy_n(t.o + r*d_v_pad, d_v, res.o);
+        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, res.o, [&](float x) { return over(x, t.l[r]); });
         *res.m = t.m[r];
         *res.l = t.l[r];
 
@@ -76,7 +74,7 @@ void h2o_attn_driver::store_tile(const shared & w, const scratch & s, const row_
         float   factors[H2O_ATTN_MAX_ROWS];
         for (int r = 0; r < n; ++r) {
             counted[r] = std::clamp<int64_t>(n_all[r] - key, 0, block_size);
-            factors[r] = t.l[r] == 0.0f ? 0.0f : expf(m[r] - t.m[r])/t.l[r];
+            factors[r] = over(expf(m[r] - t.m[r]), t.l[r]);
         }
         kernel.add_sums(tile_of(s, i, n, shared_keys(w, g.h, key)), counted, factors, item_sums + key);
     }

@@ -56,11 +56,11 @@ h2o_attn_source h2o_attn_rows(const h2o_attn_kernel & kernel, const h2o_attn_sou
     return { (const char *) converted, size, size, nullptr, GGML_TYPE_F32, d };
 }
 
-void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
+void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, h2o_attn_form form, const h2o_attn_key_set & keys, int64_t key,
         float * scratch) {
     const int64_t n = std::min<int64_t>(H2O_ATTN_PAD, keys.n - key);
 
-    if (keys.form == h2o_attn_form::BYTES) {
+    if (form == h2o_attn_form::BYTES) {
         return kernel.pack_bytes(keys.k, keys.v, key, keys.n, keys.packed_k, keys.packed_v);
     }
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {

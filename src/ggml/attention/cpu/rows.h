@@ -22,12 +22,11 @@ struct h2o_attn_key_set {
     bool            is_extra; // of a list: all queries of its tile see them
     float         * packed_k; // or NULL
     float         * packed_v;
-    h2o_attn_form   form;     // packed
 };
 
 void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key);
 
 // Packs up to H2O_ATTN_PAD keys and values for the kernel's tiles, from the key-th on.
 //   scratch: [H2O_ATTN_PAD][d_k or d_v, whichever is more]
-void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
+void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, h2o_attn_form form, const h2o_attn_key_set & keys, int64_t key,
         float * scratch);

@@ -201,7 +201,9 @@ inline void multiply_pairs(const float * a, int64_t lda, const float * b, int64_
     }
 }
 
-// M rows from the row-th on: logits = q*k of the keys to the end, rounded up
+// Both functions are for M rows from the row-th on. Inlined together they would not have registers enough.
+
+// logits = q*k of the keys to the end, rounded up
 template <int M>
 [[gnu::noinline]] void multiply_byte_keys(const h2o_attn_tile & t, int row, int64_t end) {
     const int64_t d      = t.d_k;

@@ -10,7 +10,7 @@ constexpr int ROWS        = VL == 16 ? 6 : 3; // at once
 constexpr int ROW_KEYS    = 4;                // dot products of each at once
 constexpr int ROW_VECTORS = 4;                // of V, by which weights are multiplied at once
 
-// Rows are prefetched in groups.
+// Rows are prefetched in groups, into the L2 cache.
 constexpr int PREFETCH_GROUP = 8;
 constexpr int CACHE_LINE     = 64; // bytes
 
@@ -152,12 +152,6 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
 inline void scale_row(float * o, int64_t d_v, float f) {
     for (int64_t i = 0; i < d_v; i += VL) {
         store(o + i, load(o + i)*f);
-    }
-}
-
-inline void divide_rows(const h2o_attn_tile & t) {
-    for (int r = 0; r < t.n_rows; ++r) {
-        scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, t.l[r] == 0.0f ? 0.0f : 1.0f/t.l[r]);
     }
 }
 

@@ -30,7 +30,7 @@ struct h2o_attn_source {
     int64_t         d;      // numbers of a row
 };
 
-// Keys and values are packed for products of many rows, or in integers (Q8_0 only), or read where they are.
+// Keys and values are packed for products of many rows, or for products in integers (Q8_0 only), or read where they are.
 enum class h2o_attn_form { PANELS, BYTES, ROWS };
 
 // Some rows (query, head) and a block of keys of one KV head.
@@ -84,14 +84,10 @@ struct h2o_attn_kernel {
     // Adds the block to the rows' state.
     void (*tile)(const h2o_attn_tile & t);
 
-    // After the last block: divides l*o by l.
-    void (*finish)(const h2o_attn_tile & t);
-
     // Adds the last block's weights, multiplied by each row's factor, to sums [n_keys]: row r counts in the first
     // counted[r] keys.
     void (*add_sums)(const h2o_attn_tile & t, const int64_t * counted, const float * factors, float * sums);
 
     // n rows of such keys from the key-th on, as float32 [n][d]
     void (*read)(const h2o_attn_source & x, int64_t key, int64_t n, float * dst);
-
 };

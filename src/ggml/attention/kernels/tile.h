@@ -1,11 +1,10 @@
 // A tile: products, softmax, products. The file that includes this has included in-place.h and defines
 //   KERNEL      the kernel's name
-//   BYTE_TILES  whether tiles of packed keys in Q8_0 are faster in_bytes
+//   BYTE_TILES  whether tiles of packed keys in Q8_0 are faster in BYTES
 //   NR          columns that are multiplied together; K and V are packed in panels of NR keys and columns
 //   ROW_STEP    rows likewise
 //   MR          rows of a block in the softmax
 //   GRAIN       columns of logits that are whole in a product with V
-//   KEY_BLOCK   values whose product with some rows is computed at once
 //   TILE_ROWS   rows of a tile
 //   weights     how weights are stored in place of logits
 //   pack_k, pack_v, pack_q
@@ -64,23 +63,18 @@ void multiply_k(const h2o_attn_tile & t) {
     }
 }
 
-// o += logits*v. The cuts between blocks of keys depend on no row: a row's result is its own.
+// o += logits*v
 void multiply_v(const h2o_attn_tile & t) {
     [[maybe_unused]] const product_setup setup;
 
     const int64_t d_v_pad = h2o_attn_pad(t.d_v);
-    const int64_t n       = end_of(t, 0, t.n_rows, 1);
-
-    for (int64_t key = 0; key < n; key += KEY_BLOCK) {
-        for (int64_t i = 0; i < t.d_v; i += NR) {
-            for_row_steps(t.n_rows, [&](int r, int m) {
-                const int64_t end = min_of(end_of(t, r, m, GRAIN), key + KEY_BLOCK);
-                if (key < end) {
-                    multiply(m, t.logits + r*t.ld + key, t.ld, t.packed_v + i*t.n_keys + key*NR, end - key,
-                            t.o + r*d_v_pad + i, d_v_pad, true);
-                }
-            });
-        }
+    for (int64_t i = 0; i < t.d_v; i += NR) {
+        for_row_steps(t.n_rows, [&](int r, int m) {
+            const int64_t end = end_of(t, r, m, GRAIN);
+            if (end > 0) {
+                multiply(m, t.logits + r*t.ld, t.ld, t.packed_v + i*t.n_keys, end, t.o + r*d_v_pad + i, d_v_pad, true);
+            }
+        });
     }
 }
 
@@ -138,4 +132,4 @@ void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * fa
 } // namespace
 
 extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, BYTE_TILES, pack_k, pack_v, pack_q, pack_byte_q, pack_bytes,
-    tile, divide_rows, add_sums, read_rows };
+    tile, add_sums, read_rows };
