@@ -93,11 +93,11 @@ def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
 
 @pytest.mark.parametrize("lossless", [None, STORE])
 def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
-    """Rows of 512 positions stay for later tokens, and make room for others."""
+    """Rows of 512 positions stay for later tokens, and make room for others. Each thread brings a part of them back."""
     config = CONFIG.but(cold_store_compression=lossless)
     prompt = [token % 200 for token in random_tokens(2500, seed=1)]
     with (
-        open_llama(tiny_model, config, n_ctx=3500) as llm,
+        open_llama(tiny_model, config, n_ctx=3500, n_threads=3) as llm,
         open_llama(tiny_model, raw(CONFIG).but(evict=False, cold_store=None), n_ctx=3500) as kept,
     ):
         for x in (llm, kept):
