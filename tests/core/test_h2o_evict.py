@@ -1,6 +1,6 @@
 """Eviction and the cold store: memory, a full disk, positions of the cache, statistics, refusals.
 
-What they compute: test_h2o_oracle.py, test_h2o_past.py, test_cold_codec.py.
+What eviction computes: test_h2o_oracle.py, test_h2o_past.py, test_cold_codec.py.
 """
 
 import math

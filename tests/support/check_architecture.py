@@ -42,7 +42,7 @@ def generate(generator: Path, folder: Path, *options: str) -> list[Path]:
 
 
 def read(llm: Llama, text: Sequence[int], sizes: Sequence[int] = WHOLE) -> Any:
-    """Logits of all tokens: the prompt, N of them, in calls of these sizes, then those that count as generated."""
+    """Logits of all tokens: N of a prompt, in calls of these sizes, then generated ones."""
     llm.reset()
     rows = []
     for begin, end in pairwise([0, *np.cumsum(sizes).tolist()]):
