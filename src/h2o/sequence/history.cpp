@@ -118,7 +118,7 @@ void h2o_sequence::keep_scores(bool keep) {
     }
 }
 
-// Of these, ascending, n are kept. Those go first whose loss costs least: an early boundary, but not the first, then the mark
+// Keeps n of these checkpoints, which ascend. Those go first whose loss costs least: an early boundary, but not the first, then the mark
 // that is nearest to the one before it; never the last. forget(checkpoint) makes it go.
 template <typename F>
 static void thin_out(std::vector<h2o_checkpoint *> some, size_t n, uint32_t chunk_size, const F & forget) {

@@ -283,7 +283,7 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
         float * dst) const {
     const auto r = rows(layer, part, seq);
 
-    // n rows, of which each head's is of the position pos_of(head, row)
+    // n rows; a head's part of one is of the position pos_of(head, row)
     const auto put = [&](const std::vector<uint8_t> & bytes, size_t n, const auto & pos_of) {
         std::vector<float> rows(n*r.n_head*r.n_embd);
         r.decode(bytes.data(), n, rows.data());

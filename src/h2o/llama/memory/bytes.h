@@ -91,7 +91,7 @@ private:
 
     std::vector<part> tensors;
 
-    // of the next n bytes; NULL if nothing is copied
+    // where the next n bytes go; NULL if nothing is copied
     uint8_t * place(size_t n) {
         if (dst && n > size - n_written) {
             throw std::runtime_error("a state does not fit into its buffer");
