@@ -13,7 +13,7 @@ import pytest
 from gguf import GGUFReader
 
 from adapters import random_adapter
-from check_architecture import DEFAULTS, OPEN, Checks, generate, random_text, read
+from check_architecture import DEFAULTS, OPEN, Checks, generate, read
 from compare import case, relative_error
 from h2o_llama import H2OConfig, H2OError, Llama, UnsupportedModelError
 from inputs import ModelByName
@@ -128,10 +128,10 @@ def test_what_holds_for_a_model_holds_for_a_changed_one(
         arguments["lora"] = [(random_adapter(path).write(tmp_path / "adapter.gguf"), 0.7)]
     dense: dict[str, Any] = {"h2o": None, "flash_attn": "off", **OPEN}
     with Llama(path, **dense, **arguments) as changed:
-        with Llama(path, **dense) as plain:
-            logits = read(plain, random_text(plain.n_vocab, 0))
         checks = Checks(changed, arguments)
         checks.run()
+        with Llama(path, **dense) as plain:
+            logits = read(plain, checks.text)
     assert checks.failed == {}
     assert len(checks.errors) > 15
     assert relative_error(logits, checks.dense) > 0.05

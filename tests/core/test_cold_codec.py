@@ -93,11 +93,11 @@ def test_is_the_raw_cold_store_bit_for_bit(tiny_model: Path, name: str) -> None:
 
 @pytest.mark.parametrize("lossless", [None, STORE])
 def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, lossless: LosslessConfig | None) -> None:
-    """Rows of 512 positions stay for later tokens, and make room for others."""
+    """Rows of 512 positions stay for later tokens, and make room for others. Each thread brings a part of them back."""
     config = CONFIG.but(cold_store_compression=lossless)
     prompt = [token % 200 for token in random_tokens(2500, seed=1)]
     with (
-        open_llama(tiny_model, config, n_ctx=3500) as llm,
+        open_llama(tiny_model, config, n_ctx=3500, n_threads=3, n_seq_max=2) as llm,
         open_llama(tiny_model, raw(CONFIG).but(evict=False, cold_store=None), n_ctx=3500) as kept,
     ):
         for x in (llm, kept):
@@ -106,6 +106,10 @@ def test_generated_tokens_look_up_more_than_is_kept_of_it(tiny_model: Path, loss
             for x in (llm, kept):
                 x.eval([token], decode=True)
             np.testing.assert_array_equal(llm.logits, kept.logits)
+        with llm.fork() as fork:
+            for x in (fork, kept):
+                x.eval([1], decode=True)
+            np.testing.assert_array_equal(fork.logits, kept.logits)
         looked_up = [llm.kv.extra_keys(0, 0, i) for i in range(2000 // CONFIG.h2o.tile, 2500 // CONFIG.h2o.tile)]
         assert len(np.unique(np.concatenate(looked_up))) > 600
 

@@ -1,6 +1,6 @@
-"""Eviction and the cold store: a cache of M + S rows, and the same results as with everything kept.
+"""Eviction and the cold store: memory, a full disk, positions of the cache, statistics, refusals.
 
-Also positions of the cache, memory sets that grow with the text, bytes, and refusals.
+What eviction computes: test_h2o_oracle.py, test_h2o_past.py, test_cold_codec.py.
 """
 
 import math
@@ -15,49 +15,17 @@ import pytest
 
 import h2o_llama
 import models
-from cases import BLOCKS, CACHE_POSITIONS, COLD, EVICT, INDEX, INDEXED, SMALL, Case, S
-from compare import assert_all_equal, assert_logits_close, case, relative_error
+from cases import BLOCKS, CACHE_POSITIONS, COLD, EVICT, INDEX, SMALL, Case, S
+from compare import assert_all_equal, case, relative_error
 from full_disk import file_size_limit
 from h2o_llama import H2OConfig, H2OError, Llama, UnsupportedModelError, demo_model_path
 from h2o_llama._internal.apart import call_apart, resident_bytes
-from inputs import ModelByName, random_tokens, split
-from llamas import arrays, eval_calls, open_llama
+from inputs import ModelByName, random_tokens
+from llamas import arrays, open_llama
 from oracle import layers, read_model
-from tolerances import SELF_LOGITS_F32
 
 TRAINED = 50  # CACHE_POSITIONS
 REACH = TRAINED - S  # of a chunk: keys that are further away count as that far
-
-
-STORED = {name: case for name, case in INDEXED.items() if "cold" in name}
-
-
-def rows_of(llm: Llama) -> list[Any]:
-    kv = llm.kv
-    return [x for il in kv.layers for x in (kv.memory_indices(il), kv.keys(il), kv.values(il))]
-
-
-@pytest.mark.parametrize("name", STORED)
-def test_a_cold_store_gives_what_a_whole_cache_gives(tiny_model: Path, name: str) -> None:
-    """Bit for bit, over the ends of chunks, in prompts and generated text. Each thread brings a part of the rows back.
-
-    Also in a fork. Eviction alone: test_h2o_oracle.py.
-    """
-    config = STORED[name]
-    tokens = [token % 20 for token in random_tokens(150, seed=2)]  # so few that they are there before
-    calls = split(tokens, [5, 40, 1, 1, 3, 30, *[1] * 40, 30])
-    everything = config.but(evict=False, cold_store=None, cold_store_compression=None, decode="memory")
-    with open_llama(tiny_model, everything) as kept:
-        expected = eval_calls(kept, calls)
-        held = rows_of(kept)
-        following, n_bytes = eval_calls(kept, [tokens[:40]]), kept.kv.stats.kv_bytes
-    for n_threads in (1, 3, 5) if name in ("cold", "cold, file") else (1,):
-        with open_llama(tiny_model, config, n_threads=n_threads, n_seq_max=2) as llm:
-            assert_all_equal(eval_calls(llm, calls), expected)
-            assert_all_equal(rows_of(llm), held)
-            assert llm.kv.stats.kv_bytes < n_bytes
-            with llm.fork() as fork:
-                assert_all_equal(eval_calls(fork, [tokens[:40]]), following)
 
 
 def test_rows_that_come_back_take_memory_as_they_are_chosen(
@@ -94,31 +62,6 @@ def test_rows_take_memory_while_something_is_in_them() -> None:
     begun, empty = call_apart("test", given_back_by_a_sequence, 2048)
     assert begun > 0.5
     assert empty > 0.75
-
-
-# --- dense tails
-
-
-@pytest.mark.parametrize(("kv_type", "dense_layers"), [("f32", ()), ("f32", (0,)), ("q8_0", ())])
-def test_with_a_cold_store_a_dense_tail_attends_to_everything(
-    tiny_model: Path, kv_type: str, dense_layers: tuple[int, ...]
-) -> None:
-    """Over the end of a chunk; in a text whose chunks are read singly, and in a longer one.
-
-    Without heavy hitters: a tail is scored only where nothing is evicted.
-    """
-    config = EVICT.but(local_window=10, heavy_budget=0, kv_type=kv_type, dense_layers=dense_layers)
-    config = config.but(lookup_budget=8, cold_store="memory")
-    kept, gone = config.but(evict=False, cold_store=None, decode="memory"), config.but(cold_store=None, lookup_budget=0)
-    for n in (40, 50 * S + 5):
-        found = []
-        for x in (config, kept, gone):
-            with open_llama(tiny_model, x) as llm:
-                llm.eval(random_tokens(n, seed=n), dense_tail=19)
-                found.append([np.array(llm.logits), *eval_calls(llm, [[1], [2], random_tokens(20)])])
-        for x, y in zip(*found[:2], strict=True):
-            assert_logits_close(x, y, SELF_LOGITS_F32 if kv_type == "f32" else 2e-3)
-        assert relative_error(found[2][0], found[1][0]) > 1e-2
 
 
 # --- the cold store's file

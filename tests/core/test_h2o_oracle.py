@@ -178,7 +178,7 @@ INDEXED: dict[str, tuple[Case, int]] = {  # and how many tokens at the end of ea
     # The first chunks have fewer positions than that, the later ones more.
     "large budget": (INDEX.but(lookup_budget=60, decode="full"), 5),
     "large memory": (INDEX.but(heavy_budget=40, lookup_budget=4), 0),
-    "cold store": (INDEX.but(evict=True, cold_store="memory"), 0),
+    "cold store": (INDEX.but(evict=True, cold_store="memory"), 5),
     "only a window": (INDEX.but(local_window=S, heavy_budget=0, sink_tokens=0, decode="full"), 5),
 }
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from compare import relative_error
 from h2o_llama import H2OConfig, Llama, Model
-from h2o_llama._prompt import Prompt
+from inputs import random_tokens
 from tolerances import against_dense
 
 S, N, N_GENERATED = 32, 200, 8
@@ -41,33 +41,14 @@ def generate(generator: Path, folder: Path, *options: str) -> list[Path]:
     return sorted(folder.glob("*.gguf"))
 
 
-class Text(NamedTuple):
-    """Both parts are given: which token is the likeliest does not matter."""
-
-    prompt: list[int]
-    generated: list[int]
-
-
-def joined(parts: Sequence[Any]) -> Prompt:
-    """Token ids, and parts that have rows of embeddings."""
-    return Prompt.join(
-        [part if isinstance(part, Prompt) else Prompt.of_tokens(np.array(part, np.int32)) for part in parts]
-    )
-
-
-def random_text(n_vocab: int, seed: int) -> Text:
-    ids = np.random.default_rng(seed).integers(0, n_vocab, N + N_GENERATED).tolist()
-    return Text(ids[:N], ids[N:])
-
-
-def read(llm: Llama, text: Text, sizes: Sequence[int] = WHOLE) -> Any:
-    """Logits of all tokens, the prompt in calls of these sizes."""
+def read(llm: Llama, text: Sequence[int], sizes: Sequence[int] = WHOLE) -> Any:
+    """Logits of all tokens: N of a prompt, in calls of these sizes, then generated ones."""
     llm.reset()
     rows = []
     for begin, end in pairwise([0, *np.cumsum(sizes).tolist()]):
-        llm.eval(text.prompt[begin:end], logits="all")
+        llm.eval(text[begin:end], logits="all")
         rows.append(llm.logits)
-    for token in text.generated:
+    for token in text[N:]:
         llm.eval([token], decode=True)
         rows.append(llm.logits)
     logits = np.concatenate(rows)
@@ -86,7 +67,7 @@ class Checks:
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.text = random_text(self.model.n_vocab, 0)
+        self.text = random_tokens(N + N_GENERATED, self.model.n_vocab)
         self.dense = read(self.model, self.text)
         self.errors["dense, token by token"] = relative_error(read(self.model, self.text, (1,) * N), self.dense)
         self.bound = self.bound_with_flash = against_dense(self.errors["dense, token by token"])
@@ -154,7 +135,7 @@ class Checks:
 
         They are at most `far` before the chunk. With windows the chunk keeps its place in the text.
         """
-        tokens, start = self.text.prompt[:MIDDLE], MIDDLE // S * S
+        tokens, start = self.text[:MIDDLE], MIDDLE // S * S
         far = EVICT.memory_size
         trained = {f"{self.model.metadata['general.architecture']}.context_length": far + S}
         if self.model.model._handle.n_learned_positions > 0:
@@ -173,7 +154,7 @@ class Checks:
                     for position in kept:
                         place = first + max(position - (start - far), 0)
                         llm.reset()
-                        llm.eval(joined([tokens[:place], tokens[position : position + 1]]))
+                        llm.eval([*tokens[:place], tokens[position]])
                         moved.append(llm.kv.keys(0)[0, place])
                     errors.append(relative_error(keys, np.array(moved)))
             yield "keys", min(errors)
@@ -183,11 +164,11 @@ class Checks:
         with self.open(h2o, n_seq_max=2, keep_history=True) as llm:
             expected = read(llm, self.text)
             llm.reset()
-            llm.eval(self.text.prompt[:MIDDLE])
+            llm.eval(self.text[:MIDDLE])
             fork, snapshot = llm.fork(), llm.snapshot()
             llm.rewind(BOUNDARY)
             for name, sequence, begin in (("rewind", llm, BOUNDARY), ("fork", fork, MIDDLE), ("restore", llm, MIDDLE)):
                 if name == "restore":
                     llm.restore(snapshot)
-                sequence.eval(self.text.prompt[begin:], logits="all")
+                sequence.eval(self.text[begin:N], logits="all")
                 yield name, relative_error(sequence.logits, expected[begin:N])

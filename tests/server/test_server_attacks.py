@@ -1,25 +1,21 @@
 """Attacks on a server of our own, only on 127.0.0.1: bad requests, many clients."""
 
-import contextlib
 import copy
 import json
 import random
 import re
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from typing import Any
 
 import pytest
 
 from chats import user
 from command_line import h2o_set
 from compare import case
-from doors import BAD_GRAMMARS, BAD_SCHEMAS
 from h2o_llama._demo.document import standard_library_text
 from h2o_llama._internal.apart import resident_bytes
 from inputs import LONGER, SEED
@@ -29,17 +25,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 * max(1, LONGER))]
 
 SMALL = [*h2o_set(chunk_size=32), "--n-ctx", "256", "--parallel", "2", "--threads", "1"]
 TEXT = standard_library_text(1000).decode()
-MARKER, OTHER = TEXT[:150], TEXT[300:480]
-KEY = "secret"
+KEY = {"Authorization": "Bearer secret"}
+EVICT = ["--evict", "--cold-store", "memory"]
 SERVERS = {
-    "keep": (["--slot-save-path"], ["--metrics", "--props"]),
-    "evict": (
-        ["--evict", "--cold-store", "memory", "--slot-save-path"],
-        ["--cache-ram", "8", "--override-kv", "tokenizer.ggml.pre=str:gpt-4o"],
-    ),
-    "key": (["--evict", "--api-key", KEY, "--slot-save-path"], ["--embeddings", "--pooling", "last"]),
+    "answers": (EVICT, ["--cache-ram", "8", "--override-kv", "tokenizer.ggml.pre=str:gpt-4o", "--props"]),
+    "embeddings": (["--api-key", "secret"], ["--embeddings", "--pooling", "last"]),
 }
-"""Options of each server that is attacked, the last of them with a folder; and options after --."""
+"""Options of each server that is attacked, and options after --."""
 
 # --- bad requests; doors.py has the requests for chats
 
@@ -62,9 +54,7 @@ POSTS: dict[str, Any] = {
     "/rerank": {"query": "a", "documents": ["b", "c"], "top_n": 1},
     "/lora-adapters": [{"id": 0, "scale": 0.5}],
     "/props": {},
-    "/slots/0?action=save": {"filename": "a"},
-    "/slots/0?action=restore": {"filename": "a"},
-    "/slots/1?action=erase": {},
+    **{f"/slots/0?action={action}": {"filename": "a"} for action in ("save", "restore", "erase")},
 }
 DEEP: list[Any] = []
 for _ in range(300):
@@ -79,59 +69,45 @@ ODD = (
 
 _SERVER = Path(__file__).parents[2] / "vendor" / "llama.cpp" / "tools" / "server"
 _READ = re.compile(r'(?:json_value\(\w+, *|\b(?:body|data|params)\.(?:at|contains|value)\(|\bfield_\w+\(\s*)"(\w+)"')
-OPTIONS = {name for file in sorted(_SERVER.glob("*.cpp")) for name in _READ.findall(file.read_text())}
+OPTIONS = sorted({name for file in _SERVER.glob("*.cpp") for name in _READ.findall(file.read_text())})
 """What llama-server looks for in requests."""
 
+Request = tuple[str, Any]
+"""A path; and a body of what JSON can say, or bytes."""
 
-class Request(NamedTuple):
-    path: str
-    body: Any = None
-    """What JSON can say, or bytes."""
-    method: str = "POST"
-    cut: int | None = None
-    """The number of bytes that are sent before the connection is closed."""
-
-
-def complete(**fields: Any) -> Request:
-    return Request("/completion", {"prompt": "a", **fields})
-
-
-REFUSED = [
-    *(
-        Request("/completion", body)
-        for body in ({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]})
-    ),
-    *(complete(**given) for given in ({"prompt": "a" * 3000}, {"n_predict": "many"}, {"top_attention": -1})),
-    Request("/v1/messages", {"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}),
-    Request("/detokenize", {"tokens": [97, 99999]}),
-    *(Request("/slots/0?action=restore", body) for body in ({"filename": "missing"}, {})),
-    *(Request(f"/slots/{slot}?action=erase", {}) for slot in ("x", "2", "-1", "1x")),
-    *(Request(f"/slots/0?action={action}", {"filename": 1}) for action in ("save", "forget")),
+REFUSED: list[Request] = [
+    *(("/completion", body) for body in ({}, [1], {"prompt": None}, {"prompt": [1, -5]}, {"prompt": [2**31 - 1]})),
+    *(("/completion", {"prompt": "a", **given}) for given in ({"n_predict": "many"}, {"top_attention": -1})),
+    ("/completion", {"prompt": "a" * 3000}),
+    ("/v1/messages", {"messages": CHAT[1:], "tool_choice": {"type": "tool", "name": "a"}, "max_tokens": 1}),
+    ("/detokenize", {"tokens": [97, 99999]}),
+    *(("/slots/0?action=restore", body) for body in ({"filename": "missing"}, {})),
+    *((f"/slots/{slot}?action=erase", {}) for slot in ("x", "2", "-1", "1x")),
+    *((f"/slots/0?action={action}", {"filename": 1}) for action in ("save", "forget")),
 ]
 """Status 400, with a reason; some 501 where the server has no completions."""
 
 
-def nested(request: Request, before: str, inner: str, after: str) -> Request:
+def nested(path: str, body: Any, before: str, inner: str, after: str) -> Request:
     """With JSON of great depth in the place of "HERE"."""
     text = before * 100_000 + inner + after * 100_000
-    return request._replace(body=json.dumps(request.body).replace('"HERE"', text).encode())
+    return path, json.dumps(body).replace('"HERE"', text).encode()
 
 
 DOUBLED = {f"{i}": {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {"type": "string"}}
 CHAIN = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(2000)}
-LAZY = {"n_predict": 1, "grammar": 'root ::= "a"', "grammar_lazy": True}
-TOO_DEEP = [
-    nested(Request("/completion", "HERE"), "[", "", "]"),
-    *(complete(json_schema={"$ref": "#/$defs/0", "$defs": defs}) for defs in (CHAIN, DOUBLED)),
-    *(complete(grammar=f"root ::= {body}") for body in ("root", "(" * 100_000 + '"a"' + ")" * 100_000)),
-    complete(**LAZY, grammar_triggers=[{"type": 2, "value": "(" * 100_000 + ")" * 100_000}]),
-    nested(complete(json_schema="HERE"), '{"items": ', "{}", "}"),
-    nested(
-        Request("/chat/completions", {**TALK, "tools": [{**TOOL, "function": {"name": "f", "parameters": "HERE"}}]}),
-        *('{"items": ', "{}", "}"),
-    ),
-    nested(Request("/chat/completions", {"messages": "HERE"}), '[{"role": "user", "content": ', '"a"', "}]"),
-    nested(Request("/apply-template", {"messages": ["HERE"]}), '{"a": ', "1", "}"),
+LAZY = {"prompt": "a", "n_predict": 1, "grammar": 'root ::= "a"', "grammar_lazy": True}
+DEEP_TOOL = {**TOOL, "function": {"name": "f", "parameters": "HERE"}}
+BRACES = "(" * 100_000 + '"a"' + ")" * 100_000
+TOO_DEEP: list[Request] = [
+    nested("/completion", "HERE", "[", "", "]"),
+    *(("/completion", {"prompt": "a", "json_schema": {"$ref": "#/$defs/0", "$defs": x}}) for x in (CHAIN, DOUBLED)),
+    *(("/completion", {"prompt": "a", "grammar": f"root ::= {body}"}) for body in ("root", BRACES)),
+    ("/completion", {**LAZY, "grammar_triggers": [{"type": 2, "value": BRACES}]}),
+    nested("/completion", {"prompt": "a", "json_schema": "HERE"}, '{"items": ', "{}", "}"),
+    nested("/chat/completions", {**TALK, "tools": [DEEP_TOOL]}, '{"items": ', "{}", "}"),
+    nested("/chat/completions", {"messages": "HERE"}, '[{"role": "user", "content": ', '"a"', "}]"),
+    nested("/apply-template", {"messages": ["HERE"]}, '{"a": ', "1", "}"),
 ]
 """Deeper, or longer when it is written out, than what may be read."""
 
@@ -146,108 +122,53 @@ def changed(body: Any, value: Any) -> Iterator[Any]:
             yield other
 
 
-def by_chance(n: int) -> list[Request]:
-    """Good requests with other values, and with other paths, methods, and bytes; cut off."""
+def by_chance(n: int) -> Iterator[Request]:
+    """Good requests with other values, and with options of the server that have other values."""
     rng = random.Random(SEED)
-    grammars = [grammar for grammar, *_ in BAD_GRAMMARS if len(str(grammar)) < 10_000]
-
-    def one() -> Request:
+    for _ in range(n):
         path, value = rng.choice([*POSTS]), rng.choice(ODD)
-        good = Request(path, rng.choice([*changed(POSTS[path], value)]))
-        data = json.dumps(POSTS[path]).encode()
-        at = rng.randrange(len(data))
-        slot = quote(str(value)[:99].encode(errors="replace"))
-        return rng.choice(
-            [
-                *[good, complete(**{"n_predict": 2, rng.choice(sorted(OPTIONS)): value})] * 3,
-                complete(n_predict=2, grammar=rng.choice(grammars)),
-                complete(n_predict=2, json_schema=rng.choice(BAD_SCHEMAS)[0]),
-                good._replace(method=rng.choice(["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "BREW"])),
-                good._replace(
-                    path=rng.choice(["/../x", "/%2e%2e/%2e%2e/etc/passwd", "/index.html%00.x", "/" + "a" * 9000])
-                ),
-                good._replace(path=f"/slots/{slot}?action={rng.choice(['save', 'restore', 'erase'])}"),
-                good._replace(
-                    body=data[:at]
-                    + rng.choice([b"", b"\xff", b"\xed\xa0\x80", b"\0", b"NaN", b"1e999"])
-                    + data[at + 1 :]
-                ),
-                good._replace(body=data, cut=rng.randrange(1, len(data) + 150)),
-            ]
-        )
-
-    return [one() for _ in range(n)]
+        asked = {"prompt": "a", "n_predict": 2, rng.choice(OPTIONS): value}
+        yield rng.choice([(path, rng.choice([*changed(POSTS[path], value)])), ("/completion", asked)])
 
 
-def send(port: int, request: Request, key: str | None) -> tuple[int, bytes] | None:
-    """Status and body; None if the server closed the connection without an answer."""
-    data = request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
-    headers = {"Host": "localhost", "Content-Length": str(len(data)), "Content-Type": "application/json"}
-    headers |= {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    lines = [f"{request.method} {request.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(("\r\n".join(lines).encode() + b"\r\n\r\n" + data)[: request.cut])
-            if request.cut is not None:
-                return None
-            connection.shutdown(socket.SHUT_WR)
-            while part := connection.recv(1 << 16):
-                answer += part
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return (int(head.split()[1]), body) if answer else None
-
-
-def check_answer(request: Request, answer: tuple[int, bytes] | None) -> None:
-    """It has a reason, and the fault is not the server's; the HTTP library refuses some requests without one."""
-    if answer is None:
-        assert request.cut is not None or request.method == "BREW", "no answer"
-        return
-    status, body = answer
-    assert status < 500 or status in (501, 503)
-    is_by_library = request.method in ("BREW", "TRACE", "HEAD") or len(request.path) > 8000 or status in (413, 414)
-    if status >= 400 and not is_by_library:
-        error = json.loads(body)["error"]
-        assert error if isinstance(error, str) else error["message"]
-
-
-def ask(server: Server, key: str | None) -> list[str]:
-    """Two questions, each to both slots; with a key, whose server has no answers, embeddings."""
-    texts = []
-    for slot, prompt in product((0, 1), (MARKER, OTHER)):
-        body = {"prompt": prompt, "n_predict": 12, "temperature": 0, "id_slot": slot, "cache_prompt": False}
-        asked = Request("/embedding", {"content": prompt}) if key else Request("/completion", body)
-        answer = send(server.port, asked, key)
-        assert answer is not None
-        assert answer[0] == 200, answer
-        found = json.loads(answer[1])
-        texts.append(str(found[0]["embedding"]) if key else found["content"])
-    return texts
+def ask(server: Server, has_answers: bool) -> list[Any]:
+    """Two questions, each to both slots; or their embeddings."""
+    found = []
+    for slot, prompt in product((0, 1), (TEXT[:150], TEXT[300:480])):
+        if has_answers:
+            found.append(server.complete(prompt, 12, id_slot=slot, cache_prompt=False)["content"])
+        else:
+            found.append(server.post("/embedding", {"content": prompt})[0]["embedding"])
+    return found
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_bad_requests(name: str, tmp_path: Path) -> None:
     """Each answer names the fault, with no 500, and good questions get the same answers as before."""
     options, further = SERVERS[name]
+    has_answers = name == "answers"
     (tmp_path / "slots").mkdir()
-    key = KEY if "--api-key" in options else None
-    with serving(tmp_path / "log", "demo", *SMALL, *options, f"{tmp_path}/slots/", "--", *further) as server:
-        expected = ask(server, key)
-        statuses = dict.fromkeys(range(len(REFUSED)), (400,) if key is None else (400, 501))
-        for i, request in enumerate([*REFUSED, *TOO_DEEP, *by_chance(int(170 * LONGER))]):
-            with case(request=str(request)[:500]):
-                answer = send(server.port, request, key)
-                check_answer(request, answer)
-                if i < len(REFUSED) + len(TOO_DEEP):
-                    assert answer is not None
-                    assert answer[0] in statuses.get(i, range(400, 600))
-        assert ask(server, key) == expected
-        if key is None:
+    saved = ["--slot-save-path", tmp_path / "slots"]
+    with serving(tmp_path / "log", "demo", *SMALL, *options, *saved, "--", *further) as server:
+        server.headers = KEY
+        expected = ask(server, has_answers)
+        requests = [*REFUSED, *TOO_DEEP, *by_chance(int(170 * LONGER))]
+        for i, (path, body) in enumerate(requests):
+            with case(path=path, body=str(body)[:500]):
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                status, answer = server.request("POST", path, raw=data)
+                assert status < 500 or status in (501, 503)
+                assert status < 400 or answer["error"]
+                if i < len(REFUSED):
+                    assert status == 400 or (status == 501 and not has_answers)
+                elif i < len(REFUSED) + len(TOO_DEEP):
+                    assert status >= 400
+        assert ask(server, has_answers) == expected
+        if has_answers:
             answer_what_is_long(server)
-        for path, body in POSTS.items() if key else ():
-            answer = send(server.port, Request(path, body), "wrong")
-            assert answer is not None
-            assert answer[0] == 401, path
+        else:
+            server.headers = {"Authorization": "Bearer wrong"}
+            assert {server.request("POST", path, body)[0] for path, body in POSTS.items()} == {401}
     assert {path.name for path in tmp_path.iterdir()} == {"log", "slots"}, "files outside of the folder of slots"
 
 
