@@ -184,7 +184,7 @@ class TestNotFinite:
     def test_logits_of_minus_infinity(self, kernel: str, way: Case) -> None:
         """All keys of one query, and some keys for all queries."""
         if kernel == "amx" or way.type == "q8_0":
-            pytest.skip("AMX multiplies numbers in two parts, of which those of an infinite one are NaN; so do integers")
+            pytest.skip("AMX's two parts of an infinite number are NaN, and Q8_0 has none")
         problem = Problem(way)
         q, k = problem.q, problem.k
         q[..., :2], k[..., :2] = 1, 1
@@ -209,7 +209,7 @@ class TestNotFinite:
                 spoiled = problem.copied()
                 for h in range(way.n_head_kv):
                     unseen = np.setdiff1d(np.arange(problem.k.shape[1]), rows[h, visible[h].any(axis=0)])
-                    # AMX multiplies whole groups of 32 keys, integers have a scale for 128: what is not finite spoils them
+                    # AMX multiplies whole groups of 32 keys, integers have a scale for 128: NaN spoils them
                     large = 1e6 if way.type == "q8_0" else 1e30 if kernel == "amx" else np.nan
                     spoiled.k[h, unseen] = spoiled.v[h, unseen] = large
                 problem.assert_close(spoiled.attend(kernel), got, kernel)

@@ -112,7 +112,7 @@ inline vec_i every_other_two(vec_f a, vec_f b) {
     return every_other_two<START>(a, b, typename make_indices<VL>::type());
 }
 
-// Of each query pairs, of the numbers 0 and 2, 1 and 3, 4 and 6, ..., then what undoes their scale, in its place.
+// Each query becomes pairs, of the numbers 0 and 2, 1 and 3, 4 and 6, ..., then what undoes their scale, in its place.
 void pack_byte_q(float * q, int64_t n_rows, int64_t d) {
     for (const float * end = q + n_rows*d; q < end; q += d) {
         float scale[1];

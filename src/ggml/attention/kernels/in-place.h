@@ -52,8 +52,8 @@ inline vec_f add_quads(const vec_f * x) {
     }
 }
 
-// Of the block that is attended to next, PREFETCH_GROUP rows from the key-th on. Both lines of a pair at once: one line
-// of all rows, then the other, took twice as long on an AMD EPYC.
+// PREFETCH_GROUP rows from the key-th on, of the block that is attended to next. Both lines of a pair at once: one line
+// for each row, then the other, took twice as long on an AMD EPYC.
 [[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
     for (int64_t i = 0; key < n && i < x.size; i += 2*CACHE_LINE) {

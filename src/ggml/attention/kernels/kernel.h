@@ -48,7 +48,7 @@ struct h2o_attn_tile {
     const float * packed_k;
     const float * packed_v;
 
-    // ROWS; next: those of the next block, which are prefetched
+    // ROWS, and rows of the next block, which are prefetched
     h2o_attn_source k, next_k;
     h2o_attn_source v, next_v;
     int64_t         n_next;
