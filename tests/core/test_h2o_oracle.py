@@ -87,7 +87,7 @@ def test_models_agree_with_the_oracle(
     assert_agrees_with_oracle(model_path, oracle_model, config.but(**sizes), split(tokens, lengths), tail)
 
 
-@small(60)
+@small(40)
 @given(
     config=configurations(),
     sizes=st.lists(st.one_of(st.integers(2, 30), st.just(1)), min_size=1, max_size=8),

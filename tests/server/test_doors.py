@@ -33,6 +33,7 @@ from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, docu
 from h2o_llama.documents import SUFFIXES
 from h2o_llama.library import Library
 from h2o_llama.sequence._state import State
+from inputs import slowly
 from servers import TEXT, Server, ServerOf, leave
 from spies import record_calls
 
@@ -402,7 +403,7 @@ ASK: dict[str, Callable[[Path, Path], object]] = {
 """The doors to questions about a file."""
 
 
-@pytest.mark.parametrize("first", ASK)
+@pytest.mark.parametrize("first", ["ask", "batch", "messages", *slowly("run", "chat", "read", "Llama.ask")])
 def test_one_file_is_read_once(first: str, chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever asks about it first, and in whatever order the others follow."""
     file = tmp_path / "texts" / "a.html"
