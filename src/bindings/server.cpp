@@ -53,14 +53,14 @@ public:
     void give(server_h2o_given_text text) override {
         py::gil_scoped_acquire gil;
         py::list rows;
-        for (const auto & r : text.rows) {
+        for (const auto & r : text.layout.rows) {
             rows.append(py::make_tuple(r.offset, r.first, r.n, r.row_bytes));
         }
         const token_array ids(text.tokens.size(), text.tokens.data());
         const py::capsule owner(text.state.get(), [](void * state) { delete[] (uint8_t *) state; });
         const py::array_t<uint8_t> state(text.n_state, text.state.release(), owner);
 
-        texts.attr("give")(text.slot, text.key, ids, state, rows, text.points, said(text.begin));
+        texts.attr("give")(text.slot, text.key, ids, state, rows, text.layout.points, said(text.begin));
     }
 
     int64_t time(const std::string & key, int64_t now,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 // What a request, and /metrics, tell of slots.
@@ -32,10 +33,14 @@ struct server_h2o_counts {
     bool            has_begun  = false;  // its prompt is being read, or was
     bool            takes_over = false;  // pieces of its text were moved
     int32_t         n_moved    = 0;      // their tokens, up to where the prompt has been read
+    bool            thinks     = false;  // the next token is one of thoughts, or of their end
+    int32_t         n_thoughts = 0;      // such tokens so far
     server_h2o_stop stop      = {};
     common_json     attention = nullptr; // which positions the prompt's tail has read, if that is asked
 
     void add(const server_h2o_counts & other);
+
+    void add_token(bool thinks_then) { n_thoughts += std::exchange(thinks, thinks_then) || thinks_then; }
 
     // to a request's timings
     void add_timings(common_json & timings) const;

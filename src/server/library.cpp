@@ -200,9 +200,8 @@ void server_h2o_library::give(
     given.tokens = tokens;
     given.key    = key;
     given.begin  = common_detokenize(ctx, first, /*special =*/ false);
-    given.rows    = h2o_state_rows(ctx, id);
-    given.points  = h2o_state_points(ctx, id);
-    given.n_state = llama_state_seq_get_size(ctx, id);
+    given.layout  = h2o_state_layout_of(ctx, id);
+    given.n_state = given.layout.n_bytes;
     given.state.reset(new uint8_t[given.n_state]);
 
     auto state = h2o_copy_state(ctx, id, given.state.get(), given.n_state);

@@ -15,7 +15,7 @@ bool server_h2o_share(llama_context * ctx, Slot & slot, const std::vector<Slot> 
     }
     const Slot * best    = nullptr; // to copy
     bool         is_read = true;
-    int32_t      n_best  = slot.prompt.tokens.get_common_prefix(task.tokens) + N_LEAST - 1, n_copied = 0;
+    int32_t      n_best  = slot.prompt.tokens.get_common_prefix(task.tokens) + N_LEAST - 1;
     for (const auto & other : slots) {
         const auto * kv = llama_get_h2o_kv_seq(ctx, other.id);
         if (other.id == slot.id || !are_lora_equal(other.prompt.lora, slot.prompt.lora) ||
@@ -33,16 +33,14 @@ bool server_h2o_share(llama_context * ctx, Slot & slot, const std::vector<Slot> 
         }
         const int32_t n_kept = n == n_has ? llama_h2o_kv_rewind_point(kv, n) : n; // of a fork
         if (n_kept + (n == n_has && !is_read) > n_best) {
-            best     = &other;
-            n_best   = n_kept;
-            n_copied = n_all;
-            is_read  = n == n_has;
+            best    = &other;
+            n_best  = n_kept;
+            is_read = n == n_has;
         }
     }
     if (best && is_read) {
         llama_synchronize(ctx);
         best->copy_prompt_to(slot);
-        slot.prompt.tokens.keep_first(n_copied);
     }
     return is_read;
 }

@@ -20,12 +20,10 @@ struct server_h2o_stored_text {
 };
 
 struct server_h2o_given_text : server_h2o_stored_text {
-    llama_seq_id          slot;
-    std::string           key;   // of its owner
-    std::string           begin; // its name is made of it
-    std::vector<h2o_rows> rows;
-
-    std::vector<std::pair<uint32_t, uint32_t>> points; // see h2o_state_points()
+    llama_seq_id     slot;
+    std::string      key;   // of its owner
+    std::string      begin; // its name is made of it
+    h2o_state_layout layout;
 };
 
 // What Python does for the server (python/h2o_llama/library/_serving.py), bound by src/bindings/server.cpp: it reads

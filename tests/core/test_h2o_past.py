@@ -573,7 +573,7 @@ with Llama(sys.argv[1], n_ctx=256, n_ubatch=16, n_threads=1, h2o=h2o) as llm:
         np.testing.assert_array_equal(llm.logits, expected)
     assert n > 3
     allocations.fail_allocation(0)
-    context.state_rows()  # asks for sizes alone
+    context.state_layout()  # asks for sizes alone
     assert allocations.largest_allocation() < min(len(context.get_state()) / 8, 8192)
 """
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import pytest
 
@@ -114,7 +115,13 @@ def test_n_ctx_of_0_is_what_fits(tiny_model: Path, monkeypatch: pytest.MonkeyPat
         open_tiny(tiny_model, n_ctx=65536, h2o=None)
 
 
-@pytest.mark.parametrize(("n_threads_batch", "expected"), [(None, (3, 3)), (2, (3, 2))])
+@pytest.mark.parametrize(("n_threads_batch", "expected"), [(None, (1, 1)), (8, (1, 8))])
 def test_threads_of_prompts(tiny_model: Path, n_threads_batch: int | None, expected: tuple[int, int]) -> None:
-    with open_tiny(tiny_model, n_threads=3, n_threads_batch=n_threads_batch) as llm:
+    """A generated token wakes none of them."""
+    with open_tiny(tiny_model, n_threads=1, n_threads_batch=n_threads_batch) as llm:
         assert llm._state.context.n_threads == expected
+        llm.eval(range(100))
+        before = getrusage(RUSAGE_SELF).ru_nvcsw
+        for token in range(50):
+            llm.eval([token])
+        assert getrusage(RUSAGE_SELF).ru_nvcsw - before < 50

@@ -390,7 +390,7 @@ class State:
         self.n_shelved = n
         try:
             snapshot = take_snapshot(context, self.engine.origin, self.last_logits)
-            rows, points = context.state_rows(), context.state_points()
+            rows, points = context.state_layout()
         except (H2OError, MemoryError) as error:
             warn(f"{error}: this text is not kept")
             return

@@ -240,22 +240,16 @@ void context::decode_each(const std::vector<context *> & sequences, const token_
     }
 }
 
-static std::vector<std::pair<uint32_t, uint32_t>> state_points(context & self) {
-    self.drop_draft();
-    return h2o_state_points(self.get(), self.seq_id);
-}
-
-// Where a snapshot has rows of tokens: offset, first position, number of rows, bytes of a row.
-static std::vector<std::array<uint64_t, 4>> state_rows(context & self) {
+// Where a snapshot has rows of tokens: offset, first position, number of rows, bytes of a row. And where it can be cut.
+static auto state_layout(context & self) {
     self.drop_draft();
 
-    std::vector<std::array<uint64_t, 4>> res;
-    llama_call::run("[Llama.snapshot] ", [&] {
-        for (const auto & r : h2o_state_rows(self.get(), self.seq_id)) {
-            res.push_back({ r.offset, r.first, r.n, r.row_bytes });
-        }
-    });
-    return res;
+    std::vector<std::array<uint64_t, 4>> rows;
+    const auto layout = llama_call::run("[Llama.snapshot] ", [&] { return h2o_state_layout_of(self.get(), self.seq_id); });
+    for (const auto & r : layout.rows) {
+        rows.push_back({ r.offset, r.first, r.n, r.row_bytes });
+    }
+    return std::make_pair(rows, layout.points);
 }
 
 // Keeps a record at each chunk's end, where another text can continue. Not with side caches: each record would copy them.
@@ -349,8 +343,7 @@ void init_context(py::module_ & m) {
         .def("clear", &context::clear)
         .def("rewind_points", &rewind_points, py::arg("pos"))
         .def("rewind", &context::rewind, py::arg("pos"))
-        .def("state_points", &state_points)
-        .def("state_rows", &state_rows)
+        .def("state_layout", &state_layout)
         .def("keep_boundaries", &keep_boundaries)
         .def("arrange", &context::arrange, py::arg("n_kept"), py::arg("pieces"), py::arg("ids").noconvert())
         .def("restore", &context::restore, py::arg("state"), py::arg("tokens").noconvert())

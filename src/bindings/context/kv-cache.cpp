@@ -101,7 +101,7 @@ struct kv_cache : h2o_kv {
         const size_t M      = ptr->memory.config.memory_size();
 
         f32_array all({ rows.n_head, kv_size(), rows.n_embd });
-        rows.get(0, kv_size(), all.mutable_data());
+        ptr->memory.store.read(ptr->id, ptr->state(), kv_layer(il), part, 0, kv_size(), all.mutable_data());
 
         f32_array res({ (size_t) rows.n_head, M, (size_t) rows.n_embd });
         std::fill_n(res.mutable_data(), res.size(), 0.0f);

@@ -6,7 +6,8 @@
 extern "C" {
 #endif
 
-// A pool of at least n_threads that computes nothing, made if there is none, and given back with the number that it has.
+// A pool of n_threads, or less than twice as many, that computes nothing. It is made if there is none, and given back with
+// the number that it has.
 struct ggml_threadpool * h2o_take_threadpool(int n_threads);
 void h2o_give_threadpool(struct ggml_threadpool * pool, int n_threads);
 

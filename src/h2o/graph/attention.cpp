@@ -76,35 +76,6 @@ static ggml_tensor * query_sums(ggml_context * ctx, ggml_tensor * weights, int64
     return h2o_column_sums_build(ctx, by_query(weights), n_head_kv, share ? by_query(share) : nullptr);
 }
 
-h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row,
-        ggml_tensor * mask) {
-    const auto rows = [&](ggml_tensor * t) {
-        return ggml_view_3d(ctx, t, t->ne[0], mask->ne[0], t->ne[2], t->nb[1], t->nb[2], first_row*t->nb[1]);
-    };
-
-    ggml_tensor * o = ggml_flash_attn_ext(ctx, params.q, rows(params.k), rows(params.v), mask, params.scale, 0.0f,
-            params.softcap);
-    ggml_flash_attn_ext_add_sinks(o, params.sinks);
-    ggml_prec_set_acc(o, GGML_PREC_F32);
-
-    h2o_profile_ends_part(o, H2O_PART_ATTENTION);
-
-    if (params.sums != GGML_H2O_ATTN_QUERY_SUMS) {
-        return { o, nullptr, nullptr, nullptr };
-    }
-
-    ggml_tensor * kq = ggml_mul_mat(ctx, rows(params.k), ggml_cont(ctx, params.q));
-    ggml_prec_set_acc(kq, GGML_PREC_F32);
-    const float scale = cap_logits(ctx, &kq, params);
-
-    ggml_tensor * weights = ggml_soft_max_ext(ctx, kq, mask, scale, 0.0f);
-    ggml_soft_max_add_sinks(weights, params.sinks);
-    if (params.limits) {
-        weights = count_weights(ctx, weights, neg_rows_of(ctx, params), ends_of(ctx, params));
-    }
-    return { o, query_sums(ctx, weights, params.rows->ne[1], nullptr), nullptr, nullptr };
-}
-
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
     ggml_tensor * q = params.q;
 

@@ -18,7 +18,7 @@ struct h2o_attention_params : ggml_h2o_attn_params {
     // extra: only the fused operator has some
 };
 
-// Flash attention has neither m nor l; sums may be NULL.
+// sums may be NULL
 using h2o_attention = ggml_h2o_attn_result;
 
 // One operator, which not every backend has.
@@ -26,9 +26,3 @@ h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params
 
 // The same by ggml's own operators, for any backend, without extra keys. Their order in gf saves memory.
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params);
-
-// ggml's flash attention, which most backends have, to the rows [first_row, first_row + n_k) of the cache, the same for
-// every head. Without m, l and column sums.
-//   mask: F16 [n_k, n_q], 0 or -inf
-h2o_attention h2o_attention_flash(ggml_context * ctx, const h2o_attention_params & params, int64_t first_row,
-        ggml_tensor * mask);

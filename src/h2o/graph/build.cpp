@@ -20,8 +20,6 @@ namespace {
 struct keys {
     ggml_tensor * rows;  // I32 [n_k, n_head_kv]
     ggml_tensor * first; // I32 [n_k]: the first query that sees a key; NULL: all see all
-    ggml_tensor * mask;  // the same for flash attention
-    uint32_t      first_row; // where they begin in the cache, if they lie together
     bool          is_text;   // rows 0, 1, ...
 };
 
@@ -44,13 +42,12 @@ ggml_tensor * rows_of(h2o_step_graph & g, ggml_tensor * input, const h2o_kv_laye
 // memory keys, then chunk keys
 keys memory_chunk_keys(h2o_step_graph & g, const h2o_kv_layer & layer) {
     return { rows_of(g, g.inputs.memory_chunk_rows, layer, g.inputs.memory_chunk_rows->ne[0]),
-            g.inputs.memory_chunk_first, g.inputs.memory_chunk_mask, g.env.store.layout.first_row(g.shape.n_memory),
-            false };
+            g.inputs.memory_chunk_first, false };
 }
 
 // everything so far
 keys text_keys(h2o_step_graph & g, const h2o_kv_layer & layer) {
-    return { rows_of(g, g.inputs.text_rows, layer, g.shape.n_text), g.inputs.text_first, g.inputs.text_mask, 0, true };
+    return { rows_of(g, g.inputs.text_rows, layer, g.shape.n_text), g.inputs.text_first, true };
 }
 
 ggml_h2o_attn_sums sums_of(const h2o_step_graph & g, const h2o_layer_attention & a) {
@@ -120,24 +117,14 @@ h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_ten
     h2o_attention_params params = params_of(g, a, q, keys);
     params.sums   = sums_of(g, a);
     params.limits = params.sums && g.state.is_scored ? limits : nullptr;
-    if (keys.is_text && g.env.kinds[layer.il] == H2O_ATTENTION_FUSED) {
+    const bool is_fused = g.env.is_fused[layer.il];
+    if (keys.is_text && is_fused) {
         params.rows = nullptr;
         params.n_k  = g.shape.n_text;
     }
     add_extra_keys(g, layer, params);
 
-    switch (g.env.kinds[layer.il]) {
-        case H2O_ATTENTION_FUSED:
-            return h2o_attention_fused(g.ctx, params);
-        case H2O_ATTENTION_FLASH:
-            if (params.sums != GGML_H2O_ATTN_COLUMN_SUMS) {
-                return h2o_attention_flash(g.ctx, params, keys.first_row, keys.mask);
-            }
-            break;
-        case H2O_ATTENTION_COMPOSED:
-            break;
-    }
-    return h2o_attention_composed(g.ctx, g.gf, params);
+    return is_fused ? h2o_attention_fused(g.ctx, params) : h2o_attention_composed(g.ctx, g.gf, params);
 }
 
 // read when the graph is computed
@@ -186,7 +173,7 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggm
 
         ggml_tensor * limits_p = limits ? ggml_view_1d(g.ctx, limits, p.n_q, p.offset*limits->nb[0]) : nullptr;
 
-        const h2o_attention res = attend(g, a, q_p, { rows, g.inputs.part_first[i], nullptr, 0, false }, limits_p);
+        const h2o_attention res = attend(g, a, q_p, { rows, g.inputs.part_first[i], false }, limits_p);
 
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.m, state_rows(g, cache.m, p.n_q, p.offset)));
         ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.l, state_rows(g, cache.l, p.n_q, p.offset)));

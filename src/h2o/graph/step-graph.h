@@ -19,13 +19,6 @@ class h2o_kv_store;
 struct h2o_kv_layer;
 struct h2o_sequence_state;
 
-// How a layer's attention is computed on its device.
-enum h2o_attention_kind {
-    H2O_ATTENTION_FUSED,    // one operator of ours
-    H2O_ATTENTION_FLASH,    // ggml's flash attention, for consecutive rows without column sums; else composed
-    H2O_ATTENTION_COMPOSED, // many operators of ggml's
-};
-
 // What all graphs of a context share.
 struct h2o_graph_env {
     const h2o_config    & config;
@@ -34,7 +27,7 @@ struct h2o_graph_env {
     const h2o_intra     * intra; // NULL: not two_phase
 
     // by layer of the model
-    std::vector<h2o_attention_kind> kinds;
+    std::vector<bool> is_fused; // attention is one operator of ours; else it is composed of ggml's
     std::vector<bool> upstream_decodes; // upstream's attention is the better one for a few queries that see everything
 
     // Upstream computes the attention of generated tokens to everything where that is better. It takes several
@@ -85,10 +78,8 @@ struct h2o_step_inputs {
     ggml_tensor * memory_chunk_rows  = nullptr; // I32 [n_memory + n_chunk, n_head_kv, n_layer]; compact layout: n_layer 1
     ggml_tensor * memory = nullptr; // compact layout with an index of keys: I32 [n_memory, n_head_kv, n_layer], positions
     ggml_tensor * memory_chunk_first  = nullptr; // I32 [n_memory + n_chunk]: the first query that sees a key
-    ggml_tensor * memory_chunk_mask   = nullptr; // F16 [n_memory + n_chunk, n_tokens]
     ggml_tensor * text_rows  = nullptr; // I32 [n_text, n_head_kv]: 0, 1, ...
     ggml_tensor * text_first = nullptr; // I32 [n_text]
-    ggml_tensor * text_mask  = nullptr; // F16 [n_text, n_tokens]
     // I32 [n_tokens]: h2o_query_limit() of the queries, as rows; none if every query counts
     ggml_tensor * limits     = nullptr;
 

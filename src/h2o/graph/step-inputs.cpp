@@ -9,7 +9,6 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 static ggml_tensor * new_input(ggml_context * ctx, const char * name, ggml_type type, int64_t ne0, int64_t ne1 = 1,
@@ -48,10 +47,8 @@ h2o_step_inputs h2o_make_inputs(ggml_context * ctx, const h2o_graph_env & env, c
         res.memory = new_input(ctx, "h2o_memory", GGML_TYPE_I32, shape.n_memory, n_head_kv_max, state.layers.size());
     }
     res.memory_chunk_first  = new_input(ctx, "h2o_memory_chunk_first",  GGML_TYPE_I32, n_keys);
-    res.memory_chunk_mask   = new_input(ctx, "h2o_memory_chunk_mask",   GGML_TYPE_F16, n_keys, shape.n_tokens);
     res.text_rows  = new_input(ctx, "h2o_text_rows",  GGML_TYPE_I32, shape.n_text, n_head_kv_max);
     res.text_first = new_input(ctx, "h2o_text_first", GGML_TYPE_I32, shape.n_text);
-    res.text_mask  = new_input(ctx, "h2o_text_mask",  GGML_TYPE_F16, shape.n_text, shape.n_tokens);
     if (h2o_limits_queries(env.config.scorer)) {
         res.limits = new_input(ctx, "h2o_limits", GGML_TYPE_I32, shape.n_tokens);
     }
@@ -80,16 +77,6 @@ static void fill_first(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
         std::vector<int32_t> data(t->ne[0], 0);
         std::iota(data.begin() + n_past, data.begin() + n_past + n_q, 0);
         std::fill(data.begin() + n_past + n_q, data.end(), n_q);
-        set_data(t, data);
-    }
-}
-
-static void fill_mask(ggml_tensor * t, uint32_t n_past, uint32_t n_q) {
-    if (is_used(t)) {
-        std::vector<ggml_fp16_t> data(t->ne[0]*n_q, ggml_fp32_to_fp16(-INFINITY));
-        for (uint32_t i = 0; i < n_q; ++i) {
-            std::fill_n(data.begin() + i*t->ne[0], n_past + i + 1, ggml_fp32_to_fp16(0.0f));
-        }
         set_data(t, data);
     }
 }
@@ -125,7 +112,6 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
     fill_positions(inputs.memory, state, shape.n_memory, start);
     if (shape.n_chunk > 0) {
         fill_first(inputs.memory_chunk_first, n_past, step.n_tokens);
-        fill_mask (inputs.memory_chunk_mask,  n_past, step.n_tokens);
     }
     const uint32_t first_row = step.phase == h2o_step::INTRA ? start : 0;
     fill_rows(inputs.text_rows, first_row, step.pos + step.n_tokens - first_row);
@@ -136,7 +122,6 @@ void h2o_fill_inputs(const h2o_step_inputs & inputs, const h2o_graph_env & env, 
         }
     } else {
         fill_first(inputs.text_first, step.pos, step.n_tokens);
-        fill_mask (inputs.text_mask,  step.pos, step.n_tokens);
     }
     if (is_used(inputs.limits)) {
         std::vector<int32_t> limits(step.n_tokens);

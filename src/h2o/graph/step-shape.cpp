@@ -22,7 +22,7 @@ bool h2o_graph_env::decodes_by_upstream(const h2o_kv_layer & layer, bool alone) 
 
 bool h2o_graph_env::has_padding(bool alone) const {
     return std::all_of(store.layers().begin(), store.layers().end(), [&](const h2o_kv_layer & layer) {
-        return kinds[layer.il] != H2O_ATTENTION_COMPOSED || decodes_by_upstream(layer, alone);
+        return is_fused[layer.il] || decodes_by_upstream(layer, alone);
     });
 }
 

@@ -118,16 +118,33 @@ void h2o_sequence::keep_scores(bool keep) {
     }
 }
 
-// The one of these, ascending, whose loss costs least: an early boundary, but not the first, then the mark that is nearest
-// to the one before it; not the last.
-static size_t least_needed(const std::vector<const h2o_checkpoint *> & some, uint32_t chunk_size) {
-    std::vector<std::pair<bool, uint32_t>> costs;
-    for (size_t i = 0; i + 1 < some.size(); ++i) {
-        const uint32_t pos = some[i]->n_tokens;
-        const bool is_mark = pos % chunk_size != 0;
-        costs.push_back({ is_mark, is_mark ? pos - (i > 0 ? some[i - 1]->n_tokens : 0) : i == 0 });
+// Keeps n of these checkpoints, which ascend. Those go first whose loss costs least: an early boundary, but not the first, then the mark
+// that is nearest to the one before it; never the last. forget(checkpoint) makes it go.
+template <typename F>
+static void thin_out(std::vector<h2o_checkpoint *> some, size_t n, uint32_t chunk_size, const F & forget) {
+    while (some.size() > n) {
+        std::vector<std::pair<bool, uint32_t>> costs;
+        for (size_t i = 0; i + 1 < some.size(); ++i) {
+            const uint32_t pos = some[i]->n_tokens;
+            const bool is_mark = pos % chunk_size != 0;
+            costs.push_back({ is_mark, is_mark ? pos - (i > 0 ? some[i - 1]->n_tokens : 0) : i == 0 });
+        }
+        const auto i = some.begin() + (std::min_element(costs.begin(), costs.end()) - costs.begin());
+        forget(**i);
+        some.erase(i);
     }
-    return std::min_element(costs.begin(), costs.end()) - costs.begin();
+}
+
+// the checkpoints for which f(checkpoint) holds
+template <typename F>
+static std::vector<h2o_checkpoint *> those(std::map<uint32_t, h2o_checkpoint> & checkpoints, const F & f) {
+    std::vector<h2o_checkpoint *> res;
+    for (auto & [pos, checkpoint] : checkpoints) {
+        if (f(checkpoint)) {
+            res.push_back(&checkpoint);
+        }
+    }
+    return res;
 }
 
 void h2o_sequence::mark(std::shared_ptr<const std::vector<uint8_t>> side) {
@@ -138,64 +155,38 @@ void h2o_sequence::mark(std::shared_ptr<const std::vector<uint8_t>> side) {
     auto & checkpoint = st.checkpoints.insert_or_assign(st.n_tokens, st.record(st.n_tokens, st.open_start())).first->second;
     checkpoint.side = std::move(side);
 
-    std::vector<const h2o_checkpoint *> marks;
-    for (const auto & [pos, checkpoint] : st.checkpoints) {
-        if (pos % config.chunk_size != 0) {
-            marks.push_back(&checkpoint);
-        }
-    }
-    if (marks.size() > MAX_MARKS) {
-        st.checkpoints.erase(marks[least_needed(marks, config.chunk_size)]->n_tokens);
-    }
+    const auto marks = those(st.checkpoints, [&](const auto & c) { return c.n_tokens % config.chunk_size != 0; });
+    thin_out(marks, MAX_MARKS, config.chunk_size, [&](const auto & c) { st.checkpoints.erase(st.checkpoints.find(c.n_tokens)); });
 }
 
 void h2o_sequence::set_rows(std::shared_ptr<const h2o_row_copies> rows, uint32_t start) {
     if (!past().has_marks(start)) {
         return;
     }
-    const h2o_checkpoint * before = nullptr;
-    std::shared_ptr<const h2o_row_copies> least_needed;
-    uint32_t n_copies = 0, least_cost = UINT32_MAX;
-    for (auto & [pos, checkpoint] : st.checkpoints) {
-        if (checkpoint.layers[0].n_built*config.chunk_size == start) {
-            checkpoint.rows = rows;
+    const h2o_row_copies * before = nullptr;
+    const auto first_marks = those(st.checkpoints, [&](auto & c) { // of each chunk that has copies
+        if (c.layers[0].n_built*config.chunk_size == start) {
+            c.rows = rows;
         }
-        if (!checkpoint.rows || pos % config.chunk_size == 0) {
-            continue;
-        }
-        if (!before || before->rows != checkpoint.rows) { // the chunk's first mark
-            const uint32_t cost = pos - (before ? before->n_tokens : 0);
-            if (checkpoint.rows != rows && cost < least_cost) {
-                least_cost   = cost;
-                least_needed = checkpoint.rows;
+        return c.rows && c.n_tokens % config.chunk_size != 0 && std::exchange(before, c.rows.get()) != c.rows.get();
+    });
+    thin_out(first_marks, MAX_ROWS, config.chunk_size, [&](const auto & c) {
+        const auto forgotten = c.rows;
+        for (auto & [pos, checkpoint] : st.checkpoints) {
+            if (checkpoint.rows == forgotten) {
+                checkpoint.rows.reset();
             }
-            n_copies++;
         }
-        before = &checkpoint;
-    }
-    for (auto & [pos, checkpoint] : st.checkpoints) {
-        if (n_copies > MAX_ROWS && checkpoint.rows == least_needed) {
-            checkpoint.rows.reset();
-        }
-    }
+    });
 }
 
 // of checkpoints after this position
 static void forget_sides(std::map<uint32_t, h2o_checkpoint> & checkpoints, uint32_t after, uint32_t chunk_size) {
-    std::vector<const h2o_checkpoint *> kept;
-    for (auto it = checkpoints.upper_bound(after); it != checkpoints.end(); ++it) {
-        if (it->second.side) {
-            kept.push_back(&it->second);
-        }
-    }
+    const auto kept = those(checkpoints, [&](const auto & c) { return c.n_tokens > after && c.side; });
     const size_t n_bytes = kept.empty() ? 0 : kept.back()->side->size();
     const size_t n_max   = std::clamp<size_t>(h2o_sequence::MAX_SIDE_BYTES/std::max<size_t>(n_bytes, 1), 2,
             h2o_sequence::MAX_SIDES);
-    while (kept.size() > n_max) {
-        const size_t i = least_needed(kept, chunk_size);
-        checkpoints.at(kept[i]->n_tokens).side.reset();
-        kept.erase(kept.begin() + i);
-    }
+    thin_out(kept, n_max, chunk_size, [](auto & c) { c.side.reset(); });
 }
 
 void h2o_sequence::set_side(std::vector<uint8_t> side, uint32_t call_start) {

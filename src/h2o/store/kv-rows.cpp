@@ -77,21 +77,8 @@ void h2o_kv_rows::decode(const uint8_t * bytes, size_t n, float * dst) const {
     for (size_t i = 0; i < n; ++i) {
         float * row = dst + i*n_row;
         decode_row(t->type, bytes + i*t->nb[1], row, n_row);
-        std::transform(row, row + n_row, means.begin(), row, std::plus<float>());
         rotate(row, n_row);
-    }
-}
-
-void h2o_kv_rows::get(uint32_t r0, uint32_t r1, float * dst) const {
-    const size_t n     = r1 - r0;
-    const size_t n_row = (size_t) n_head*n_embd;
-
-    std::vector<float> rows(n*n_row);
-    decode(get_bytes(r0, r1).data(), n, rows.data());
-    for (size_t i = 0; i < n; ++i) {
-        for (size_t h = 0; h < n_head; ++h) {
-            std::copy_n(rows.data() + i*n_row + h*n_embd, n_embd, dst + (h*n + i)*n_embd);
-        }
+        std::transform(row, row + n_row, means.begin(), row, std::plus<float>());
     }
 }
 
@@ -106,8 +93,8 @@ void h2o_kv_rows::set(uint32_t r0, uint32_t r1, const float * src) const {
         for (size_t h = 0; h < n_head; ++h) {
             std::copy_n(src + (h*n + i)*n_embd, n_embd, row.data() + h*n_embd);
         }
-        rotate(row.data(), n_row);
         std::transform(row.begin(), row.end(), means.begin(), row.begin(), std::minus<float>());
+        rotate(row.data(), n_row);
         encode_row(t->type, row.data(), raw.data(), n_row);
         ggml_backend_tensor_set(t, raw.data(), (row0 + r0 + i)*t->nb[1], raw.size());
     }

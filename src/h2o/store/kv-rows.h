@@ -15,10 +15,9 @@ struct h2o_kv_rows {
     uint32_t n_embd; // per head
     uint32_t n_rot;  // llama.cpp rotates quantized K and V by a Hadamard matrix of this size, in blocks; 0: it does not
 
-    ggml_tensor * mean = nullptr; // F32 [n_embd, n_head], rotated likewise: rows are stored less this; NULL: whole
+    ggml_tensor * mean = nullptr; // F32 [n_embd, n_head]: keys are stored less this, and then rotated; NULL: whole
 
-    // float32 [n_head, r1 - r0, n_embd] of the rows [r0, r1), which are in range
-    void get(uint32_t r0, uint32_t r1, float * dst) const;
+    // float32 [n_head, r1 - r0, n_embd] to the rows [r0, r1), which are in range
     void set(uint32_t r0, uint32_t r1, const float * src) const;
 
     // float32 [n, n_head, n_embd] of copied rows of the cache

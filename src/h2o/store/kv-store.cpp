@@ -282,49 +282,36 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
         uint32_t p0, uint32_t p1,
         float * dst) const {
     const auto r = rows(layer, part, seq);
-    if (!layout.is_compact) {
-        r.get(p0, p1, dst);
-        return;
-    }
 
-    const uint32_t start  = state.open_start();
-    const size_t   n_rows = layout.n_rows();
-
-    std::vector<float> kept(r.n_head*n_rows*r.n_embd);
-    r.get(0, n_rows, kept.data());
-
-    std::fill_n(dst, (size_t) r.n_head*(p1 - p0)*r.n_embd, NAN);
-    const auto copy = [&](size_t h, const float * src, uint32_t pos) {
-        if (pos >= p0 && pos < p1) {
-            std::copy_n(src, r.n_embd, dst + (h*(p1 - p0) + pos - p0)*r.n_embd);
+    // n rows; a head's part of one is of the position pos_of(head, row)
+    const auto put = [&](const std::vector<uint8_t> & bytes, size_t n, const auto & pos_of) {
+        std::vector<float> rows(n*r.n_head*r.n_embd);
+        r.decode(bytes.data(), n, rows.data());
+        for (size_t i = 0; i < n; ++i) {
+            for (size_t h = 0; h < r.n_head; ++h) {
+                if (const uint32_t pos = pos_of(h, i); pos >= p0 && pos < p1) {
+                    std::copy_n(&rows[(i*r.n_head + h)*r.n_embd], r.n_embd, dst + (h*(p1 - p0) + pos - p0)*r.n_embd);
+                }
+            }
         }
     };
-    const auto & memory = state.layers[layer.index].memory;
-    const size_t n      = memory.size()/r.n_head;
-    for (size_t h = 0; h < r.n_head; ++h) {
-        const float * head = kept.data() + h*n_rows*r.n_embd;
-        for (size_t i = 0; i < n; ++i) {
-            copy(h, head + (layout.first_row(n) + i)*r.n_embd, memory[h*n + i]);
-        }
-        for (uint32_t pos = start; pos < state.n_tokens; ++pos) {
-            copy(h, head + layout.row_of(pos)*r.n_embd, pos);
-        }
-    }
-
-    const uint32_t end = std::min(p1, start);
-    if (!cold(seq) || p0 >= end) {
+    if (!layout.is_compact) {
+        put(r.get_bytes(p0, p1), p1 - p0, [&](size_t /*h*/, size_t i) { return p0 + i; });
         return;
     }
-    const size_t n_row = (size_t) r.n_head*r.n_embd;
+    std::fill_n(dst, (size_t) r.n_head*(p1 - p0)*r.n_embd, NAN);
 
-    std::vector<uint8_t> bytes((end - p0)*r.t->nb[1]);
-    std::vector<float>   found((end - p0)*n_row);
-    cold(seq)->read_range(layer.index, part, p0, end - p0, bytes.data());
-    r.decode(bytes.data(), end - p0, found.data());
-    for (uint32_t pos = p0; pos < end; ++pos) {
-        for (size_t h = 0; h < r.n_head; ++h) {
-            copy(h, found.data() + (pos - p0)*n_row + h*r.n_embd, pos);
-        }
+    const auto &   memory  = state.layers[layer.index].memory;
+    const size_t   n       = memory.size()/r.n_head;
+    const uint32_t start   = state.open_start();
+    const uint32_t n_chunk = state.n_tokens - start;
+    put(r.get_bytes(layout.first_row(n), layout.row_of(0) + n_chunk), n + n_chunk,
+            [&](size_t h, size_t i) { return i < n ? memory[h*n + i] : start + i - n; });
+
+    if (const uint32_t end = std::min(p1, start); cold(seq) && p0 < end) {
+        std::vector<uint8_t> bytes((end - p0)*r.t->nb[1]);
+        cold(seq)->read_range(layer.index, part, p0, end - p0, bytes.data());
+        put(bytes, end - p0, [&](size_t /*h*/, size_t i) { return p0 + i; });
     }
 }
 

@@ -172,15 +172,15 @@ bool add_rotation(rows_graph & graph, const h2o_key_rotation & r) {
     };
 
     ggml_tensor * k = node(ggml_cast(ctx, view(r.rows.t, r.rows.row0 + r.from), GGML_TYPE_F32));
-    k = ggml_reshape_3d(ctx, k, r.rows.n_embd, r.rows.n_head, n);
+    k = ggml_reshape_3d(ctx, multiplied(k, r.rows.n_rot), r.rows.n_embd, r.rows.n_head, n);
     k = mean ? node(ggml_add(ctx, k, mean)) : k;
-    k = ggml_reshape_3d(ctx, multiplied(k, r.rows.n_rot), r.rows.n_embd, 1, r.shifts.size());
+    k = ggml_reshape_3d(ctx, k, r.rows.n_embd, 1, r.shifts.size());
     k = node(ggml_rope_ext(ctx, k, shifts, r.rope.factors, r.rows.n_embd, GGML_ROPE_TYPE_NORMAL, 0, 1.0f, 1.0f, 0.0f,
             1.0f, 0.0f, 0.0f));
     std::copy(r.rope.params.begin(), r.rope.params.end(), k->op_params);
 
-    k = ggml_reshape_3d(ctx, multiplied(k, r.rows.n_rot), r.rows.n_embd, r.rows.n_head, n);
-    k = mean ? node(ggml_sub(ctx, k, mean)) : k;
+    k = ggml_reshape_3d(ctx, k, r.rows.n_embd, r.rows.n_head, n);
+    k = multiplied(mean ? node(ggml_sub(ctx, k, mean)) : k, r.rows.n_rot);
     write(k, r.rows.t, r.rows.row0 + r.to);
     if (r.index) {
         write(multiplied(k, r.index_rot), r.index, r.index_to);

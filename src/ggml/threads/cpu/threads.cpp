@@ -112,18 +112,16 @@ static std::mutex idle_mutex;
 static auto &     idle = *new std::vector<std::pair<ggml_threadpool *, int>>;
 
 ggml_threadpool * h2o_take_threadpool(int n_threads) {
-    std::pair<ggml_threadpool *, int> pool { nullptr, 0 };
     {
         std::lock_guard<std::mutex> lock(idle_mutex);
-        if (!idle.empty()) {
-            pool = idle.back();
-            idle.pop_back();
+        // a graph wakes all threads of its pool: one for prompts may have far more than a token needs
+        const auto fits = [&](const auto & pool) { return pool.second >= n_threads && pool.second < 2*n_threads; };
+        if (const auto it = std::find_if(idle.begin(), idle.end(), fits); it != idle.end()) {
+            ggml_threadpool * pool = it->first;
+            idle.erase(it);
+            return pool;
         }
     }
-    if (pool.second >= n_threads) {
-        return pool.first;
-    }
-    ggml_threadpool_free(pool.first);
     ggml_threadpool_params params = ggml_threadpool_params_default(n_threads);
     return ggml_threadpool_new(&params);
 }

@@ -5,6 +5,8 @@
 #include "h2o/graph/rope.h"
 #include "h2o/llama/memory/side/contexts.h"
 
+#include "llama-impl.h"
+
 #include "ggml-backend.h"
 
 #include <algorithm>
@@ -133,13 +135,33 @@ void h2o_attention_input::store(const llm_graph_context & graph, ggml_tensor * k
     }
 }
 
-ggml_tensor * h2o_attention_input::build_attn(
-        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-        ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il) {
+// as upstream's build_attn has it
+static ggml_tensor * multiply(const llm_graph_context & graph, ggml_tensor * wo, ggml_tensor * wo_b, ggml_tensor * wo_s,
+        ggml_tensor * cur) {
+    if (wo && (graph.arch == LLM_ARCH_GLM4 || graph.arch == LLM_ARCH_GLM4_MOE || graph.arch == LLM_ARCH_JAIS2)) {
+        cur = graph.build_lora_mm(wo, cur);
+        ggml_prec_set_acc(cur, GGML_PREC_F32);
+        cur = wo_s ? ggml_mul(graph.ctx0, cur, wo_s) : cur;
+    } else if (wo) {
+        cur = graph.build_lora_mm(wo, cur, wo_s);
+    }
+    return wo_b ? ggml_add(graph.ctx0, cur, wo_b) : cur;
+}
+
+ggml_tensor * h2o_attention_input::build_attn(const llm_graph_context & graph, ggml_tensor * wo, ggml_tensor * wo_b,
+        ggml_tensor * wo_s, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * kq_b, ggml_tensor * sinks,
+        ggml_tensor * v_mla, float kq_scale, int il) {
     if (kq_b) {
         throw h2o_refusal(h2o_reason::MODEL,
                 "[h2o] H2O does not work with models that have attention biases. Switch H2O off");
     }
+
+    const auto rotated = [&](ggml_tensor * x, ggml_tensor * rot) {
+        return x && rot ? llama_mul_mat_hadamard(graph.ctx0, x, rot) : x;
+    };
+    q = rotated(q, self_k_rot);
+    k = rotated(k, self_k_rot);
+    v = rotated(v, self_v_rot);
 
     ggml_build_forward_expand(graph.gf, q);
     if (stores_kv() && k) {
@@ -188,7 +210,8 @@ ggml_tensor * h2o_attention_input::build_attn(
         cur = ggml_cont(graph.ctx0, ggml_permute(graph.ctx0, ggml_mul_mat(graph.ctx0, v_mla, cur), 0, 2, 1, 3));
         cur = ggml_reshape_2d(graph.ctx0, cur, cur->ne[0]*cur->ne[1], cur->ne[2]);
     }
-    return cur;
+    graph.cb(cur, "kqv_out", il);
+    return multiply(graph, wo, wo_b, wo_s, rotated(cur, self_v_rot));
 }
 
 static void read_sums(const std::vector<h2o_step_graph::sums_t> & all_sums, const h2o_step & step, uint32_t chunk_size,

@@ -23,17 +23,16 @@ public:
     bool can_reuse(const llm_graph_params & params) override;
 
     // The input that builds a layer's attention; nullptr where upstream computes that of generated tokens. k, NULL or the
-    // layer's keys, become the numbers to store.
+    // layer's keys, become the numbers to store, before llama.cpp rotates quantized ones.
     static h2o_attention_input * begin_layer(llm_graph_input_attn_kv * inp, ggml_context * ctx, ggml_tensor *& k, int il);
 
-    bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
-
-    // attention output [n_embd_head_v*n_head, n_tokens]; without k and v the layer reads another layer's. With v_mla
-    // [n_embd_head_v, n_embd, n_head] its product with that
+    // The attention of a layer, times its weights wo if there are any; without k and v the layer reads another layer's.
+    // With v_mla [n_embd_head_v, n_embd, n_head] the product with that comes first.
     //   q [n_embd_head_k, n_head, n_tokens]
     //   k [n_embd_head_k, n_head_kv, n_tokens], v [n_embd_head_v, n_head_kv, n_tokens]
-    ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-            ggml_tensor * kq_b, ggml_tensor * sinks, ggml_tensor * v_mla, float kq_scale, int il);
+    ggml_tensor * build_attn(const llm_graph_context & graph, ggml_tensor * wo, ggml_tensor * wo_b, ggml_tensor * wo_s,
+            ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * kq_b, ggml_tensor * sinks,
+            ggml_tensor * v_mla, float kq_scale, int il);
 
     // Adds column sums to the scores, and keeps the extra keys that the index chose for steps that say so. keeps_last: for
     // all steps.
@@ -44,6 +43,8 @@ private:
         llama_h2o_kv * kv;
         h2o_step_graph graph;
     };
+
+    bool stores_kv() const { return steps.front().graph.step.stores_kv(); }
 
     // writes the layer's k and v to its cache
     void store(const llm_graph_context & graph, ggml_tensor * k, ggml_tensor * v, int il);

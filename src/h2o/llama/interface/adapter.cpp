@@ -1,6 +1,6 @@
 #include "h2o/llama/interface/adapter.h"
 
-#include "h2o/llama/memory/side/bytes.h"
+#include "h2o/llama/memory/bytes.h"
 
 #include "llama-adapter.h"
 

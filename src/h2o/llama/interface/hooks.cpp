@@ -86,9 +86,9 @@ void h2o_reserve(llama_context & ctx, llama_memory_context_i * mctx) {
     // a cache of windows that is simulated full has all sequences in it, with as many tokens each
     const uint32_t n_seqs = h2o->memory.caches.side.window ? h2o->memory.sequences().size() : 1;
 
-    const auto & memory = h2o->memory;
-    const auto & kinds  = memory.env.kinds;
-    const bool   fused  = std::count(kinds.begin(), kinds.end(), H2O_ATTENTION_FUSED) > 0;
+    const auto & memory   = h2o->memory;
+    const auto & is_fused = memory.env.is_fused;
+    const bool   fused    = std::count(is_fused.begin(), is_fused.end(), true) > 0;
 
     for (auto step : h2o_largest_steps(memory.config, memory.store.layout.n_positions(), memory.n_batch,
             memory.n_ubatch, fused)) {
@@ -136,14 +136,14 @@ uint32_t h2o_graph_max_nodes(const llama_memory_i * memory, uint32_t n_ubatch) {
     const uint32_t S        = h2o->config.chunk_size;
     const uint32_t n_seq    = h2o->sequences().size();
     const uint32_t n_tokens = h2o->intra ? std::max(n_ubatch, h2o->n_batch) : n_ubatch;
-    const auto &   kinds    = h2o->env.kinds;
+    const auto &   layers   = h2o->store.layers();
 
-    const bool is_fused = std::all_of(kinds.begin(), kinds.end(),
-            [](h2o_attention_kind kind) { return kind == H2O_ATTENTION_FUSED; });
+    const bool is_fused = std::all_of(layers.begin(), layers.end(),
+            [&](const h2o_kv_layer & layer) { return h2o->env.is_fused[layer.il]; });
 
     // Tokens of several sequences share a graph, and a step may begin within a chunk.
     const uint32_t n_attentions = (n_tokens + S - 1)/S + n_seq;
 
-    return h2o->store.layers().size()*(n_attentions*(is_fused ? N_FUSED : N_COMPOSED) +
+    return layers.size()*(n_attentions*(is_fused ? N_FUSED : N_COMPOSED) +
             (h2o->config.has_cold_store() ? N_TAIL : 0));
 }

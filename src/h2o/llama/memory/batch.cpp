@@ -11,9 +11,9 @@
 #include <utility>
 
 // Calls without steps, in the order of their first tokens. Empty, with the reason logged, if the batch is refused.
-static std::vector<h2o_sequence_call> split_calls(const h2o_memory & memory, const llama_batch & batch) {
-    std::vector<h2o_sequence_call> res;
-    std::map<llama_seq_id, size_t> i_call;
+static h2o_calls split_calls(const h2o_memory & memory, const llama_batch & batch) {
+    h2o_calls res;
+    std::map<llama_seq_id, h2o_call *> call_of;
 
     for (int32_t i = 0; i < batch.n_tokens; ++i) {
         const llama_seq_id id = batch.seq_id[i][0];
@@ -25,62 +25,60 @@ static std::vector<h2o_sequence_call> split_calls(const h2o_memory & memory, con
             return {};
         }
 
-        const auto it = i_call.emplace(id, res.size());
-        if (it.second) {
-            res.push_back({ kv, (uint32_t) i, 0, false, {}, nullptr });
+        auto *& call = call_of[id];
+        if (!call) {
+            call = res.emplace_back(std::make_unique<h2o_call>(*kv, i)).get();
         }
-        auto & call = res[it.first->second];
-
-        if (call.first + call.n_tokens != (uint32_t) i) {
+        if (call->first + call->n_tokens != (uint32_t) i) {
             LLAMA_LOG_ERROR("%s: H2O needs a batch in which the tokens of a sequence are next to each other: "
                     "sequence %d comes again at token %d\n",
                     __func__, id, i);
             return {};
         }
-        const uint32_t pos = kv->state().n_tokens + call.n_tokens;
+        const uint32_t pos = call->start + call->n_tokens;
         if (batch.pos[i] != (llama_pos) pos) {
             LLAMA_LOG_ERROR("%s: H2O needs consecutive positions: expected %u, got %d\n", __func__, pos, batch.pos[i]);
             return {};
         }
-        call.n_tokens++;
-        call.has_logits = batch.logits[i] != 0;
+        call->n_tokens++;
+        call->has_logits = batch.logits[i] != 0;
     }
     return res;
 }
 
 // The ubatches of the first phases that a second one follows, by call: the same tokens come again.
 static std::map<size_t, llama_ubatch> split_first_phases(llama_batch_allocr & balloc,
-        const std::vector<h2o_sequence_call> & calls) {
+        const h2o_calls & calls) {
     std::map<size_t, llama_ubatch> res;
 
     if (std::none_of(calls.begin(), calls.end(),
-            [](const h2o_sequence_call & call) { return call.steps.front().has_phase2; })) {
+            [](const auto & call) { return call->steps.front().has_phase2; })) {
         return res;
     }
 
     balloc.split_reset();
     for (size_t i = 0; i < calls.size(); ++i) {
-        const auto & step = calls[i].steps.front();
+        const auto & step = calls[i]->steps.front();
 
         llama_ubatch ubatch = balloc.split_simple(step.n_tokens);
         if (step.has_phase2) {
             std::fill_n(ubatch.output, step.n_tokens, 0); // the outputs come from phase 2
             res.emplace(i, std::move(ubatch));
         }
-        if (calls[i].n_tokens > step.n_tokens) {
-            balloc.split_simple(calls[i].n_tokens - step.n_tokens);
+        if (calls[i]->n_tokens > step.n_tokens) {
+            balloc.split_simple(calls[i]->n_tokens - step.n_tokens);
         }
     }
     return res;
 }
 
 // The number of calls from the i-th on in one ubatch. Views of a cache of windows need consecutive ids of sequences.
-static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, size_t i, uint32_t n_ubatch,
+static size_t n_decoded_together(const h2o_calls & calls, size_t i, uint32_t n_ubatch,
         bool has_window) {
     size_t n = 1;
-    while (n < n_ubatch && i + n < calls.size() && calls[i].is_decoded_token() && calls[i + n].is_decoded_token() &&
-            calls[i + n].first == calls[i].first + n &&
-                    (!has_window || calls[i + n].kv->id == calls[i].kv->id + (llama_seq_id) n)) {
+    while (n < n_ubatch && i + n < calls.size() && calls[i]->is_decoded_token() &&
+            calls[i + n]->is_decoded_token() && calls[i + n]->first == calls[i]->first + n &&
+            (!has_window || calls[i + n]->kv.id == calls[i]->kv.id + (llama_seq_id) n)) {
         n++;
     }
     return n;
@@ -89,24 +87,22 @@ static size_t n_decoded_together(const std::vector<h2o_sequence_call> & calls, s
 llama_memory_context_ptr h2o_memory::init_batch(llama_batch_allocr & balloc, uint32_t n_ubatch, bool embd_all) {
     GGML_UNUSED(embd_all);
 
-    std::vector<h2o_sequence_call> calls = split_calls(*this, balloc.get_batch());
+    h2o_calls calls = split_calls(*this, balloc.get_batch());
     if (calls.empty()) {
         return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_COMPUTE);
     }
 
     for (auto & call : calls) {
-        auto & kv = *call.kv;
-
-        const uint32_t n_tokens = kv.state().n_tokens;
-        if (call.n_tokens > store.layout.n_positions() - n_tokens) {
+        auto & kv = call->kv;
+        if (call->n_tokens > store.layout.n_positions() - call->start) {
             return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
         }
         // rows of embeddings are a prompt's
-        const bool is_token  = call.n_tokens == 1 && balloc.get_batch().token;
+        const bool is_token  = call->n_tokens == 1 && balloc.get_batch().token;
         const bool is_decode = kv.next_call == LLAMA_H2O_CALL_DECODE ||
                 (kv.next_call == LLAMA_H2O_CALL_AUTO && is_token);
 
-        call.steps = h2o_plan(config, { n_tokens, call.n_tokens, kv.dense_tail, n_ubatch, is_decode,
+        call->steps = h2o_plan(config, { call->start, call->n_tokens, kv.dense_tail, n_ubatch, is_decode,
                 kv.sequence.keep_attention, kv.sequence.keep_extra_keys });
     }
 
@@ -124,20 +120,20 @@ llama_memory_context_ptr h2o_memory::init_batch(llama_batch_allocr & balloc, uin
             ubatches.back().b_equal_seqs = true; // a token of each
             steps.emplace_back();
             for (size_t j = i; j < i + n; ++j) {
-                steps.back().push_back({ calls[j].kv, calls[j].steps.front(), j });
+                steps.back().push_back({ &calls[j]->kv, calls[j]->steps.front(), calls[j].get() });
             }
             continue;
         }
-        for (const auto & step : calls[i].steps) {
+        for (const auto & step : calls[i]->steps) {
             ubatches.push_back(step.has_phase2 ? std::move(first_phases.at(i)) : balloc.split_seq(step.n_tokens));
-            steps.push_back({ { calls[i].kv, step, i } });
+            steps.push_back({ { &calls[i]->kv, step, calls[i].get() } });
         }
     }
 
     llama_kv_cache::slot_info_vec_t sinfos      (steps.size());
     llama_kv_cache::slot_info_vec_t dense_sinfos(steps.size());
     for (size_t i = 0; i < steps.size(); ++i) {
-        for (const auto & [kv, step, i_call] : steps[i]) {
+        for (const auto & [kv, step, call] : steps[i]) {
             h2o_add_slots(sinfos      [i], kv->id, store.layout.row_of(step.pos), step.n_tokens);
             h2o_add_slots(dense_sinfos[i], kv->id, step.pos,                      step.n_tokens);
         }

@@ -11,17 +11,16 @@
 #define H2O_DEBUG(name, ...) \
     do { static const bool on = h2o_env(name); if (on) { fprintf(stderr, "[H2O] " __VA_ARGS__); } } while (0)
 
-h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens)
-    : start(kv.state().n_tokens), open_start(kv.state().open_start()), kv(kv), n_tokens(n_tokens), is_generated(steps.back().phase == h2o_step::DECODE),
-      keeps_attention(steps.back().keeps_attention) {
-    const auto & memory = kv.memory;
-    const auto & config = memory.config;
-    const auto & first  = steps.front();
+void h2o_call::begin() {
+    const auto & memory     = kv.memory;
+    const auto & config     = memory.config;
+    const auto & first_step = steps.front();
 
-    const bool is_mark = first.phase != h2o_step::DECODE && start % config.chunk_size != 0;
+    const bool is_mark = first_step.phase != h2o_step::DECODE && start % config.chunk_size != 0;
+    open_start = kv.state().open_start();
 
     // a generated token that begins no chunk changes nothing, or has a checkpoint of the sequence
-    if (first.phase != h2o_step::DECODE || steps.size() > 1 || first.pos % config.chunk_size == 0) {
+    if (first_step.phase != h2o_step::DECODE || steps.size() > 1 || first_step.pos % config.chunk_size == 0) {
         // rows move when a chunk is closed
         if (memory.store.layout.is_compact && config.chunk_start(start + n_tokens - 1) > open_start) {
             const bool is_kept = !memory.store.cold(kv.id) && (is_mark || kv.past().has_marks(open_start));
@@ -44,10 +43,11 @@ h2o_call::h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint3
     kv.next_call  = LLAMA_H2O_CALL_AUTO;
     kv.dense_tail = 0;
     kv.sequence.drop_unseen(start + n_tokens);
+    is_begun = true;
 }
 
 h2o_call::~h2o_call() {
-    if (is_committed) {
+    if (!is_begun || is_committed) {
         return;
     }
     try {
@@ -57,7 +57,7 @@ h2o_call::~h2o_call() {
         kv.memory.go_back(kv, checkpoint ? *checkpoint : kv.past().checkpoint_of(start), rows.get(),
                 /*moves_keys =*/ false);
         kv.memory.caches.side.go_back(kv.id, start, windows.get());
-        if (keeps_attention) {
+        if (steps.back().keeps_attention) {
             kv.sequence.forget_attention();
         }
     } catch (const std::exception & e) { // a lost device, such as an RPC server: the sequence cannot be used
@@ -119,7 +119,7 @@ void h2o_call::commit() {
     if (rows && !kv.memory.store.cold(kv.id)) {
         kv.sequence.set_rows(std::move(rows), open_start);
     }
-    kv.sequence.add_tokens(n_tokens, is_generated);
+    kv.sequence.add_tokens(n_tokens, /*generated =*/ steps.back().phase == h2o_step::DECODE);
     kv.memory.caches.fill_cells(kv.id, start + n_tokens, kv.state().n_tokens); // it has taken over unseen rows
     kv.memory.caches.side.drop_spare(kv.id);
     is_committed = true;

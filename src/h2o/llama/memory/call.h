@@ -7,14 +7,21 @@
 #include <optional>
 #include <vector>
 
-// A call on a sequence, from its first step on. Its steps change host state, rows and side caches. Without commit() the
-// destructor restores them, but not statistics; attention that the call was to add to is forgotten. h2o_step_context
-// makes, commits and destroys calls.
+// The tokens of one sequence in a batch, and the steps that compute them. These change host state, rows and side caches.
+// Without commit() the destructor restores what a call that has begun has changed, but not statistics; attention that the
+// call was to add to is forgotten. h2o_step_context begins, commits and destroys calls.
 class h2o_call {
 public:
-    // Throws std::runtime_error if a device cannot be read or memory for copies is missing; the sequence is unchanged.
-    h2o_call(llama_h2o_kv & kv, const std::vector<h2o_step> & steps, uint32_t n_tokens);
+    h2o_call(llama_h2o_kv & kv, uint32_t first) : kv(kv), first(first), start(kv.state().n_tokens) {}
     ~h2o_call();
+
+    // it can be computed together with others
+    bool is_decoded_token() const { return n_tokens == 1 && steps.front().phase == h2o_step::DECODE; }
+
+    bool has_begun() const { return is_begun; }
+
+    // Throws std::runtime_error if a device cannot be read or memory for copies is missing; the sequence is unchanged.
+    void begin();
 
     // The step is computed next. If it begins a chunk, the one before is closed: its memory sets are chosen, their rows
     // moved, and the side caches saved at the boundary. Phase 1 closes none. Throws std::runtime_error.
@@ -25,21 +32,34 @@ public:
 
     void commit();
 
-    const uint32_t start;      // position of its first token
-    const uint32_t open_start; // of its chunk, or of a complete one before it
-
-private:
     llama_h2o_kv & kv;
 
-    const uint32_t n_tokens;
-    const bool     is_generated;
-    const bool     keeps_attention;
+    const uint32_t first; // index of its first token in the batch
+    const uint32_t start; // position of that token
 
-    bool    is_committed = false;
-    int64_t t_step_us    = 0; // when the graph of the step has begun
+    uint32_t n_tokens   = 0;
+    bool     has_logits = false; // of its last token: else more of the prompt follows
+
+    std::vector<h2o_step> steps;
+
+private:
+    bool is_begun     = false;
+    bool is_committed = false;
+
+    uint32_t open_start = 0; // of the chunk of its first token, or of a complete one before it
+    int64_t  t_step_us  = 0; // when the graph of the step has begun
 
     std::optional<h2o_checkpoint>   checkpoint; // before the call; none if the sequence has one, or needs none
     std::shared_ptr<h2o_row_copies> rows;       // before the call; none if it moves no rows
 
     std::shared_ptr<const std::vector<uint8_t>> windows; // their rows before the call
+};
+
+using h2o_calls = std::vector<std::unique_ptr<h2o_call>>;
+
+// A step of a call; of none where compute buffers are reserved.
+struct h2o_call_step {
+    llama_h2o_kv * kv;
+    h2o_step       step;
+    h2o_call *     call;
 };

@@ -44,7 +44,6 @@ static std::vector<float> mean_of(const llama_model & model, const h2o_kv_layer 
             y = mean.imag();
         }
     }
-    layer.k.rotate(res.data(), res.size());
     return res;
 }
 

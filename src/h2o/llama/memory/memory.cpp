@@ -61,18 +61,6 @@ struct probe {
 
 } // namespace
 
-// the best that the layer's device can compute
-static h2o_attention_kind attention_kind(const probe & p, bool is_compact, bool flash_attention) {
-    if (flash_attention && !h2o_env("H2O_NO_FUSED_ATTENTION") && p.has_fused_attention()) {
-        return H2O_ATTENTION_FUSED;
-    }
-    // rounds F32
-    if (!flash_attention || !is_compact || p.k->type == GGML_TYPE_F32 || p.v->type == GGML_TYPE_F32) {
-        return H2O_ATTENTION_COMPOSED;
-    }
-    return p.has_flash_attention() ? H2O_ATTENTION_FLASH : H2O_ATTENTION_COMPOSED;
-}
-
 // throws h2o_refusal if a layer cannot have extra keys, which only our operator takes
 static void check_lookup(const h2o_graph_env & env) {
     for (const auto & layer : env.store.layers()) {
@@ -80,7 +68,7 @@ static void check_lookup(const h2o_graph_env & env) {
             continue;
         }
         const probe p(env.store, layer);
-        if (env.kinds[layer.il] != H2O_ATTENTION_FUSED ||
+        if (!env.is_fused[layer.il] ||
                 (env.index && !p.has_top_keys(env.index->keys(p.ctx.get(), layer, 0, 1)))) {
             throw h2o_refusal(env.index ? h2o_reason::LOOKUP : h2o_reason::MODEL,
                     format("[h2o] %s needs attention as one operator, which layer %d does not have. Leave flash "
@@ -114,15 +102,16 @@ h2o_memory::h2o_memory(const llama_model & model, const llama_memory_params & pa
     env.index = index.get();
     env.intra = intra.get();
     for (const auto & layer : store.layers()) {
-        env.kinds.resize(std::max<size_t>(env.kinds.size(), layer.il + 1));
-        env.upstream_decodes.resize(env.kinds.size());
+        env.is_fused.resize(std::max<size_t>(env.is_fused.size(), layer.il + 1));
+        env.upstream_decodes.resize(env.is_fused.size());
 
         const probe p(store, layer);
-        const auto  kind = env.kinds[layer.il] = attention_kind(p, store.layout.is_compact, cparams.flash_attn);
-        // upstream's kernel is faster on a GPU; a device behind RPC may be a CPU
-        env.upstream_decodes[layer.il] = kind != H2O_ATTENTION_FUSED ||
+        const bool  is_fused = cparams.flash_attn && !h2o_env("H2O_NO_FUSED_ATTENTION") && p.has_fused_attention();
+        env.is_fused[layer.il] = is_fused;
+        // upstream's kernel is faster on a GPU; a device behind RPC may be a CPU. Layers that read another's K and V are ours
+        env.upstream_decodes[layer.il] = !layers.reuse && (!is_fused ||
                 (std::string_view(ggml_backend_reg_name(ggml_backend_dev_backend_reg(layer.device))) == "CUDA" &&
-                        p.has_flash_attention());
+                        p.has_flash_attention()));
     }
     if (config.has_key_index() || config.has_cold_store()) {
         check_lookup(env);

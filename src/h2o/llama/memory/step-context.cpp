@@ -21,7 +21,7 @@ h2o_step_context::h2o_step_context(
         slot_info_vec_t sinfos,
         slot_info_vec_t dense_sinfos,
         std::vector<llama_ubatch> ubatches,
-        std::vector<h2o_sequence_call> calls,
+        h2o_calls calls,
         std::vector<std::vector<h2o_call_step>> steps)
     : llama_kv_cache_context(memory.caches.cache.get(), std::move(sinfos), ubatches), h2o_batch_context(this),
       memory(memory), calls(std::move(calls)), steps(std::move(steps)) {
@@ -42,7 +42,7 @@ bool h2o_step_context::next() {
     }
 
     for (auto & call : calls) {
-        call.begun->commit();
+        call->commit();
     }
 
     return false;
@@ -55,9 +55,8 @@ bool h2o_step_context::apply() {
         std::vector<llama_seq_id> seq_ids;
         for (const auto & s : steps[i_step]) {
             seq_ids.push_back(s.kv->id);
-
-            if (auto & call = calls[s.i_call]; !call.begun) {
-                call.begun = std::make_unique<h2o_call>(*call.kv, call.steps, call.n_tokens);
+            if (!s.call->has_begun()) {
+                s.call->begin();
             }
         }
 
@@ -72,7 +71,7 @@ bool h2o_step_context::apply() {
         }
 
         for (const auto & s : steps[i_step]) {
-            calls[s.i_call].begun->begin_step(s.step);
+            s.call->begin_step(s.step);
         }
         memory.current = this;
         return is_applied = true;
@@ -85,10 +84,9 @@ bool h2o_step_context::apply() {
 bool h2o_step_context::finish(const llm_graph_result & /*res*/, ggml_backend_sched_t sched) {
     try {
         // a chunk's extra keys would be forgotten when the next chunk's come
-        const auto & [kv, step, i_call] = steps[i_step].front();
-        const auto & call        = calls[i_call];
-        const bool keeps_last = step.phase != h2o_step::DECODE && call.has_logits &&
-            step.pos >= memory.config.chunk_start(call.begun->start + call.n_tokens - 1);
+        const auto & [kv, step, call] = steps[i_step].front();
+        const bool keeps_last = step.phase != h2o_step::DECODE && call->has_logits &&
+            step.pos >= memory.config.chunk_start(call->start + call->n_tokens - 1);
         graph->read_results(sched, keeps_last);
         // devices compute while the host prepares the next step, unless that reads or moves their rows
         if (i_step + 1 == steps.size() || memory.store.layout.is_compact || !memory.caches.side.empty()) {
@@ -102,7 +100,7 @@ bool h2o_step_context::finish(const llm_graph_result & /*res*/, ggml_backend_sch
 
         bool ok = true;
         for (const auto & s : steps[i_step]) {
-            ok = calls[s.i_call].begun->end_step(s.step, steps[i_step].size()) && ok;
+            ok = s.call->end_step(s.step, steps[i_step].size()) && ok;
         }
         return ok;
     } catch (const std::exception & e) {
@@ -118,7 +116,7 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
 
     auto * first = memory.sequences().front().get();
     if (reserve_step.n_tokens > 0) {
-        return { { first, reserve_step, 0 } };
+        return { { first, reserve_step, nullptr } };
     }
 
     const auto &   config      = memory.config;
@@ -139,7 +137,7 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
             const uint32_t n     = std::min(config.chunk_size, ubatch.n_tokens - i);
             const uint32_t start = chunk_start(n);
             const uint32_t end   = std::max(start + n, std::min(start + config.chunk_size, n_positions));
-            res.push_back({ first, { phase, end - n, n, 0, n_memory, false }, 0 });
+            res.push_back({ first, { phase, end - n, n, 0, n_memory, false }, nullptr });
         }
         return res;
     }
@@ -148,7 +146,7 @@ std::vector<h2o_call_step> h2o_step_context::get_steps(const llama_ubatch & ubat
     const uint32_t n_decode_memory = config.decode == LLAMA_H2O_DECODE_MEMORY ? n_memory : 0;
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const uint32_t end = std::min(chunk_start(1) + config.chunk_size, n_positions);
-        res.push_back({ memory.sequence(i), { h2o_step::DECODE, end - 1, 1, 0, n_decode_memory, false }, 0 });
+        res.push_back({ memory.sequence(i), { h2o_step::DECODE, end - 1, 1, 0, n_decode_memory, false }, nullptr });
     }
     return res;
 }

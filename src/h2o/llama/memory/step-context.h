@@ -9,28 +9,6 @@
 #include <memory>
 #include <vector>
 
-// The tokens of one sequence in a batch, and the steps that compute them.
-struct h2o_sequence_call {
-    llama_h2o_kv * kv;
-    uint32_t       first;    // index of its first token in the batch
-    uint32_t       n_tokens;
-    bool           has_logits; // of its last token: else more of the prompt follows
-
-    std::vector<h2o_step> steps;
-
-    std::unique_ptr<h2o_call> begun; // NULL before its first step
-
-    // it can be computed together with others
-    bool is_decoded_token() const { return n_tokens == 1 && steps.front().phase == h2o_step::DECODE; }
-};
-
-// A step of one of the calls.
-struct h2o_call_step {
-    llama_h2o_kv * kv;
-    h2o_step       step;
-    size_t         i_call;
-};
-
 // A batch's context: H2O's own, or upstream's that has it.
 struct h2o_batch_context {
     explicit h2o_batch_context(h2o_step_context * h2o) : h2o(h2o) {}
@@ -51,7 +29,7 @@ public:
             slot_info_vec_t sinfos,
             slot_info_vec_t dense_sinfos, // for the dense layers' cache, if there is one
             std::vector<llama_ubatch> ubatches,
-            std::vector<h2o_sequence_call> calls,
+            h2o_calls calls,
             std::vector<std::vector<h2o_call_step>> steps);
 
     bool next()  override;
@@ -77,7 +55,7 @@ public:
     uint32_t n_kv_text() const { return (dense ? dense.get() : this)->get_n_kv(); }
 
 private:
-    std::vector<h2o_sequence_call> calls;
+    h2o_calls calls;
     std::vector<std::vector<h2o_call_step>> steps; // of every ubatch; empty: reserve
 
     size_t i_step = 0;

@@ -1,6 +1,6 @@
 #include "h2o/llama/memory/side/caches.h"
 
-#include "h2o/llama/memory/side/bytes.h"
+#include "h2o/llama/memory/bytes.h"
 #include "h2o/store/buffers.h"
 
 #include "llama-cparams.h"
@@ -37,20 +37,22 @@ h2o_side_caches::h2o_side_caches(const llama_model & model, const llama_memory_p
     }
 }
 
-static size_t count_bytes(const std::vector<llama_memory_i *> & caches, llama_seq_id seq_id) {
-    h2o_byte_counter io;
+static size_t write_caches(const std::vector<llama_memory_i *> & caches, llama_seq_id seq_id, h2o_byte_writer io) {
     for (const auto * cache : caches) {
         cache->state_write(io, seq_id, 0);
     }
-    return io.n;
+    io.next(SIZE_MAX);
+    return io.n_bytes();
+}
+
+static size_t count_bytes(const std::vector<llama_memory_i *> & caches, llama_seq_id seq_id) {
+    return write_caches(caches, seq_id, h2o_byte_writer(0));
 }
 
 static std::vector<uint8_t> bytes_of(const std::vector<llama_memory_i *> & caches, llama_seq_id seq_id) {
-    h2o_byte_writer io(count_bytes(caches, seq_id));
-    for (const auto * cache : caches) {
-        cache->state_write(io, seq_id, 0);
-    }
-    return std::move(io.bytes);
+    std::vector<uint8_t> res(count_bytes(caches, seq_id));
+    write_caches(caches, seq_id, h2o_byte_writer(0, res.data(), res.size()));
+    return res;
 }
 
 void h2o_side_caches::load_window(llama_seq_id seq_id, const std::vector<uint8_t> & saved) {

@@ -1,7 +1,6 @@
 #include "h2o/llama/memory/state/record-io.h"
 
-#include "h2o/llama/memory/side/bytes.h"
-#include "h2o/llama/memory/state/row-notes.h"
+#include "h2o/llama/memory/bytes.h"
 
 #include <algorithm>
 #include <memory>
@@ -156,7 +155,7 @@ void h2o_checkpoints_write(llama_io_write_i & io, const llama_h2o_kv & kv) {
     for (const auto * checkpoint : kept) {
         const size_t start = io.n_bytes();
         h2o_checkpoint_write(io, kv, *checkpoint);
-        if (auto * notes = h2o_row_notes::of(io)) {
+        if (auto * notes = h2o_byte_writer::of(io)) {
             notes->add(start, checkpoint->n_tokens - 1, 1, io.n_bytes() - start);
         }
     }

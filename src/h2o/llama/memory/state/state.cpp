@@ -1,8 +1,8 @@
 // llama.cpp's functions to save and restore.
 
+#include "h2o/llama/memory/bytes.h"
 #include "h2o/llama/memory/memory.h"
 #include "h2o/llama/memory/state/record-io.h"
-#include "h2o/llama/memory/state/row-notes.h"
 #include "h2o/store/cold/store.h"
 
 #include "llama-impl.h"
@@ -188,32 +188,34 @@ static points points_without_h2o(const llama_context * ctx, uint32_t n_tokens) {
     return { { is_whole ? 1 : n_tokens, n_tokens } };
 }
 
-points h2o_state_points(const llama_context * ctx, llama_seq_id seq_id) {
-    const auto * kv = llama_get_h2o_kv_seq(ctx, seq_id);
-    return kv ? points_of(*kv) : points_without_h2o(ctx, llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1);
-}
-
-std::vector<h2o_rows> h2o_state_rows(const llama_context * ctx, llama_seq_id seq_id) {
-    const auto * memory = llama_get_memory(ctx);
-    if (!memory) {
-        return {};
-    }
-    // upstream's begins with a number and the sequence's
-    h2o_row_notes notes(sizeof(uint32_t) + sizeof(llama_seq_id), memory->seq_pos_max(seq_id) + 1);
-    memory->state_write(notes, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
-    return notes.rows();
-}
-
-std::unique_ptr<h2o_state_copy> h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t size) {
+// as llama_state_seq_get_data
+static void write_state(llama_io_write_i & io, const llama_context * ctx, llama_seq_id seq_id) {
     constexpr uint32_t MAGIC = 0xaf143cd8; // io_magic of llama-context.cpp
 
-    llama_synchronize(ctx);
-    const auto * memory = llama_get_memory(ctx);
+    io.write(&MAGIC, sizeof(MAGIC));
+    io.write(&seq_id, sizeof(seq_id));
+    llama_get_memory(ctx)->state_write(io, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
+}
 
-    auto res = std::make_unique<h2o_copied_state>(dst, size, memory->seq_pos_max(seq_id) + 1);
-    res->write(&MAGIC, sizeof(MAGIC));
-    res->write(&seq_id, sizeof(seq_id));
-    memory->state_write(*res, seq_id, LLAMA_STATE_SEQ_FLAGS_NONE);
+static uint32_t n_tokens_of(const llama_context * ctx, llama_seq_id seq_id) {
+    return llama_memory_seq_pos_max(llama_get_memory(ctx), seq_id) + 1;
+}
+
+h2o_state_layout h2o_state_layout_of(const llama_context * ctx, llama_seq_id seq_id) {
+    if (!llama_get_memory(ctx)) {
+        return {};
+    }
+    const auto * kv = llama_get_h2o_kv_seq(ctx, seq_id);
+
+    h2o_byte_writer notes(n_tokens_of(ctx, seq_id));
+    write_state(notes, ctx, seq_id);
+    return { notes.n_bytes(), notes.rows, kv ? points_of(*kv) : points_without_h2o(ctx, n_tokens_of(ctx, seq_id)) };
+}
+
+std::unique_ptr<h2o_state_copy> h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t n_bytes) {
+    llama_synchronize(ctx);
+    auto res = std::make_unique<h2o_byte_writer>(n_tokens_of(ctx, seq_id), dst, n_bytes);
+    write_state(*res, ctx, seq_id);
     return res;
 }
 

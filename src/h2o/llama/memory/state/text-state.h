@@ -20,11 +20,16 @@ struct h2o_rows {
     uint64_t row_bytes;
 };
 
-std::vector<h2o_rows> h2o_state_rows(const llama_context * ctx, llama_seq_id seq_id);
+struct h2o_state_layout {
+    size_t                n_bytes;
+    std::vector<h2o_rows> rows;
 
-// Positions to which the sequence, restored from its state, can be cut: ranges, first and last, ascending. A state lacks
-// earlier sliding windows and recurrent states. With a rewind_step it is one range: round down.
-std::vector<std::pair<uint32_t, uint32_t>> h2o_state_points(const llama_context * ctx, llama_seq_id seq_id);
+    // Positions to which the sequence, restored from its state, can be cut: ranges, first and last, ascending. A state
+    // lacks earlier sliding windows and recurrent states. With a rewind_step it is one range: round down.
+    std::vector<std::pair<uint32_t, uint32_t>> points;
+};
+
+h2o_state_layout h2o_state_layout_of(const llama_context * ctx, llama_seq_id seq_id);
 
 // A state that is copied piece by piece. Between two pieces other sequences may be computed, but not this one.
 class h2o_state_copy {
@@ -35,5 +40,5 @@ public:
     virtual bool next(size_t n) = 0;
 };
 
-// Copies all but tensors to dst, which has llama_state_seq_get_size(ctx, seq_id) bytes.
-std::unique_ptr<h2o_state_copy> h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t size);
+// Copies all but tensors to dst, which has n_bytes.
+std::unique_ptr<h2o_state_copy> h2o_copy_state(llama_context * ctx, llama_seq_id seq_id, uint8_t * dst, size_t n_bytes);
