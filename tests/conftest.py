@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # Before NumPy loads: on matrices this small, BLAS threads cost ten times more than they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -25,6 +25,7 @@ import pytest
 import models
 from chats import write_chat_model
 from cuda_in_software import IS_SOFTWARE
+from h2o_llama import Library, Llama, demo_model_path
 from inputs import EXTERNAL_MODEL, ModelByName, Opened
 from kernels import CUDA, ISAS, on, using
 from llamas import open_tiny
@@ -32,9 +33,6 @@ from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES, is_possible
 from projectors import write_projector
 from servers import Server, ServerOf, serving
-
-if TYPE_CHECKING:
-    from h2o_llama import Llama
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -109,6 +107,11 @@ def _own_library(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 @pytest.fixture
+def library(tmp_path: Path) -> Library:
+    return Library(tmp_path / "library")
+
+
+@pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """SIGINT as in a terminal, for this process and its children. Started in the background, tests would ignore it."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -123,9 +126,7 @@ def model_by_name(tmp_path_factory: pytest.TempPathFactory) -> ModelByName:
 
     def path_of(name: str) -> Path:
         if name == "demo":
-            import h2o_llama
-
-            return Path(h2o_llama.demo_model_path())
+            return Path(demo_model_path())
         if name == "external":
             assert EXTERNAL_MODEL is not None
             return Path(EXTERNAL_MODEL)

@@ -31,7 +31,7 @@ _CHUNK = 1024
 _CHUNK_ON_A_GPU = 2048  # with which an H200 reads fastest (docs/gpu.md)
 _LOCAL_WINDOW, _SINK_TOKENS = 60, 4
 
-PRESETS = {"fast": (128, 512), "balanced": (0, 2560), "faithful": (0, 4096)}
+PRESETS = {"fast": (128, 512), "balanced": (0, 3072), "faithful": (0, 4096)}
 """The defaults of H and B, by preset."""
 
 # H where nothing is looked up.
@@ -105,11 +105,11 @@ class H2OConfig:
         Where evicted K and V go: "memory" of the host, or a folder, where a temporary file holds them until the
         process ends. They are brought back when a query looks them up, and take as many bytes as without `evict`.
         None: they are lost.
-    lookup_budget : int, default 2560
+    lookup_budget : int, default 3072
         B: how many further positions a query attends to, found by an index of keys: a copy in 4 bits. The queries of a
         tile choose together, in each layer and KV head, positions before their chunk that are not in the memory set:
         those to which some query of the tile has the highest logits. In the ninth chunk they choose B, in chunk c
-        B * (c/8)^0.6: the loss then grows little with the text. The copy holds n_ctx tokens, and stays in memory with
+        B * (c/8)^0.75: the loss then grows little with the text. The copy holds n_ctx tokens, and stays in memory with
         a cold store, too. It needs attention as one operator (layers on the CPU or CUDA, flash attention not off) and
         heads whose size is a multiple of 32. 0 is none: the default with `evict` and no cold store, and, with a
         warning, where `Llama` finds that the model or its devices have no index.
@@ -117,7 +117,7 @@ class H2OConfig:
         Layers that attend to everything before them, at a cost that grows with the text: the first n, or a list.
         They have neither scores nor memory sets, and are not among `kv.layers`. Needs "single_pass".
     preset : {"fast", "balanced", "faithful"}, default "balanced"
-        How large H and B are where they are not given: 128 and 512, 0 and 2,560, or 0 and 4,096. Where nothing is
+        How large H and B are where they are not given: 128 and 512, 0 and 3,072, or 0 and 4,096. Where nothing is
         looked up, H is 192, 448 or 896.
     research : mapping, optional
         Parameters of experiments, by name. Each can be read as an attribute of the configuration.

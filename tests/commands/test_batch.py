@@ -104,7 +104,7 @@ def test_answers_are_those_of_one_chat_each(
                 [{"role": "system", "content": ABOUT_A_DOCUMENT + text}, user(question)],
                 temperature=0,
                 max_tokens=N,
-                reuse=False,
+                reuse=question != QUESTIONS[0],
                 # without a system's message, the document is part of the last one
                 dense_tail=None if template == CHATML else row["read_tokens"],
             )
@@ -117,6 +117,7 @@ def test_a_run_that_was_cut_off_goes_on(
     chat_model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, ctrl_c: None
 ) -> None:
     """Ctrl-C leaves whole lines; of a line that is torn the answer is made again."""
+    (folder / "documents" / "sub" / "long.RST").unlink()
     succeeded(run_batch(folder, chat_model))
     expected = answers_of(folder)
     (folder / "out.jsonl").unlink()
@@ -162,6 +163,7 @@ def test_only_what_is_new_is_asked(chat_model: Path, folder: Path) -> None:
 
 
 def test_answers_of_other_settings_are_other_answers(chat_model: Path, one_layer_model: Path, folder: Path) -> None:
+    (folder / "documents" / "sub" / "long.RST").unlink()
     run_batch(folder, chat_model)
     content = (folder / "out.jsonl").read_bytes()
     n, others = len(rows_of(folder)), [(chat_model, ["--max-tokens", "7"]), (chat_model, h2o_set(heavy_budget=5))]

@@ -16,7 +16,7 @@ from adapters import random_adapter
 from check_architecture import DEFAULTS, OPEN, Checks, generate, read
 from compare import case, relative_error
 from h2o_llama import H2OConfig, H2OError, Llama, UnsupportedModelError
-from inputs import ModelByName
+from inputs import ModelByName, slowly
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "compatibility.md").read_text(encoding="utf-8")
@@ -48,8 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-OTHERS = ("gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")
-KINDS = ["qwen3-gqa4-f32", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+KINDS = ["qwen3-gqa4-f32", *slowly("gemma3-windows-f32", "lfm2-conv-f32", "deepseek2-mla-f32")]
 
 
 def lower_cap(path: Path) -> None:
@@ -84,7 +83,8 @@ def test_architecture(architecture: str, generator: Path, tmp_path: Path) -> Non
 HYBRID = ("falcon-h1", "granitehybrid", "jamba", "kimi-linear", "nemotron_h", "qwen35", "qwen35moe", "qwen3next")
 
 
-@pytest.mark.parametrize("architecture", [HYBRID[0], *(pytest.param(x, marks=pytest.mark.slow) for x in HYBRID[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", HYBRID)
 def test_a_stopped_step_of_some_sequences_leaves_others(architecture: str, generator: Path, tmp_path: Path) -> None:
     for path in generate(generator, tmp_path, "-a", architecture):
         subprocess.run([generator.with_name("test-h2o"), path], check=True)

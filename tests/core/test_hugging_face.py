@@ -21,7 +21,7 @@ CONFIGS: dict[str, H2OConfig | None] = {
     "dense": None,
     "in one chunk": H2OConfig(chunk_size=256),
     "everything in memory": H2OConfig(chunk_size=64, heavy_budget=256, lookup_budget=0),
-    "everything is looked up": H2OConfig(chunk_size=64, lookup_budget=256),
+    "everything is looked up": H2OConfig(chunk_size=64, lookup_budget=512),
 }
 
 

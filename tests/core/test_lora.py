@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import models
 from adapters import Adapter, random_adapter
 from cases import SMALL, Case
-from compare import assert_logits_close, assert_refused, case, relative_error
+from compare import assert_logits_close, case, relative_error
 from gguf_mutation import UINT32, mutated, pack
 from h2o_llama import DamagedFileError, H2OConfig, Llama, Model
 from h2o_llama.models._quantize import quantize_model
@@ -161,15 +160,10 @@ def test_an_embedding_that_is_the_output_too_cannot_be_changed(model_by_name: Mo
 
 
 def test_arguments_that_name_no_adapter_are_refused(tiny_model: Path, adapter: Path) -> None:
-    scales: list[Any] = [float("nan"), 1e39, "1", True]
-    given: list[Any] = [5, [5], [("a", 1, 2)]]
-    assert_refused(
-        [
-            *(
-                (partial(Llama, tiny_model, lora=[(adapter, scale)]), "the scale of .*f32.gguf must be a finite number")
-                for scale in scales
-            ),
-            *((partial(Llama, tiny_model, lora=lora), "lora must be a file, or a list of") for lora in given),
-        ],
-        "Llama",
-    )
+    named: list[tuple[Any, str]] = [
+        *(([(adapter, scale)], "the scale of .*f32.gguf must be a finite") for scale in (np.nan, 1e39, "1", True)),
+        *((lora, "lora must be a file, or a list of") for lora in (5, [5], [("a", 1, 2)])),
+    ]
+    for lora, match in named:
+        with case(lora=lora), pytest.raises(ValueError, match=rf"^\[Llama\] {match}"):
+            Llama(tiny_model, lora=lora)

@@ -43,8 +43,8 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[Rope], Rope]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_options_reach_every_part_of_attention(case: str, schedule: str, tiny_model: Path) -> None:
+@pytest.mark.parametrize(("case", "schedule"), [*((case, "single_pass") for case in CASES), ("yarn half", "two_phase")])
+def test_options_reach_every_part_of_attention(case: str, schedule: Any, tiny_model: Path) -> None:
     """Memory sets, the index of keys, dense tails, generated tokens. In every kind of model: test_architectures.py."""
     options, change = CASES[case]
     model = copy.copy(read_model(tiny_model))

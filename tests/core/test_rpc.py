@@ -44,7 +44,7 @@ def test_devices_that_are_not_there(addresses: list[str], options: dict[str, Any
 
 
 @needs_rpc
-@pytest.mark.parametrize("h2o", [None, H2OConfig(chunk_size=S), H2OConfig(chunk_size=S, evict=True)])
+@pytest.mark.parametrize("h2o", [None, H2OConfig(chunk_size=S, evict=True)])
 def test_a_server_that_ends_is_an_error_and_not_the_end(tmp_path: Path, h2o: H2OConfig | None) -> None:
     with serving_rpc(tmp_path / "log") as (address, process):
         with load(h2o, rpc_servers=address) as llm:

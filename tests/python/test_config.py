@@ -18,21 +18,21 @@ def test_defaults_with_a_cold_store() -> None:
     """As without eviction, but for generated tokens."""
     config = H2OConfig(evict=True, cold_store=Path("folder"))
     assert config == dataclasses.replace(H2OConfig(), evict=True, cold_store="folder")
-    assert (config.heavy_budget, config.lookup_budget, config.positions) == (0, 2560, "text")
+    assert (config.heavy_budget, config.lookup_budget, config.positions) == (0, 3072, "text")
 
 
 def test_sizes_that_are_not_given_go_with_the_chunk() -> None:
     assert H2OConfig(chunk_size=1024) == H2OConfig()
     for chunk_size, others, sizes, lookup_budget in (
-        (4096, {}, (60, 0, 4), 2560),
+        (4096, {}, (60, 0, 4), 3072),
         (4096, {"lookup_budget": 0}, (60, 448, 4), 0),
         (4096, {"preset": "fast"}, (60, 128, 4), 512),
         (4096, {"preset": "faithful"}, (60, 0, 4), 4096),
         (7, {"preset": "faithful"}, (0, 1, 0), 28),
-        (256, {}, (15, 0, 4), 640),
-        (256, {"heavy_budget": 7}, (15, 7, 4), 640),
+        (256, {}, (15, 0, 4), 768),
+        (256, {"heavy_budget": 7}, (15, 7, 4), 768),
         (256, {"evict": True}, (15, 112, 4), 0),
-        (1, {"scorer": "sum"}, (0, 1, 0), 2),
+        (1, {"scorer": "sum"}, (0, 1, 0), 3),
     ):
         config = H2OConfig(chunk_size=chunk_size, **others)  # type: ignore[arg-type]
         assert (config.local_window, config.heavy_budget, config.sink_tokens) == sizes

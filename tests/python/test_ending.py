@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from inputs import slowly
+
 QUICK = os.environ | {"GGML_NO_BACKTRACE": "1"}  # a crash would wait for a debugger, and Python would have ended
 PROGRAM = """
 import sys, threading, time
@@ -37,9 +39,7 @@ time.sleep({delay})
 """
 
 
-@pytest.mark.parametrize(
-    "work", ["eval", *(pytest.param(x, marks=pytest.mark.slow) for x in ("generate", "tokenize", "open"))]
-)
+@pytest.mark.parametrize("work", ["eval", *slowly("generate", "tokenize", "open")])
 def test_a_daemon_thread_ends_with_python(work: str) -> None:
     for delay in (0, 0.02, 0.05):
         program = PROGRAM.format(work=work, delay=delay)

@@ -23,7 +23,7 @@ import pytest
 from compare import assert_all_equal
 from h2o_llama import BusyError, Cancelled, H2OConfig, H2OError, Llama, OutOfMemoryError, demo_model_path
 from h2o_llama.sequence._state import State
-from inputs import random_tokens
+from inputs import random_tokens, slowly
 from llamas import open_tiny, view
 from spies import Stop
 
@@ -389,7 +389,7 @@ del doors, stream, llm, model
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("parent", ["evaluates", "embeds", "compresses", "is_within_a_call", "has_a_stream"])
+@pytest.mark.parametrize("parent", ["evaluates", "has_a_stream", *slowly("embeds", "compresses", "is_within_a_call")])
 def test_a_child_of_one_that_computed_is_refused_everywhere(parent: str, tmp_path: Path) -> None:
     """The threads that compute are not in it. It ends as others do."""
     program = FORKING.replace("PARENT", parent)

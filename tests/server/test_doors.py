@@ -29,10 +29,9 @@ from doors import (
     ask_server,
     tool_of,
 )
-from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, documents, read_document
-from h2o_llama.documents import SUFFIXES
-from h2o_llama.library import Library
+from h2o_llama import H2OConfig, Llama, demo_model_path, document_messages, read_document
 from h2o_llama.sequence._state import State
+from inputs import slowly
 from servers import TEXT, Server, ServerOf, leave
 from spies import record_calls
 
@@ -318,57 +317,7 @@ def test_a_line_stays_open_while_an_answer_is_waited_for(server: Server) -> None
                 assert ("message_stop" if path == "/v1/messages" else "[DONE]") in rest
 
 
-# --- documents
-
-
-@pytest.mark.parametrize("name", READ)
-def test_a_document_is_its_text(name: str, tmp_path: Path) -> None:
-    content, text = READ[name]
-    (tmp_path / name).write_bytes(content)
-    assert read_document(tmp_path / name) == text
-
-
-def test_a_document_is_extracted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a process of its own, page by page; kept until a text is removed from the library."""
-    content, text = READ["a.pdf"]
-    pages = record_calls(monkeypatch, documents, "iterate_apart")
-    told: list[tuple[int, int]] = []
-    for _ in range(2):
-        assert documents.text_of(content, "a.pdf", tmp_path, lambda *page: told.append(page)) == text
-    assert (len(pages), told) == (1, [(1, 3), (2, 3), (3, 3)])
-    assert (tmp_path / "documents").stat().st_mode & 0o077 == 0
-    Library(tmp_path).clear()
-    assert not (tmp_path / "documents").exists()
-
-
-IN_A_PROCESS = (".pdf", ".docx", ".epub", ".xlsx")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith(IN_A_PROCESS)) for name in UNREADABLE]
-)
-def test_a_file_without_a_text_is_refused_by_name(name: str, tmp_path: Path, model: Path, llm: Llama) -> None:
-    content, reason = UNREADABLE[name]
-    path = tmp_path / "texts" / name
-    path.parent.mkdir()
-    path.write_bytes(content)
-    (tmp_path / "questions").write_text("What?")
-    with pytest.raises(ValueError, match=re.escape(reason)):
-        llm.ask(path, "What?")
-    batch = ["--documents", path.parent, "--questions", tmp_path / "questions", "--out", tmp_path / "out"]
-    for arguments in (
-        ["run", model, "--file", path, "-p", "What?"],
-        ["chat", model, "--file", path],
-        ["ask", model, path, "What?"],
-        ["read", path, "--model", model],
-        ["inspect", model, "--file", path],
-        ["eval", model, "--file", path],
-        *([["batch", model, *batch]] if path.suffix in SUFFIXES else []),  # of the others it reads none
-    ):
-        with case(arguments=arguments):
-            result = invoke(*arguments)
-            assert (result.exit_code, result.stderr.count(name)) == (1, 1)
-            assert reason in result.stderr
+# --- one text behind all doors
 
 
 QUESTIONS = ["What is it?", "Who wrote it?"]
@@ -402,7 +351,7 @@ ASK: dict[str, Callable[[Path, Path], object]] = {
 """The doors to questions about a file."""
 
 
-@pytest.mark.parametrize("first", ASK)
+@pytest.mark.parametrize("first", ["ask", "batch", "messages", *slowly("run", "chat", "read", "Llama.ask")])
 def test_one_file_is_read_once(first: str, chat_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever asks about it first, and in whatever order the others follow."""
     file = tmp_path / "texts" / "a.html"

@@ -29,11 +29,6 @@ OPTIONS = ["--threads", "1", "--n-ctx", "2048"]
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Library:
-    return Library(tmp_path / "library")
-
-
-@pytest.fixture
 def serve(tmp_path: Path, library: Library) -> Callable[..., Any]:
     """Starts a server with the library, one after another."""
     log = tmp_path / "log"

@@ -1,6 +1,6 @@
 """Comparisons of arrays and memory sets, with messages that say where they differ."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,21 +24,6 @@ def assert_all_equal(actual: Iterable[Any], expected: Iterable[Any]) -> None:
     """The same arrays or numbers, bit for bit."""
     for got, want in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(got, want)
-
-
-def assert_same_history(actual: Iterable[Any], expected: Iterable[Any]) -> None:
-    """The same memory sets of every layer after every chunk."""
-    for got, want in zip(actual, expected, strict=True):
-        assert got.keys() == want.keys()
-        assert_all_equal(got.values(), want.values())
-
-
-def assert_refused(calls: Iterable[tuple[Callable[[], object], str]], owner: str = "") -> None:
-    """Each call raises a ValueError, whose message matches; it begins with [owner], if one is given."""
-    begin = rf"^\[{owner}\] " if owner else ""
-    for call, message in calls:
-        with case(message=message), pytest.raises(ValueError, match=begin + message):
-            call()
 
 
 def relative_error(actual: Any, expected: Any) -> float:

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ def split(tokens: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
     assert sum(sizes) == len(tokens)
     ends = np.cumsum(sizes)
     return [list(tokens[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+
+def slowly(*values: str) -> list[Any]:
+    """Values of a parameter for which a test is slow."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def small(n_examples: int = 30) -> settings:

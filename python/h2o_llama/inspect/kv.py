@@ -263,7 +263,7 @@ class SequenceKV(KVView):
     >>> kv.local_window_of(1, 0), len(kv.heavy_hitters(1, 0))
     (array([189, 190, 191], dtype=int32), 0)
     >>> kv.extra_keys(1, 0, 6).shape, kv.attention(1, 0).shape  # tile 6 begins at position 192
-    ((89,), (230,))
+    ((92,), (230,))
     >>> len(kv.history), kv.history[0][1].shape  # of a Llama with keep_history=True
     (3, (2, 7))
     """

@@ -67,7 +67,7 @@ uint32_t h2o_config::n_memory(uint32_t chunk_end) const {
 }
 
 uint32_t h2o_config::n_extra(uint32_t chunk_start) const {
-    const double n = std::floor(lookup_budget*std::pow(chunk_start/(8.0*chunk_size), 0.6) + 0.5);
+    const double n = std::floor(lookup_budget*std::pow(chunk_start/(8.0*chunk_size), 0.75) + 0.5);
 
     return std::clamp(n, 1.0, (double) INT32_MAX);
 }

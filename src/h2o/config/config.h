@@ -46,7 +46,7 @@ struct h2o_config : llama_h2o_params {
     uint32_t n_memory(uint32_t chunk_end) const;
 
     // Extra keys of a query of the chunk that begins here, by the index: lookup_budget in the ninth chunk, more later
-    // on, so that the loss grows little with the text. B(c) = B*(c/8)^0.6.
+    // on, so that the loss grows little with the text. B(c) = B*(c/8)^0.75.
     uint32_t n_extra(uint32_t chunk_start) const;
 
     uint32_t chunk_start(uint32_t pos) const { return pos - pos % chunk_size; }

@@ -85,7 +85,7 @@ def top_keys(q: Array, k: Array, n_top: int, excluded: Array | None = None, tile
 
 def index_budget(B: int, S: int, chunk_start: int) -> int:
     """Of the chunk that begins there: B where 8 chunks are before it."""
-    return max(1, math.floor(B * (chunk_start / (8 * S)) ** 0.6 + 0.5)) if B else 0
+    return max(1, math.floor(B * (chunk_start / (8 * S)) ** 0.75 + 0.5)) if B else 0
 
 
 def choose_keys(q: Array, index: Array, memory: Array, n_top: int, tiles: Array) -> Array:

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t BATCH_KEYS  = 256;          // their panels stay in the L1 cache while a tile's queries are multiplied
 constexpr int64_t MAX_PACKED = 32*1024*1024; // bytes of packed keys, unless one KV head takes more
-constexpr int64_t MIN_ITEMS  = 32;
+constexpr int64_t MIN_ITEMS  = 64;           // a prompt's tiles are as many with 2 KV heads
 constexpr int64_t MAX_SAMPLE = 256;          // rows by which a query's logits are judged
 
 // An item of work is a tile of one KV head: its score of each key, then the choice. With few tiles, an item has a range
