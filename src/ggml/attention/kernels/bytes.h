@@ -31,7 +31,11 @@ inline vec_i pair_of(vec_i low, vec_i high) {
 
 // sum + a*b of both numbers of each pair
 inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
-#if VL == 16 && defined(__AVX512BW__)
+#if VL == 16 && defined(__AVX512VNNI__)
+    return (vec_i) _mm512_dpwssd_epi32((__m512i) sum, (__m512i) a, (__m512i) b);
+#elif VL == 8 && defined(__AVXVNNI__)
+    return (vec_i) _mm256_dpwssd_avx_epi32((__m256i) sum, (__m256i) a, (__m256i) b);
+#elif VL == 16 && defined(__AVX512BW__)
     return sum + (vec_i) _mm512_madd_epi16((__m512i) a, (__m512i) b);
 #elif VL == 8 && defined(__AVX2__)
     return sum + (vec_i) _mm256_madd_epi16((__m256i) a, (__m256i) b);
