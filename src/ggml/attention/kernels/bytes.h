@@ -149,12 +149,12 @@ inline void pack_byte_keys(const h2o_attn_source & x, int64_t key, int64_t n, fl
         for (int h = 0; h < BYTES; h += 4*N) {
             vec_f block[N];
             for (int c = 0; c < N; ++c) {
-                const float * bytes = (const float *) (row[c] + byte + 2 + h);
+                const char * bytes = row[c] + byte + 2 + h;
 #if VL == 16
                 block[c] = (vec_f) _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) bytes)),
                         _mm256_loadu_si256((const __m256i *) (row[c + N] + byte + 2 + h)), 1);
 #else
-                block[c] = load(bytes);
+                __builtin_memcpy(&block[c], bytes, sizeof(block[c]));
 #endif
             }
             transpose<N>(block);
