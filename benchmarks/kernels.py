@@ -27,7 +27,6 @@ from h2o_llama._internal.machine import available_cpus, cpu_model
 
 N_HEAD, N_HEAD_KV, HEAD_SIZE, CHUNK_SIZE, MEMORY_SIZE = 16, 8, 128, 1024, 384
 MATRIX_SIZE = 1536
-ATTENTION = ("portable", "avx2", "avx512", "amx")
 
 N_ROWS, N = 3072, 1024
 UPSTREAM = "upstream"
@@ -80,10 +79,9 @@ def attention(repeats: int, n_threads: int) -> str:
         first = np.maximum(np.arange(n_k) - memory, 0).astype(np.int32)
         params = {"rows": rows, "first": first, "sums": 1}
         for isa in _core.ops_isas():
-            if isa in ATTENTION:
-                name = f"{isa}, M {memory}"
-                ways[name] = partial(attention_seconds, isa, q, *kv.swapaxes(1, 2), params, n_threads)
-                flops[name] = 4.0 * HEAD_SIZE * N_HEAD * CHUNK_SIZE * (memory + (CHUNK_SIZE + 1) / 2)
+            name = f"{isa}, M {memory}"
+            ways[name] = partial(attention_seconds, isa, q, *kv.swapaxes(1, 2), params, n_threads)
+            flops[name] = 4.0 * HEAD_SIZE * N_HEAD * CHUNK_SIZE * (memory + (CHUNK_SIZE + 1) / 2)
     speeds = {name: flops[name] / seconds / 1e9 for name, seconds in medians(repeats, ways).items()}
     best = max(speeds["NumPy's product"], speeds["ggml's product"])
     lines = [[name, f"{speed:.0f}", f"{speed / best:.2f}"] for name, speed in speeds.items()]

@@ -64,7 +64,7 @@ set(AVX512_VNNI_vector 16)
 set(AMX_vector 16)
 
 # The best first.
-set(attention_isas AMX AVX512 AVX2 PORTABLE)
+set(attention_isas AMX AVX512_VNNI AVX512 AVX_VNNI AVX2 PORTABLE)
 set(product_isas AMX AVX512_VNNI AVX_VNNI AVX2)
 set(top-keys_isas AVX512_VNNI AVX2 PORTABLE)
 

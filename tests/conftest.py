@@ -27,7 +27,7 @@ from chats import write_chat_model
 from cuda_in_software import IS_SOFTWARE
 from h2o_llama import Library, Llama, demo_model_path
 from inputs import EXTERNAL_MODEL, ModelByName, Opened
-from kernels import CUDA, ISAS, on, using
+from kernels import ALL_ISAS, CUDA, on, using
 from llamas import open_tiny
 from oracle import SCHEDULES, GGUFModel, UnsupportedModel, read_model
 from pairwise import ATTENTION, SHAPES, is_possible
@@ -82,14 +82,14 @@ def server_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerOf]:
         yield get
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=ALL_ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the CPU's kernel that is used."""
     with using(request.param):
         yield request.param
 
 
-@pytest.fixture(params=[*ISAS, pytest.param(CUDA, marks=pytest.mark.slow)])
+@pytest.fixture(params=[*ALL_ISAS, pytest.param(CUDA, marks=pytest.mark.slow)])
 def kernel(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of the kernel that is used, "cuda" besides the CPU's."""
     if request.param == CUDA and IS_SOFTWARE and sys.platform != "linux":

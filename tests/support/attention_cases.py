@@ -71,8 +71,9 @@ def stored_and_wide(x: Array, type: str) -> tuple[Array, Array]:
         stored = x.astype(np.float16 if type == "f16" else np.float32)
         return stored, stored.astype(np.float32)
     gguf_type = gguf.GGMLQuantizationType[type.upper()]
-    stored = gguf.quants.quantize(x, gguf_type)
-    return stored.view(np.uint8), gguf.quants.dequantize(stored, gguf_type)
+    with np.errstate(invalid="ignore", over="ignore"):
+        stored = gguf.quants.quantize(x, gguf_type)
+        return stored.view(np.uint8), gguf.quants.dequantize(stored, gguf_type)
 
 
 class Problem:

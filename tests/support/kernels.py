@@ -9,9 +9,6 @@ from h2o_llama import _core
 # The best first.
 ALL_ISAS = _core.ops_isas()
 
-# With a kernel of attention.
-ISAS = [isa for isa in ALL_ISAS if isa in ("portable", "avx2", "avx512", "amx")]
-
 CUDA = "cuda"
 
 

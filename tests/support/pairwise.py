@@ -10,7 +10,7 @@ import pytest
 from allpairspy import AllPairs
 
 from inputs import EXTERNAL_MODEL
-from kernels import ISAS
+from kernels import ALL_ISAS
 from models import FIXTURE_MODELS
 from oracle import SCHEDULES, UnsupportedModel, read_model
 
@@ -37,7 +37,7 @@ SHAPES = ("qwen3-gqa4-f32", "deci-linear-f32", "gemma3-windows-f32", "lfm2-conv-
 ATTENTION = ("fused", "composed")
 
 # Axes that are fixtures of conftest.py, with all their values.
-FIXTURES = {"model_path": MODELS, "schedule": tuple(SCHEDULES), "flash_attn": ATTENTION, "isa": tuple(ISAS)}
+FIXTURES = {"model_path": MODELS, "schedule": tuple(SCHEDULES), "flash_attn": ATTENTION, "isa": tuple(ALL_ISAS)}
 
 
 @cache

@@ -23,7 +23,9 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
       n_rows(n_q*group), has_column_sums(kind_of_sums == GGML_H2O_ATTN_COLUMN_SUMS),
       has_query_sums(kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS),
       is_in_place(has_query_sums || (!has_column_sums && n_rows <= MAX_IN_PLACE_ROWS)),
-      is_shared(!is_in_place && (has_column_sums || extra.rows || n_k < MAX_SHARED_KEYS)) {
+      is_shared(!is_in_place && (has_column_sums || extra.rows || n_k < MAX_SHARED_KEYS)),
+      form(k->type == GGML_TYPE_Q8_0 && v->type == GGML_TYPE_Q8_0 && (is_in_place || kernel.has_byte_tiles) ?
+              h2o_attn_form::BYTES : is_in_place ? h2o_attn_form::ROWS : h2o_attn_form::PANELS) {
     const int64_t lanes = is_in_place ? H2O_ATTN_LANES : 1;
 
     d_k_tile = h2o_ceil_div(d_k, lanes)*lanes;
@@ -33,13 +35,11 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     n_k_pad  = h2o_attn_pad(n_k);
     n_packs  = is_shared ? n_k_pad/H2O_ATTN_PAD : 0;
 
-    list_block = is_in_place ? IN_PLACE_BLOCK : PACKED_BLOCK;
-    block_size = has_column_sums ? n_k_pad : list_block;
+    block_size = is_in_place ? IN_PLACE_BLOCK : form == h2o_attn_form::BYTES ? H2O_ATTN_BYTE_KEYS : PACKED_BLOCK;
 
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
-    ld         = h2o_ceil_div(std::max(block_size, list_block), 64)*64 + 32;
+    ld         = h2o_ceil_div(std::max(block_size, has_column_sums ? n_k_pad : 0), 64)*64 + 32;
     tile_rows  = std::clamp<int64_t>(MAX_LOGITS/ld/kernel.row_step*kernel.row_step, kernel.row_step, kernel.n_rows);
-    tile_rows  = is_in_place ? H2O_ATTN_MAX_ROWS : tile_rows;
     group_rows = is_in_place ? tile_rows : std::min(MAX_GROUP_ROWS/tile_rows, n_tiles(n_rows))*tile_rows;
     n_batches  = 1;
     n_slices   = 1;
@@ -59,7 +59,7 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
         n_slices = h2o_ceil_div(n_rows, group_rows);
         n_ranges = std::min(h2o_ceil_div(MIN_ITEMS, n_slices*n_head_kv), n_blocks);
     }
-    n_list_blocks = is_in_place ? h2o_ceil_div(extra.n_rows, list_block) : 0;
+    n_list_blocks = is_in_place ? h2o_ceil_div(extra.n_rows, block_size) : 0;
     n_items       = n_batches*n_slices*n_ranges + extra.n*n_list_blocks;
 
     // at least one item for each thread
@@ -72,6 +72,7 @@ h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & arena) const {
     const int64_t n_weights = has_query_sums ? h2o_ceil_div(n_k, block_size) : 0;
 
     shared w;
+    w.q       = arena.get<float>(is_in_place ? n_head_kv*n_rows*d_k_tile : 0);
     w.k       = arena.get<float>(n_packed*d_k_pad);
     w.v       = arena.get<float>(n_packed*d_v_pad);
     w.sums    = arena.get<float>(has_column_sums ? n_round*n_items*n_k_pad : 0);
@@ -89,9 +90,10 @@ h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
     s.n_visible = arena.get<int64_t>(group_rows);
     s.visible   = arena.get<int64_t>(tile_rows);
     s.logits    = arena.get<float>(tile_rows*ld);
+    s.block_m   = arena.get<float>(has_column_sums ? h2o_ceil_div(n_k, block_size)*tile_rows : 0);
     s.rows      = arena.get<float>(H2O_ATTN_PAD*std::max(d_k_pad, d_v_pad));
-    s.k         = arena.get<float>(list_block*d_k_pad);
-    s.v         = arena.get<float>(list_block*d_v_pad);
+    s.k         = arena.get<float>(block_size*d_k_pad);
+    s.v         = arena.get<float>(block_size*d_v_pad);
     return s;
 }
 
@@ -131,13 +133,19 @@ void h2o_attn_driver::fuse(const state & a, int64_t d, const float * o, float m,
     *a.l = sum;
 }
 
-// Multiplied by the scale, in vectors of d numbers.
-void h2o_attn_driver::read_queries(const scratch & s, int64_t h, int64_t row, int64_t n, int64_t d) const {
+// Multiplied by the scale, in vectors of d numbers; packed if keys are in bytes.
+void h2o_attn_driver::read_queries(float * dst, int64_t h, int64_t row, int64_t n, int64_t d) const {
     for (int64_t i = 0; i < n; ++i) {
-        const float * q   = q_of(row + i, h);
-        float *       dst = s.q + i*d;
-        std::transform(q, q + d_k, dst, [&](float x) { return scale*x; });
-        std::fill(dst + d_k, dst + d, 0.0f);
+        const float * q = q_of(row + i, h);
+        std::fill(std::transform(q, q + d_k, dst + i*d, [&](float x) { return scale*x; }), dst + (i + 1)*d, 0.0f);
+    }
+    if (form == h2o_attn_form::BYTES) {
+        kernel.pack_byte_q(dst, n, d);
+    }
+}
+
+void h2o_attn_driver::count_visible(const scratch & s, int64_t row, int64_t n) const {
+    for (int64_t i = 0; i < n; ++i) {
         s.n_visible[i] = i > 0 && (row + i)%group > 0 ? s.n_visible[i - 1] : n_visible(row + i);
     }
 }
@@ -158,7 +166,8 @@ h2o_attn_tile h2o_attn_driver::tile_of(const scratch & s, int64_t i, int64_t n, 
     t.softcap  = softcap;
     t.packed_k = keys.packed_k;
     t.packed_v = keys.packed_v;
-    t.logits   = s.logits;
+    t.form     = form;
+    t.logits   = s.logits + (has_column_sums ? keys.start : 0);
     t.ld       = ld;
     t.o        = s.o + i*d_v_pad;
     t.m        = s.m + i;
@@ -189,7 +198,7 @@ h2o_attn_key_set h2o_attn_driver::extra_keys(int64_t list, int64_t h, int64_t be
     res.k        = h2o_attn_source_of(k, extra.k, h, rows, begin);
     res.v        = h2o_attn_source_of(v, extra.v, h, rows, begin);
     res.head     = h;
-    res.n        = std::clamp<int64_t>(n_listed(list, h) - begin, 0, list_block);
+    res.n        = std::clamp<int64_t>(n_listed(list, h) - begin, 0, block_size);
     res.is_extra = true;
     return res;
 }
@@ -209,6 +218,18 @@ h2o_attn_key_set h2o_attn_driver::keys_after(const h2o_attn_key_set & keys, int6
     return keys_of(h, key, end);
 }
 
+// Into the thread's buffers, while the next keys are prefetched.
+void h2o_attn_driver::pack_keys(const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
+    keys.packed_k = s.k;
+    keys.packed_v = s.v;
+    for (int64_t i = 0; i < keys.n; i += H2O_ATTN_PAD) {
+        for (int64_t j = i; j < std::min(i + H2O_ATTN_PAD, next.n); ++j) {
+            h2o_attn_prefetch_key(next, j);
+        }
+        h2o_attn_pack_keys(kernel, form, keys, i, s.rows);
+    }
+}
+
 int64_t h2o_attn_driver::n_counted(int64_t row, int64_t h) const {
     if (!limits) {
         return n_k;
@@ -226,10 +247,13 @@ void h2o_attn_driver::compute(const ggml_compute_params * params, const shared &
     for (int64_t first = 0; first < n_head_kv; first += n_round) {
         const int64_t n = std::min(n_round, n_head_kv - first);
 
+        for (int64_t h = ith; is_in_place && h < n_head_kv; h += nth) {
+            read_queries(w.q + h*n_rows*d_k_tile, h, 0, n_rows, d_k_tile);
+        }
         // the heads of a token stand together in the cache
         for (int64_t i = ith; i < n*n_packs; i += nth) {
             const int64_t key = i/n*H2O_ATTN_PAD;
-            h2o_attn_pack_keys(kernel, shared_keys(w, first + i%n, key), key%block_size, s.rows);
+            h2o_attn_pack_keys(kernel, form, shared_keys(w, first + i%n, key), key%block_size, s.rows);
         }
 
         // a KV head's items in a row, items that see most keys first

@@ -11,8 +11,8 @@
 //   packed     An item of work is some of a KV head's rows and a range of its keys, with the lists of the rows. A group
 //              of rows attends to one block after the other, with an online softmax. The item packs a list's blocks,
 //              and the KV head's if all of its keys would take much room; else they are packed once for all items, in
-//              rounds of KV heads. With column sums the KV head's keys are one block, which comes last: each item makes
-//              sums of its weights, which are added up in order at the end.
+//              rounds of KV heads. With column sums each item keeps the weights of a tile of rows, and makes sums of
+//              them, which are added up in order at the end.
 //   in place   Few rows read keys in the cache. An item is a range of blocks, or a block of a list, for all KV heads,
 //              whose rows lie side by side in the cache; for one of them if threads are more than ranges and blocks. Query sums are made of the blocks' saved weights.
 //
@@ -23,6 +23,7 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
 
     // all threads'
     struct shared {
+        float * q; // in place, [n_head_kv][n_rows]
         float * k; // packed by blocks, [n_round]
         float * v;
         float * sums;    // of items
@@ -38,7 +39,8 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
         float   * l;
         int64_t * n_visible; // of the KV head's keys
         int64_t * visible;   // of the block's, of a tile
-        float   * logits;    // of a tile
+        float   * logits;    // of a tile: a block's, with column sums all blocks' of the KV head
+        float   * block_m;   // likewise: the blocks' m
         float   * rows;      // to be packed
         float   * k;         // of a block, packed or converted
         float   * v;
@@ -56,6 +58,8 @@ private:
         float * m;
         float * l;
     };
+
+    static float over(float x, float l) { return l == 0.0f ? 0.0f : x/l; }
 
     // adds (m, l, o) of other keys
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
@@ -89,8 +93,11 @@ private:
     h2o_attn_key_set extra_keys(int64_t list, int64_t h, int64_t begin) const;
     h2o_attn_key_set keys_after(const h2o_attn_key_set & keys, int64_t range, int64_t n_keys, int64_t h) const;
 
+    void pack_keys(const scratch & s, h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
+
     void clear(const state & x, int64_t range, int64_t h, int64_t row) const;
-    void read_queries(const scratch & s, int64_t h, int64_t row, int64_t n, int64_t d) const;
+    void read_queries(float * dst, int64_t h, int64_t row, int64_t n, int64_t d) const;
+    void count_visible(const scratch & s, int64_t row, int64_t n) const;
 
     h2o_attn_tile tile_of(const scratch & s, int64_t i, int64_t n, const h2o_attn_key_set & keys) const;
 
@@ -100,11 +107,11 @@ private:
     row_group        group_of(int64_t h, int64_t range, int64_t list, int64_t start, int64_t end) const;
     h2o_attn_key_set shared_keys(const shared & w, int64_t h, int64_t key) const;
     h2o_attn_key_set block_of   (const row_group & g, int64_t block) const;
-    h2o_attn_key_set pack_block (const shared & w, const scratch & s, const row_group & g, int64_t block) const;
+    h2o_attn_key_set pack_block (const scratch & s, const row_group & g, int64_t block) const;
 
     void compute_packed(const shared & w, const scratch & s, int64_t h, int64_t item) const;
     void attend_group  (const shared & w, const scratch & s, const row_group & g, float * item_sums) const;
-    void store_tile    (const shared & w, const row_group & g, int64_t row, const h2o_attn_tile & t,
+    void store_tile    (const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
             float * item_sums) const;
     void add_column_sums(const shared & w, int64_t h, int64_t start, int64_t end) const;
 
@@ -126,13 +133,13 @@ private:
     const bool has_query_sums; // of each query
     const bool is_in_place;
     const bool is_shared; // a KV head's keys are packed once
+    const h2o_attn_form form;
 
     int64_t d_k_tile;    // in place: whole vectors
     int64_t d_v_tile;
     int64_t d_k_pad, d_v_pad, n_k_pad;
     int64_t n_packs;     // of H2O_ATTN_PAD keys, of a KV head
     int64_t block_size;  // keys that a tile attends to at once
-    int64_t list_block;  // likewise, of a list
     int64_t ld;          // of a tile's logits
     int64_t tile_rows;
     int64_t group_rows;  // that attend to a block one after the other

@@ -5,24 +5,28 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
         const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
     const int64_t h = keys.head;
 
-    read_queries(s, h, row, n, d_k_tile);
+    count_visible(s, row, n);
     h2o_attn_tile t = tile_of(s, 0, n, keys);
     if (t.visible[n - 1] == 0) {
         return;
     }
     float * weights = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
 
-    t.in_bytes    = keys.are_bytes();
-    if (!t.in_bytes) {
-        t.k = h2o_attn_in_place(kernel, keys.k, keys.n, s.k);
-        t.v = h2o_attn_in_place(kernel, keys.v, keys.n, s.v);
+    t.q      = w.q + (h*n_rows + row)*d_k_tile;
+    t.logits = weights ? weights + row*ld : s.logits;
+    if (form == h2o_attn_form::ROWS) {
+        t.k      = h2o_attn_rows(kernel, keys.k, keys.n, s.k);
+        t.v      = h2o_attn_rows(kernel, keys.v, keys.n, s.v);
+        t.next_k = next.k;
+        t.next_v = next.v;
+        t.n_next = next.n;
     }
-    t.next_k      = next.k;
-    t.n_next      = next.n;
-    t.logits      = weights ? weights + row*ld : s.logits;
-
-    kernel.in_place(t);
+    std::fill_n(t.o, n*d_v_pad, 0.0f);
+    std::fill_n(t.m, n, -INFINITY);
+    std::fill_n(t.l, n, 0.0f);
+    kernel.tile(t);
     for (int r = 0; r < t.n_rows; ++r) {
+        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, t.o + r*d_v_pad, [&](float x) { return over(x, t.l[r]); });
         fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
     }
     if (weights) {
@@ -48,7 +52,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
         }
     }
 
-    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*list_block); };
+    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
         h2o_attn_key_set keys = is_list ? list_keys(first_head) : keys_of(first_head, key, end);
@@ -62,16 +66,8 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
             } else if (!is_list) {
                 after = keys_after(keys, range, n_keys, first_head);
             }
-            keys.packed_k = s.k;
-            keys.packed_v = s.v;
-            for (int64_t i = 0; keys.are_bytes() && i < keys.n; i += H2O_ATTN_PAD) {
-                const bool              is_last = i + H2O_ATTN_PAD >= keys.n;
-                const h2o_attn_key_set & ahead   = is_last ? after : keys;
-                const int64_t            first   = is_last ? 0 : i + H2O_ATTN_PAD;
-                for (int64_t j = first; j < std::min(first + H2O_ATTN_PAD, ahead.n); ++j) {
-                    h2o_attn_prefetch_key(ahead, j);
-                }
-                kernel.pack_bytes(keys.k, keys.v, i, keys.n, s.k, s.v);
+            if (form == h2o_attn_form::BYTES) {
+                pack_keys(s, keys, after);
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
                 attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);
@@ -94,7 +90,7 @@ void h2o_attn_driver::set_query_sums(const shared & w, int64_t h, int64_t query)
 
         for (int64_t row = query*group; row < (query + 1)*group; ++row) {
             const state fused = state_of(w, 0, h, row);
-            const float f     = *fused.l == 0.0f ? 0.0f : expf(weights[n_rows*ld + row] - *fused.m) / *fused.l;
+            const float f     = over(expf(weights[n_rows*ld + row] - *fused.m), *fused.l);
 
             for (int64_t j = 0; j < n; ++j) {
                 dst[key + j] += weights[row*ld + j]*f;

@@ -18,7 +18,7 @@ h2o_attn_driver::row_group h2o_attn_driver::group_of(int64_t h, int64_t range, i
     const int64_t n_keys      = n_visible(end - 1);
     const int64_t key         = range_start(range, n_keys);
     const int64_t end_key     = std::min(range_start(range + 1, n_keys), n_keys);
-    const int64_t list_blocks = extra.rows ? h2o_ceil_div(n_listed(list, h), list_block) : 0;
+    const int64_t list_blocks = extra.rows ? h2o_ceil_div(n_listed(list, h), block_size) : 0;
 
     return { h, list, range, start, end, n_keys, list_blocks, list_blocks + h2o_ceil_div(end_key - key, block_size) };
 }
@@ -33,19 +33,14 @@ h2o_attn_key_set h2o_attn_driver::shared_keys(const shared & w, int64_t h, int64
 
 h2o_attn_key_set h2o_attn_driver::block_of(const row_group & g, int64_t block) const {
     if (block < g.n_list_blocks) {
-        return extra_keys(g.list, g.h, block*list_block);
+        return extra_keys(g.list, g.h, block*block_size);
     }
     const int64_t key = range_start(g.range, g.n_keys) + (block - g.n_list_blocks)*block_size;
-    return keys_of(g.h, key, is_shared ? n_k : std::min(range_start(g.range + 1, g.n_keys), g.n_keys));
+    return keys_of(g.h, key, std::min(range_start(g.range + 1, g.n_keys), g.n_keys));
 }
 
-// Into the thread's buffers, unless all items share it. The keys that are read after these are prefetched.
-h2o_attn_key_set h2o_attn_driver::pack_block(const shared & w, const scratch & s, const row_group & g,
-        int64_t block) const {
+h2o_attn_key_set h2o_attn_driver::pack_block(const scratch & s, const row_group & g, int64_t block) const {
     h2o_attn_key_set keys = block_of(g, block);
-    if (!keys.is_extra && is_shared) {
-        return shared_keys(w, g.h, keys.start);
-    }
     h2o_attn_key_set after = {};
     if (!keys.is_extra) {
         after = keys_after(keys, g.range, g.n_keys, g.h);
@@ -54,60 +49,70 @@ h2o_attn_key_set h2o_attn_driver::pack_block(const shared & w, const scratch & s
     } else if (g.list + 1 < extra.n) {
         after = extra_keys(g.list + 1, g.h, 0);
     }
-    keys.packed_k = s.k;
-    keys.packed_v = s.v;
-    for (int64_t i = 0; i < keys.n; i += H2O_ATTN_PAD) {
-        for (int64_t j = i; j < std::min(i + H2O_ATTN_PAD, after.n); ++j) {
-            h2o_attn_prefetch_key(after, j);
-        }
-        h2o_attn_pack_keys(kernel, keys, i, s.rows);
-    }
+    pack_keys(s, keys, after);
     return keys;
 }
 
-void h2o_attn_driver::store_tile(const shared & w, const row_group & g, int64_t row, const h2o_attn_tile & t,
+// n rows of the group from the i-th on
+void h2o_attn_driver::store_tile(const shared & w, const scratch & s, const row_group & g, int64_t i, int64_t n,
         float * item_sums) const {
-    int64_t counted[H2O_ATTN_MAX_ROWS];
-    float   factors[H2O_ATTN_MAX_ROWS];
-
-    for (int r = 0; r < t.n_rows; ++r) {
-        const state res = state_of(w, g.range, g.h, row + r);
-        std::copy_n(t.o + r*d_v_pad, d_v, res.o);
+    const h2o_attn_tile t = tile_of(s, i, n, {});
+    int64_t n_all[H2O_ATTN_MAX_ROWS]; // of all blocks' keys
+    for (int r = 0; r < n; ++r) {
+        const int64_t row = g.start + i + r;
+        const state   res = state_of(w, g.range, g.h, row);
+        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, res.o, [&](float x) { return over(x, t.l[r]); });
         *res.m = t.m[r];
         *res.l = t.l[r];
 
-        counted[r] = item_sums ? n_counted(row + r, g.h) : 0;
-        factors[r] = t.l[r] == 0.0f ? 0.0f : 1.0f/t.l[r];
+        n_all[r] = item_sums ? n_counted(row, g.h) : 0;
     }
-    if (item_sums) {
-        kernel.add_sums(t, counted, factors, item_sums);
+    for (int64_t key = 0; item_sums && key < g.n_keys; key += block_size) {
+        const float * m = s.block_m + key/block_size*tile_rows;
+
+        int64_t counted[H2O_ATTN_MAX_ROWS];
+        float   factors[H2O_ATTN_MAX_ROWS];
+        for (int r = 0; r < n; ++r) {
+            counted[r] = std::clamp<int64_t>(n_all[r] - key, 0, block_size);
+            factors[r] = over(expf(m[r] - t.m[r]), t.l[r]);
+        }
+        kernel.add_sums(tile_of(s, i, n, shared_keys(w, g.h, key)), counted, factors, item_sums + key);
     }
 }
 
 void h2o_attn_driver::attend_group(const shared & w, const scratch & s, const row_group & g,
         float * item_sums) const {
     const int64_t n = g.end - g.start;
-    read_queries(s, g.h, g.start, n, d_k_pad);
+    read_queries(s.q, g.h, g.start, n, d_k_pad);
+    count_visible(s, g.start, n);
     std::fill_n(s.o, n*d_v_pad, 0.0f);
     for (int64_t i = 0; i < n; ++i) {
         clear({ s.o + i*d_v_pad, s.m + i, s.l + i }, g.range, g.h, g.start + i);
     }
-    kernel.pack_q(s.q, n, d_k);
+    if (form == h2o_attn_form::PANELS) {
+        kernel.pack_q(s.q, n, d_k);
+    }
 
-    for (int64_t block = 0; block < std::max<int64_t>(g.n_blocks, 1); ++block) {
-        const h2o_attn_key_set keys = block < g.n_blocks ? pack_block(w, s, g, block) : h2o_attn_key_set {};
-
-        for (int64_t i = 0; i < n; i += tile_rows) {
-            const h2o_attn_tile t = tile_of(s, i, std::min(tile_rows, n - i), keys);
-            if (t.visible[t.n_rows - 1] > 0) {
-                kernel.tile(t);
-            }
-            if (block + 1 < g.n_blocks) {
-                continue;
-            }
-            kernel.finish(t);
-            store_tile(w, g, g.start + i, t, keys.is_extra ? nullptr : item_sums);
+    const auto attend = [&](int64_t i, const h2o_attn_key_set & keys) {
+        const h2o_attn_tile t = tile_of(s, i, std::min(tile_rows, n - i), keys);
+        if (t.visible[t.n_rows - 1] > 0) {
+            kernel.tile(t);
         }
+    };
+    for (int64_t block = 0; block < (is_shared ? g.n_list_blocks : g.n_blocks); ++block) {
+        const h2o_attn_key_set keys = pack_block(s, g, block);
+        for (int64_t i = 0; i < n; i += tile_rows) {
+            attend(i, keys);
+        }
+    }
+    for (int64_t i = 0; i < n; i += tile_rows) {
+        for (int64_t key = 0; is_shared && key < g.n_keys; key += block_size) {
+            attend(i, shared_keys(w, g.h, key));
+            if (item_sums) {
+                std::copy_n(s.m + i, std::min(tile_rows, n - i), s.block_m + key/block_size*tile_rows);
+            }
+        }
+        store_tile(w, s, g, i, std::min(tile_rows, n - i), item_sums);
     }
 }
 

@@ -46,8 +46,7 @@ void h2o_attn_prefetch_key(const h2o_attn_key_set & keys, int64_t key) {
     }
 }
 
-h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n,
-        float * converted) {
+h2o_attn_source h2o_attn_rows(const h2o_attn_kernel & kernel, const h2o_attn_source & x, int64_t n, float * converted) {
     if (can_kernels_read(x) && x.type != GGML_TYPE_Q8_0) {
         return x;
     }
@@ -57,14 +56,13 @@ h2o_attn_source h2o_attn_in_place(const h2o_attn_kernel & kernel, const h2o_attn
     return { (const char *) converted, size, size, nullptr, GGML_TYPE_F32, d };
 }
 
-bool h2o_attn_key_set::are_bytes() const {
-    return k.type == GGML_TYPE_Q8_0 && v.type == GGML_TYPE_Q8_0;
-}
-
-void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, const h2o_attn_key_set & keys, int64_t key,
+void h2o_attn_pack_keys(const h2o_attn_kernel & kernel, h2o_attn_form form, const h2o_attn_key_set & keys, int64_t key,
         float * scratch) {
     const int64_t n = std::min<int64_t>(H2O_ATTN_PAD, keys.n - key);
 
+    if (form == h2o_attn_form::BYTES) {
+        return kernel.pack_bytes(keys.k, keys.v, key, keys.n, keys.packed_k, keys.packed_v);
+    }
     const auto pack = [&](const h2o_attn_source & x, decltype(kernel.pack_k) pack_rows, float * packed) {
         const int64_t d = x.d;
         read_rows(kernel, x, key, n, d, scratch);

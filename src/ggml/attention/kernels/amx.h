@@ -9,6 +9,8 @@
 
 namespace {
 
+constexpr bool BYTE_TILES = false; // tiles of BF16 multiply faster than vectors of integers
+
 constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a group
 constexpr int TILE      = 256;  // pairs in a tile
 
@@ -16,7 +18,6 @@ constexpr int NR        = BLOCK;
 constexpr int ROW_STEP  = BLOCK;
 constexpr int GRAIN     = BLOCK; // a group
 constexpr int MR        = 8;
-constexpr int KEY_BLOCK = 2048;  // their logits stay in the L2 cache
 constexpr int TILE_ROWS = 64;
 
 static_assert(BLOCK == H2O_ATTN_PAD, "");

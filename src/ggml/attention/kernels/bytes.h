@@ -11,9 +11,8 @@
 namespace {
 
 constexpr int BYTES      = 32;  // of a block, whose scale stands before them
-constexpr int BYTE_ROWS  = 6;   // that are multiplied at once, by two vectors
 constexpr int BYTE_KEYS  = 2*VL;
-constexpr int MAX_KEYS   = 128; // of a block; 32 bits hold sums of 512 products of 15 and 7 bits
+constexpr int MAX_KEYS   = H2O_ATTN_BYTE_KEYS; // 32 bits hold sums of 512 products of 15 and 7 bits
 
 typedef int16_t vec_s __attribute__((vector_size(VL*4)));
 typedef int32_t lane_mem __attribute__((may_alias));
@@ -32,7 +31,11 @@ inline vec_i pair_of(vec_i low, vec_i high) {
 
 // sum + a*b of both numbers of each pair
 inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
-#if VL == 16 && defined(__AVX512BW__)
+#if VL == 16 && defined(__AVX512VNNI__)
+    return (vec_i) _mm512_dpwssd_epi32((__m512i) sum, (__m512i) a, (__m512i) b);
+#elif VL == 8 && defined(__AVXVNNI__)
+    return (vec_i) _mm256_dpwssd_avx_epi32((__m256i) sum, (__m256i) a, (__m256i) b);
+#elif VL == 16 && defined(__AVX512BW__)
     return sum + (vec_i) _mm512_madd_epi16((__m512i) a, (__m512i) b);
 #elif VL == 8 && defined(__AVX2__)
     return sum + (vec_i) _mm256_madd_epi16((__m256i) a, (__m256i) b);
@@ -48,22 +51,22 @@ inline vec_i round_to_pairs(vec_f x) {
     return (vec_i) (x + 12582912.0f); // 1.5*2^23
 }
 
-inline vec_f absolute(vec_f x) {
-    return (vec_f) ((vec_i) x & 0x7fffffff);
-}
-
-// f(what makes the largest of n numbers 32,767); returns what undoes it, NaN if a number is not finite
-template <typename X, typename F>
-inline float round_all(int64_t n, const X & x, const F & f) {
-    vec_f most = {};
-    vec_f odd  = {};
+// What makes the largest of each row's n numbers 32,767, and what undoes it: NaN if a number is not finite. As integers,
+// the bits of such ones are the largest.
+template <int M, typename X>
+inline void find_scales(int64_t n, const X & x, float (& scale)[M], float (& back)[M]) {
+    vec_i most[M] = {};
     for (int64_t i = 0; i < n; i += VL) {
-        most = max(absolute(x(i)), most);
-        odd += x(i)*0.0f;
+        for (int r = 0; r < M; ++r) {
+            const vec_i bits = (vec_i) x(r, i) & 0x7fffffff;
+            most[r] = bits > most[r] ? bits : most[r];
+        }
     }
-    const float largest = fold(most, max)[0];
-    f(largest > 0.0f ? 32767.0f/largest : 0.0f);
-    return largest/32767.0f + fold(odd, [](vec_f a, vec_f b) { return a + b; })[0];
+    for (int r = 0; r < M; ++r) {
+        const float largest = fold((vec_f) most[r], [](vec_f a, vec_f b) { return (vec_i) a > (vec_i) b ? a : b; })[0];
+        scale[r] = largest > 0.0f ? 32767.0f/largest : 0.0f;
+        back [r] = largest/32767.0f + largest*0.0f;
+    }
 }
 
 // 32 numbers of 16 bits: a and b take turns
@@ -113,15 +116,19 @@ inline vec_i every_other_two(vec_f a, vec_f b) {
     return every_other_two<START>(a, b, typename make_indices<VL>::type());
 }
 
-// A query's pairs, of the numbers 0 and 2, 1 and 3, 4 and 6, ..., then their scale, in its place.
-inline void pack_byte_query(float * q, int64_t d) {
-    q[d/2] = round_all(d, [&](int64_t i) { return load(q + i); }, [&](float scale) {
+// Each query becomes pairs, of the numbers 0 and 2, 1 and 3, 4 and 6, ..., then what undoes their scale, in its place.
+void pack_byte_q(float * q, int64_t n_rows, int64_t d) {
+    for (const float * end = q + n_rows*d; q < end; q += d) {
+        float scale[1];
+        float back[1];
+        find_scales(d, [&](int, int64_t i) { return load(q + i); }, scale, back);
         for (int64_t i = 0; i < d; i += 2*VL) {
-            const vec_f a = (vec_f) round_to_pairs(load(q + i)*scale);
-            const vec_f b = (vec_f) round_to_pairs(load(q + i + VL)*scale);
+            const vec_f a = (vec_f) round_to_pairs(load(q + i)*scale[0]);
+            const vec_f b = (vec_f) round_to_pairs(load(q + i + VL)*scale[0]);
             store_pairs(q + i/2, pair_of(every_other_two<0>(a, b), every_other_two<2>(a, b)));
         }
-    });
+        q[d/2] = back[0];
+    }
 }
 
 // floats of VL packed keys
@@ -198,11 +205,19 @@ inline void multiply_pairs(const float * a, int64_t lda, const float * b, int64_
     }
 }
 
-// logits[M][n, rounded up] of packed queries and keys
+// Both functions are for M rows from the row-th on. Inlined together they would not have registers enough.
+
+// logits = q*k of the keys to the end, rounded up
 template <int M>
-void multiply_byte_keys(const float * q, const float * k, int64_t d, int64_t n, float * logits, int64_t ld) {
+[[gnu::noinline]] void multiply_byte_keys(const h2o_attn_tile & t, int row, int64_t end) {
+    const int64_t d      = t.d_k;
+    const int64_t ld     = t.ld;
+    const float * q      = t.q + row*d;
+    const float * k      = t.packed_k;
+    float *       logits = t.logits + row*ld;
+
     const int64_t next = byte_panel(d);
-    for (int64_t key = 0; key < n; key += BYTE_KEYS, k += 2*next) {
+    for (int64_t key = 0; key < end; key += BYTE_KEYS, k += 2*next) {
         vec_f sum[M][2] = {};
         for (int64_t i = 0; i < d/BYTES; ++i) {
             const float * panel = k + i*(1 + BYTES/2)*VL;
@@ -215,37 +230,46 @@ void multiply_byte_keys(const float * q, const float * k, int64_t d, int64_t n, 
             }
         }
         for (int r = 0; r < M; ++r) {
-            store(logits + r*ld + key,      sum[r][0]*q[r*d + d/2]);
-            store(logits + r*ld + key + VL, sum[r][1]*q[r*d + d/2]);
+            const float back = q[r*d + d/2];
+            store(logits + r*ld + key,      sum[r][0]*back);
+            store(logits + r*ld + key + VL, sum[r][1]*back);
         }
     }
 }
 
-// o[M][d] = weights[M][n]*v, packed. Weights after the n-th are 0 up to a whole vector.
+// o += weights*v of the keys to the end, a multiple of VL
 template <int M>
-void multiply_byte_values(const float * weights, int64_t ld, const float * v, int64_t d, int64_t n, float * o,
-        int64_t ldo) {
-    for (int64_t i = 0; i < d; i += BYTES) {
-        float pairs[M][MAX_KEYS/2];
+[[gnu::noinline]] void multiply_byte_values(const h2o_attn_tile & t, int row, int64_t end) {
+    const int64_t d       = t.d_v;
+    const int64_t ld      = t.ld;
+    const float * weights = t.logits + row*ld;
+    const float * scales  = t.packed_v;
+    const float * values  = scales + d/BYTES*MAX_KEYS;
+    float *       o       = t.o + row*d;
+
+    for (int64_t i = 0; i < d; i += BYTES, scales += MAX_KEYS) {
+        const auto scaled = [&](int r, int64_t key) {
+            return key < end ? load(weights + r*ld + key)*load(scales + key) : vec_f {};
+        };
         float scale[M];
-        for (int r = 0; r < M; ++r) {
-            const auto scaled = [&](int64_t key) {
-                return key < n ? load(weights + r*ld + key)*load(v + i/BYTES*MAX_KEYS + key) : vec_f {};
-            };
-            scale[r] = round_all(n, scaled, [&](float f) {
-                for (int64_t key = 0; key < n; key += BYTE_KEYS) {
-                    store_pairs(pairs[r] + key/2,
-                            pair_of(round_to_pairs(scaled(key)*f), round_to_pairs(scaled(key + VL)*f)));
-                }
-            });
+        float back[M];
+        find_scales(end, scaled, scale, back);
+
+        float pairs[M][MAX_KEYS/2];
+        for (int64_t key = 0; key < end; key += BYTE_KEYS) {
+            for (int r = 0; r < M; ++r) {
+                store_pairs(pairs[r] + key/2, pair_of(round_to_pairs(scaled(r, key)*scale[r]),
+                        round_to_pairs(scaled(r, key + VL)*scale[r])));
+            }
         }
         for (int c = i; c < i + BYTES; c += 2*VL) {
             vec_f sum[M][2];
-            multiply_pairs<M>(pairs[0], MAX_KEYS/2, v + d/BYTES*MAX_KEYS + c, d, VL,
-                    (n + BYTE_KEYS - 1)/BYTE_KEYS*VL, sum);
+            multiply_pairs<M>(pairs[0], MAX_KEYS/2, values + c, d, VL, (end + BYTE_KEYS - 1)/BYTE_KEYS*VL, sum);
             for (int r = 0; r < M; ++r) {
-                store(o + r*ldo + c,      sum[r][0]*scale[r]);
-                store(o + r*ldo + c + VL, sum[r][1]*scale[r]);
+                for (int j = 0; j < 2; ++j) {
+                    float * dst = o + r*d + c + j*VL;
+                    store(dst, load(dst) + sum[r][j]*back[r]);
+                }
             }
         }
     }

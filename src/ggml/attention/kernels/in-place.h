@@ -6,16 +6,13 @@
 
 namespace {
 
-constexpr int IN_PLACE_ROWS = VL == 16 ? 6 : 3; // rows at once
-constexpr int IN_PLACE_KEYS = 4;                // dot products of each at once
-constexpr int IN_PLACE_VECTORS = 4;             // of V, by which weights are multiplied at once
+constexpr int ROWS        = VL == 16 ? 6 : 3; // at once
+constexpr int ROW_KEYS    = 4;                // dot products of each at once
+constexpr int ROW_VECTORS = 4;                // of V, by which weights are multiplied at once
 
-// Rows are prefetched in groups, into the L2 or the L1 cache. How early was measured on an AMD EPYC with AVX-512 and on
-// one without.
+// Rows are prefetched in groups, into the L2 cache.
 constexpr int PREFETCH_GROUP = 8;
-constexpr int PREFETCH_AHEAD = VL == 16 ? 64 : 32; // keys
-constexpr int PREFETCH_CACHE = VL == 16 ? 2 : 3;
-constexpr int CACHE_LINE     = 64;                  // bytes
+constexpr int CACHE_LINE     = 64; // bytes
 
 static_assert(H2O_ATTN_LANES % VL == 0, "");
 
@@ -55,37 +52,18 @@ inline vec_f add_quads(const vec_f * x) {
     }
 }
 
-// Both lines of a pair at once: one line of all rows, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n, int64_t size) {
+// PREFETCH_GROUP rows from the key-th on, of the block that is attended to next. Both lines of a pair at once: one line
+// for each row, then the other, took twice as long on an AMD EPYC.
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
-    for (int64_t i = 0; i < size; i += 2*CACHE_LINE) {
+    for (int64_t i = 0; key < n && i < x.size; i += 2*CACHE_LINE) {
         for (int c = 0; c < PREFETCH_GROUP; ++c) {
             const char * row = row_of(x, min_of(key + c, n - 1));
-            __builtin_prefetch(row + i, 0, PREFETCH_CACHE);
-            __builtin_prefetch(row + min_of(i + CACHE_LINE, size - 1), 0, PREFETCH_CACHE);
+            __builtin_prefetch(row + i, 0, 2);
+            __builtin_prefetch(row + min_of(i + CACHE_LINE, x.size - 1), 0, 2);
         }
     }
 }
-
-// Rows in the order in which they are read: size bytes of n rows, then n_next of others.
-struct reading {
-    const h2o_attn_source & x;
-    int64_t n;
-    int64_t size;
-
-    const h2o_attn_source & next;
-    int64_t n_next;
-
-    // PREFETCH_GROUP rows that are read PREFETCH_AHEAD rows after the key-th
-    void prefetch(int64_t key) const {
-        key += PREFETCH_AHEAD;
-        if (key < n) {
-            prefetch_rows(x, key, n, size);
-        } else if (key - n < n_next) {
-            prefetch_rows(next, key - n, n_next, next.size);
-        }
-    }
-};
 
 void read_rows(const h2o_attn_source & x, int64_t key, int64_t n, float * dst) {
     for (const int64_t end = key + n; key < end; ++key, dst += x.d) {
@@ -113,18 +91,18 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     vec_f quads[M][VL/4];
 
     for (int j = 0; j < VL/4; ++j) {
-        const char * k[IN_PLACE_KEYS];
-        for (int c = 0; c < IN_PLACE_KEYS; ++c) {
+        const char * k[ROW_KEYS];
+        for (int c = 0; c < ROW_KEYS; ++c) {
             k[c] = row_of(t.k, min_of(key + 4*j + c, t.n_keys - 1));
         }
 
-        vec_f sum[M][IN_PLACE_KEYS] = {};
+        vec_f sum[M][ROW_KEYS] = {};
         for (int64_t i = 0; i < t.d_k; i += VL) {
             vec_f q[M];
             for (int r = 0; r < M; ++r) {
                 q[r] = load(t.q + (first_row + r)*t.d_k + i);
             }
-            for (int c = 0; c < IN_PLACE_KEYS; ++c) { // one of them in a register at a time
+            for (int c = 0; c < ROW_KEYS; ++c) { // one of them in a register at a time
                 const vec_f x = T::load(k[c], i);
                 for (int r = 0; r < M; ++r) {
                     sum[r][c] += x*q[r];
@@ -141,20 +119,16 @@ void dot_rows(const h2o_attn_tile & t, int first_row, int64_t key) {
     }
 }
 
-// N vectors of the rows' output, from the i-th number on
+// N vectors are added to the rows' output, from the i-th number on
 template <typename T, int M, int N>
 void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
-    const bool is_first = first_row == 0 && i == 0; // all of a value; later reads find it in the cache
-    const bool is_last  = first_row + M == t.n_rows && i + N*VL == t.d_v;
-
-    const reading order = { t.v, t.n_keys, is_first ? t.v.size : 0, t.next_k, is_last ? t.n_next : 0 };
-
     vec_f sum[M][N] = {};
 
     const float * weights = t.logits + first_row*t.ld;
     for (int64_t start = 0; start < t.n_keys; start += PREFETCH_GROUP) {
-        order.prefetch(start);
-
+        if (first_row == 0 && i == 0) {
+            prefetch_rows(t.next_v, start, t.n_next);
+        }
         for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
             const char * v = row_of(t.v, key);
 
@@ -166,10 +140,10 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
             }
         }
     }
-
     for (int r = 0; r < M; ++r) {
         for (int j = 0; j < N; ++j) {
-            store(t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL, sum[r][j]);
+            float * o = t.o + (first_row + r)*h2o_attn_pad(t.d_v) + i + j*VL;
+            store(o, load(o) + sum[r][j]);
         }
     }
 }
@@ -178,12 +152,6 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
 inline void scale_row(float * o, int64_t d_v, float f) {
     for (int64_t i = 0; i < d_v; i += VL) {
         store(o + i, load(o + i)*f);
-    }
-}
-
-inline void divide_rows(const h2o_attn_tile & t) {
-    for (int r = 0; r < t.n_rows; ++r) {
-        scale_row(t.o + r*h2o_attn_pad(t.d_v), t.d_v, t.l[r] == 0.0f ? 0.0f : 1.0f/t.l[r]);
     }
 }
 
@@ -198,66 +166,35 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
     }
 }
 
-void multiply_keys(const h2o_attn_tile & t) {
-    if (t.in_bytes) {
-        for_row_blocks<BYTE_ROWS>(t.n_rows, [&](auto c, int r) {
-            for (int i = r; i < r + decltype(c)::value; ++i) {
-                pack_byte_query(t.q + i*t.d_k, t.d_k);
-            }
-            multiply_byte_keys<decltype(c)::value>(t.q + r*t.d_k, t.packed_k, t.d_k, t.n_keys, t.logits + r*t.ld, t.ld);
-        });
-        return;
-    }
-    const reading order = { t.k, t.n_keys, t.k.size, t.v, t.n_keys };
-
+// logits = q*k
+void multiply_rows_k(const h2o_attn_tile & t) {
     with_type(t.k.type, [&](auto type) {
         for (int64_t key = 0; key < t.n_keys; key += VL) {
             for (int64_t j = key; j < key + VL; j += PREFETCH_GROUP) {
-                order.prefetch(j);
+                prefetch_rows(t.next_k, j, t.n_next);
             }
-            for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
+            for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
                 dot_rows<decltype(type), decltype(c)::value>(t, r, key);
             });
         }
     });
 }
 
-void add_up_values(const h2o_attn_tile & t) {
-    const int64_t d_pad = h2o_attn_pad(t.d_v);
-    if (t.in_bytes) {
-        for_row_blocks<BYTE_ROWS>(t.n_rows, [&](auto c, int r) {
-            multiply_byte_values<decltype(c)::value>(t.logits + r*t.ld, t.ld, t.packed_v, t.d_v, t.n_keys,
-                    t.o + r*d_pad, d_pad);
-        });
-        return;
-    }
+// o += weights*v
+void multiply_rows_v(const h2o_attn_tile & t) {
     with_type(t.v.type, [&](auto type) {
-        for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
+        for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
             constexpr int M = decltype(c)::value;
 
             int64_t i = 0;
-            for (; i + IN_PLACE_VECTORS*VL <= t.d_v; i += IN_PLACE_VECTORS*VL) {
-                add_values<decltype(type), M, IN_PLACE_VECTORS>(t, r, i);
+            for (; i + ROW_VECTORS*VL <= t.d_v; i += ROW_VECTORS*VL) {
+                add_values<decltype(type), M, ROW_VECTORS>(t, r, i);
             }
             for (; i < t.d_v; i += VL) {
                 add_values<decltype(type), M, 1>(t, r, i);
             }
         });
     });
-}
-
-void in_place(const h2o_attn_tile & t) {
-    const int64_t n = (t.n_keys + VL - 1)/VL*VL;
-
-    multiply_keys(t);
-    for_row_blocks<IN_PLACE_ROWS>(t.n_rows, [&](auto c, int r) {
-        for (int i = r; i < r + decltype(c)::value; ++i) {
-            t.m[i] = -__builtin_inff();
-        }
-        softmax<plain_weights, decltype(c)::value>(t, r, n, t.l + r);
-    });
-    add_up_values(t);
-    divide_rows(t);
 }
 
 } // namespace

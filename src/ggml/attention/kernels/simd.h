@@ -4,13 +4,14 @@
 
 namespace {
 
+constexpr bool BYTE_TILES = true;
+
 // MR rows times NV vectors of VL floats stay in registers
 constexpr int MR        = VL == 16 ? 12 : 6;
 constexpr int NV        = 2;
 constexpr int NR        = NV*VL;
 constexpr int ROW_STEP  = MR;
 constexpr int GRAIN     = 1;
-constexpr int KEY_BLOCK = 256; // keys of V times NR stay in the L1 cache
 constexpr int TILE_ROWS = 48/MR*MR;
 
 typedef plain_weights weights;

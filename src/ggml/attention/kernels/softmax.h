@@ -117,32 +117,22 @@ void softmax(const h2o_attn_tile & t, int row, int64_t end, float * sums) {
 // sums += column sums of f*weights, where row i counts in the first counted[i] of n columns
 template <typename W, int M>
 void add_column_sums(const float * x, int64_t ld, int64_t n, const float * f, const int64_t * counted, float * sums) {
-    int64_t n_all  = n; // columns in which every row counts
-    int64_t n_some = 0; // columns in which any does
+    int64_t end = 0; // of the columns in which any row counts
     for (int i = 0; i < M; ++i) {
-        n_all  = min_of(n_all,  counted[i]);
-        n_some = max_of(n_some, min_of(n, counted[i]));
+        end = max_of(end, min_of(n, counted[i]));
     }
-
-    int64_t j = 0;
-    const auto add = [&](const auto & counts) {
+    for (int64_t j = 0; j < end; j += W::N*VL) {
         vec_f sum[W::N] = {};
         for (int i = 0; i < M; ++i) {
             vec_f e[W::N];
             W::get(x + i*ld + j, e);
             for (int v = 0; v < W::N; ++v) {
-                sum[v] += counts(e[v], i, j + v*VL)*f[i];
+                sum[v] += first_lanes(e[v], counted[i] - j - v*VL)*f[i];
             }
         }
         for (int v = 0; v < W::N; ++v) {
             store(sums + j + v*VL, load(sums + j + v*VL) + sum[v]);
         }
-    };
-    for (; j + W::N*VL <= n_all; j += W::N*VL) {
-        add([](vec_f e, int, int64_t) { return e; });
-    }
-    for (; j < n_some; j += W::N*VL) {
-        add([&](vec_f e, int i, int64_t column) { return first_lanes(e, counted[i] - column); });
     }
 }
 
