@@ -45,6 +45,7 @@ std::string server_h2o_slot_path(const common_params & params) {
     }
     const auto path = params.slot_save_path + hash_sha256_hex(owner.data(), owner.size()) + "/";
     std::filesystem::create_directory(path);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all); // conversations lie there
     return path;
 }
 

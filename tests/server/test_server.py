@@ -518,6 +518,7 @@ def test_owners_do_not_see_each_others_texts(h2o: list[str], tmp_path: Path, mon
             assert n_cached(b, OTHER, id_slot=0) == 0
             assert n_cached(b, DOCUMENT + "c", id_slot=0) >= len(DOCUMENT) // S * S  # its own, from the cache in RAM
             assert ask(a, "POST", "/slots/0?action=restore", {"filename": str(a)})[0] == 200
+        assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir() if p.is_dir()} == {0o700}
     assert_wrong_usage(invoke("serve", "--api-key", ", "), "--api-key")
 
 
