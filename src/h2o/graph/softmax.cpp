@@ -3,7 +3,6 @@
 #include "ggml.h"
 
 #include <cfloat>
-#include <cmath>
 
 ggml_tensor * h2o_constant(ggml_context * ctx, float value, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3) {
     ggml_tensor * t = ggml_fill(ctx, ggml_arange(ctx, 0.0f, ne0, 1.0f), value);
@@ -50,16 +49,12 @@ h2o_softmax_state h2o_softmax_state_fuse(
 
     res.m = ggml_max_rows(ctx, ggml_concat(ctx, a.m, b.m, 0));
 
-    // two empty blocks: exp(-inf - m) must be 0, so m must be finite here
-    ggml_tensor * m = ggml_clamp(ctx, res.m, -FLT_MAX, INFINITY);
-
-    ggml_tensor * w_a = ggml_mul(ctx, ggml_exp(ctx, ggml_sub(ctx, a.m, m)), a.l);
-    ggml_tensor * w_b = ggml_mul(ctx, ggml_exp(ctx, ggml_sub(ctx, b.m, m)), b.l);
+    ggml_tensor * w_a = ggml_mul(ctx, ggml_exp(ctx, ggml_sub(ctx, a.m, res.m)), a.l);
+    ggml_tensor * w_b = ggml_mul(ctx, ggml_exp(ctx, ggml_sub(ctx, b.m, res.m)), b.l);
 
     res.l = ggml_add(ctx, w_a, w_b);
 
-    // l is 0 or about >= 1: the clamp only avoids 0/0
-    ggml_tensor * f_a = ggml_div(ctx, w_a, ggml_clamp(ctx, res.l, FLT_MIN, INFINITY));
+    ggml_tensor * f_a = ggml_div(ctx, w_a, res.l);
 
     // (w_a*o_a + w_b*o_b)/l with one product, since products that repeat a row's factor are slow on the CPU
     res.o = ggml_add(ctx, b.o, ggml_mul(ctx, ggml_sub(ctx, a.o, b.o), f_a));

@@ -26,9 +26,9 @@ h2o_softmax_state h2o_softmax_state_build(
         ggml_tensor  *  v,
         ggml_tensor  ** weights);
 
-// State of two blocks of keys together. An empty block is neutral, two empty blocks stay empty.
+// State of two blocks of keys together. An empty block is neutral; one of them has keys for each query, or a sink.
 //   m = max(m_a, m_b), w_x = l_x*exp(m_x - m), l = w_a + w_b, o = (w_a*o_a + w_b*o_b)/l
-//   share: out: w_a/l, what a's keys have of each query's weight [1, n_q, n_head, n_c]; 0 if both are empty
+//   share: out: w_a/l, what a's keys have of each query's weight [1, n_q, n_head, n_c]
 h2o_softmax_state h2o_softmax_state_fuse(
         ggml_context            *  ctx,
         const h2o_softmax_state &  a,
