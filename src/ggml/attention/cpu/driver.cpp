@@ -137,8 +137,7 @@ void h2o_attn_driver::fuse(const state & a, int64_t d, const float * o, float m,
 void h2o_attn_driver::read_queries(float * dst, int64_t h, int64_t row, int64_t n, int64_t d) const {
     for (int64_t i = 0; i < n; ++i) {
         const float * q = q_of(row + i, h);
-        multiply(q, scale, d_k, dst + i*d);
-        std::fill(dst + i*d + d_k, dst + (i + 1)*d, 0.0f);
+        std::fill(std::transform(q, q + d_k, dst + i*d, [&](float x) { return scale*x; }), dst + (i + 1)*d, 0.0f);
     }
     if (form == h2o_attn_form::BYTES) {
         kernel.pack_byte_q(dst, n, d);

@@ -60,9 +60,6 @@ private:
     };
 
     static float over(float x, float l) { return l == 0.0f ? 0.0f : x/l; }
-    static void multiply(const float * x, float f, int64_t n, float * dst) {
-        std::transform(x, x + n, dst, [f](float y) { return f*y; });
-    }
 
     // adds (m, l, o) of other keys
     static void fuse(const state & a, int64_t d, const float * o, float m, float l);
