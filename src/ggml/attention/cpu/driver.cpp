@@ -7,7 +7,6 @@
 constexpr int64_t MAX_IN_PLACE_ROWS = 24;   // of a KV head; from about 26 (2,000 keys) to 32 on, packed keys are faster
 constexpr int64_t MAX_SHARED_KEYS   = 4096; // without lists; each group of rows packs more of them for itself
 
-constexpr int64_t IN_PLACE_BLOCK = 128;
 constexpr int64_t PACKED_BLOCK   = 256;         // with its logits it stays in the L2 cache
 constexpr int64_t MAX_GROUP_ROWS = 1024;
 constexpr int64_t MAX_ITEMS      = 256;         // at least one for each KV head
@@ -35,7 +34,7 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     n_k_pad  = h2o_attn_pad(n_k);
     n_packs  = is_shared ? n_k_pad/H2O_ATTN_PAD : 0;
 
-    block_size = is_in_place ? IN_PLACE_BLOCK : form == h2o_attn_form::BYTES ? H2O_ATTN_BYTE_KEYS : PACKED_BLOCK;
+    block_size = form == h2o_attn_form::PANELS ? PACKED_BLOCK : H2O_ATTN_BLOCK_KEYS;
 
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
     ld         = h2o_ceil_div(std::max(block_size, has_column_sums ? n_k_pad : 0), 64)*64 + 32;

@@ -26,8 +26,9 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
     std::fill_n(t.l, n, 0.0f);
     kernel.tile(t);
     for (int r = 0; r < t.n_rows; ++r) {
-        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, t.o + r*d_v_pad, [&](float x) { return over(x, t.l[r]); });
-        fuse(state_of(w, range, h, row + r), d_v, t.o + r*d_v_pad, t.m[r], t.l[r]);
+        float * o = t.o + r*d_v_pad;
+        std::transform(o, o + d_v, o, [f = over(1.0f, t.l[r])](float x) { return f*x; });
+        fuse(state_of(w, range, h, row + r), d_v, o, t.m[r], t.l[r]);
     }
     if (weights) {
         std::copy_n(t.m, n, weights + n_rows*ld + row);

@@ -61,7 +61,7 @@ void h2o_attn_driver::store_tile(const shared & w, const scratch & s, const row_
     for (int r = 0; r < n; ++r) {
         const int64_t row = g.start + i + r;
         const state   res = state_of(w, g.range, g.h, row);
-        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, res.o, [&](float x) { return over(x, t.l[r]); });
+        std::transform(t.o + r*d_v_pad, t.o + r*d_v_pad + d_v, res.o, [f = over(1.0f, t.l[r])](float x) { return f*x; });
         *res.m = t.m[r];
         *res.l = t.l[r];
 

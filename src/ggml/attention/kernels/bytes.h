@@ -12,7 +12,7 @@ namespace {
 
 constexpr int BYTES      = 32;  // of a block, whose scale stands before them
 constexpr int BYTE_KEYS  = 2*VL;
-constexpr int MAX_KEYS   = H2O_ATTN_BYTE_KEYS; // 32 bits hold sums of 512 products of 15 and 7 bits
+constexpr int MAX_KEYS   = H2O_ATTN_BLOCK_KEYS; // 32 bits hold sums of 512 products of 15 and 7 bits
 
 typedef int16_t vec_s __attribute__((vector_size(VL*4)));
 typedef int32_t lane_mem __attribute__((may_alias));

@@ -10,8 +10,8 @@ constexpr int H2O_ATTN_PAD = 32;
 
 constexpr int H2O_ATTN_MAX_ROWS = 64;
 
-// keys of a block in bytes, at most: the weights of a row are rounded together
-constexpr int H2O_ATTN_BYTE_KEYS = 128;
+// keys of a block, unless they are in PANELS: in BYTES the weights of a row are rounded together
+constexpr int H2O_ATTN_BLOCK_KEYS = 128;
 
 // head sizes of keys that are read in place are multiples of this
 constexpr int64_t H2O_ATTN_LANES = 16;
