@@ -175,4 +175,5 @@ inline __m256i emulated_bf16_of(__m512 x) {
 #define _mm512_cvtepu8_epi32(x)                ((__m512i) emulated_join<emulated_ints>(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))))
 #define _mm512_castsi256_si512(x)              emulated_join<__m512i>(x, x)
 #define _mm512_inserti64x4(x, y, i)            emulated_join<__m512i>(emulated_half(x, 0), y) // i is 1
+#define _mm512_dpwssd_epi32(c, a, b)           ((__m512i) ((emulated_words) (c) + emulated_join<emulated_words>(_mm256_madd_epi16(emulated_half(a, 0), emulated_half(b, 0)), _mm256_madd_epi16(emulated_half(a, 1), emulated_half(b, 1)))))
 #define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_bf16_of(a), emulated_bf16_of(b))
