@@ -11,10 +11,10 @@
 //   packed     An item of work is some of a KV head's rows and a range of its keys, with the lists of the rows. A group
 //              of rows attends to one block after the other, with an online softmax. The item packs a list's blocks,
 //              and the KV head's if all of its keys would take much room; else they are packed once for all items, in
-//              rounds of KV heads. With column sums each item keeps the weights of a tile of rows, and makes sums of
-//              them, which are added up in order at the end.
-//   in place   Few rows read keys in the cache. An item is a range of blocks, or a block of a list, for all KV heads,
-//              whose rows lie side by side in the cache; for one of them if threads are more than ranges and blocks. Query sums are made of the blocks' saved weights.
+//              rounds of KV heads. With column sums an item keeps a tile's weights; their sums are added in order at the end.
+//   in place   Few rows. Keys are read in the cache, or packed by the item first if they are BYTES. An item is a range of
+//              blocks, or a block of a list, for all KV heads, whose rows lie side by side in the cache; for one of them
+//              if threads are more than ranges and blocks. Query sums are made of the blocks' saved weights.
 //
 // The results of ranges, and in place of lists, are fused at the end, in order. None of this depends on the number of
 // threads.
