@@ -51,7 +51,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     if(H2O_EMULATE_AMX) # tools/check_kernels.py
         set(AMX_options -march=haswell -include "${PROJECT_SOURCE_DIR}/tests/support/amx_emulation.h" -Wno-psabi -Wno-ignored-attributes)
     elseif(H2O_LLAMA_AMX)
-        set(AMX_options -march=skylake-avx512 -mavx512bf16 -mamx-tile -mamx-bf16)
+        set(AMX_options -march=skylake-avx512 -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16)
     endif()
 else()
     set(PORTABLE_options "")

@@ -103,25 +103,23 @@ inline vec_f add_pairs(vec_f a, vec_f b) {
     return add_pairs<STEP>(a, b, typename make_indices<VL>::type());
 }
 
-// e^x for x <= 0, 0 below the smallest normal number. After Cephes' expf: x = n*ln(2) + r, e^r by a polynomial.
+// e^x for x <= 0, 0 below the smallest normal number, NaN for NaN: 2^n*2^r, x = (n + r)*ln(2), 2^r by a polynomial.
 inline vec_f exp_negative(vec_f x) {
     const float round = 12582912.0f; // 1.5*2^23: a sum with it has no fraction, and the integer in its low bits
 
     const vec_f z = x*1.44269504088896341f + round;
-    const vec_f n = z - round;
-    const vec_f r = (x - n*0.693359375f) + n*2.12194440e-4f;
+    const vec_f r = x*1.44269504088896341f - (z - round);
 
-    vec_f p = broadcast(1.9875691500e-4f);
-    p = p*r + 1.3981999507e-3f;
-    p = p*r + 8.3334519073e-3f;
-    p = p*r + 4.1665795894e-2f;
-    p = p*r + 1.6666665459e-1f;
-    p = p*r + 5.0000001201e-1f;
-    p = p*(r*r) + r + 1.0f;
+    vec_f p = broadcast(1.3264714507e-3f);
+    p = p*r + 9.6715129912e-3f;
+    p = p*r + 5.5507339537e-2f;
+    p = p*r + 2.4022242427e-1f;
+    p = p*r + 6.9314700365e-1f;
+    p = p*r + 1.0f;
 
-    const vec_u e = (vec_u) p + ((vec_u) z << 23); // below the smallest normal number it overflows
+    const vec_f power = (vec_f) (((vec_u) z << 23) + 0x3f800000);
 
-    return (vec_f) ((vec_i) e & (x >= -87.33654f));
+    return (vec_f) ((vec_i) (p*power) & ~(x < -87.33654f));
 }
 
 // whether a lane is one of the first n

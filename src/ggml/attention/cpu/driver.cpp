@@ -23,8 +23,9 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
       has_query_sums(kind_of_sums == GGML_H2O_ATTN_QUERY_SUMS),
       is_in_place(has_query_sums || (!has_column_sums && n_rows <= MAX_IN_PLACE_ROWS)),
       is_shared(!is_in_place && (has_column_sums || extra.rows || n_k < MAX_SHARED_KEYS)),
-      form(k->type == GGML_TYPE_Q8_0 && v->type == GGML_TYPE_Q8_0 && (is_in_place || kernel.has_byte_tiles) ?
-              h2o_attn_form::BYTES : is_in_place ? h2o_attn_form::ROWS : h2o_attn_form::PANELS) {
+      is_8_bit(k->type == GGML_TYPE_Q8_0 && v->type == GGML_TYPE_Q8_0),
+      form(is_8_bit && (is_in_place || !kernel.has_rounded_tiles) ? h2o_attn_form::BYTES :
+              is_in_place ? h2o_attn_form::ROWS : h2o_attn_form::PANELS) {
     const int64_t lanes = is_in_place ? H2O_ATTN_LANES : 1;
 
     d_k_tile = h2o_ceil_div(d_k, lanes)*lanes;
@@ -39,7 +40,7 @@ h2o_attn_driver::h2o_attn_driver(const ggml_tensor * dst, int n_threads)
     // an odd multiple of 32 floats: rows spread over the sets of the L1 cache
     ld         = h2o_ceil_div(std::max(block_size, has_column_sums ? n_k_pad : 0), 64)*64 + 32;
     tile_rows  = std::clamp<int64_t>(MAX_LOGITS/ld/kernel.row_step*kernel.row_step, kernel.row_step, kernel.n_rows);
-    group_rows = is_in_place ? tile_rows : std::min(MAX_GROUP_ROWS/tile_rows, n_tiles(n_rows))*tile_rows;
+    group_rows = is_in_place ? n_head_kv*n_rows : std::min(MAX_GROUP_ROWS/tile_rows, n_tiles(n_rows))*tile_rows;
     n_batches  = 1;
     n_slices   = 1;
     n_ranges   = 1;
@@ -82,7 +83,7 @@ h2o_attn_driver::shared h2o_attn_driver::get_shared(h2o_take & arena) const {
 
 h2o_attn_driver::scratch h2o_attn_driver::get_scratch(h2o_take & arena) const {
     scratch s;
-    s.q         = arena.get<float>(group_rows*d_k_pad);
+    s.q         = arena.get<float>(is_in_place ? 0 : group_rows*d_k_pad);
     s.o         = arena.get<float>(group_rows*d_v_pad);
     s.m         = arena.get<float>(group_rows);
     s.l         = arena.get<float>(group_rows);
@@ -156,21 +157,22 @@ h2o_attn_tile h2o_attn_driver::tile_of(const scratch & s, int64_t i, int64_t n, 
     });
 
     h2o_attn_tile t = {};
-    t.n_rows   = (int) n;
-    t.d_k      = d_k_tile;
-    t.d_v      = d_v_tile;
-    t.q        = s.q + i*d_k_pad;
-    t.n_keys   = is_in_place ? keys.n : h2o_attn_pad(keys.n);
-    t.visible  = s.visible;
-    t.softcap  = softcap;
-    t.packed_k = keys.packed_k;
-    t.packed_v = keys.packed_v;
-    t.form     = form;
-    t.logits   = s.logits + (has_column_sums ? keys.start : 0);
-    t.ld       = ld;
-    t.o        = s.o + i*d_v_pad;
-    t.m        = s.m + i;
-    t.l        = s.l + i;
+    t.n_rows     = (int) n;
+    t.d_k        = d_k_tile;
+    t.d_v        = d_v_tile;
+    t.q          = s.q + i*d_k_pad;
+    t.n_keys     = is_in_place ? keys.n : h2o_attn_pad(keys.n);
+    t.visible    = s.visible;
+    t.softcap    = softcap;
+    t.form       = form;
+    t.is_rounded = is_8_bit;
+    t.packed_k   = keys.packed_k;
+    t.packed_v   = keys.packed_v;
+    t.logits     = s.logits + (has_column_sums ? keys.start : 0);
+    t.ld         = ld;
+    t.o          = s.o + i*d_v_pad;
+    t.m          = s.m + i;
+    t.l          = s.l + i;
     return t;
 }
 

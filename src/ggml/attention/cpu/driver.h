@@ -34,7 +34,7 @@ struct h2o_attn_driver : h2o_attn_args<int64_t> {
     // a thread's
     struct scratch {
         float   * q; // of a group of rows, as kernels take it
-        float   * o;
+        float   * o; // likewise, up to n_visible; in place: of all rows of all KV heads
         float   * m;
         float   * l;
         int64_t * n_visible; // of the KV head's keys
@@ -117,7 +117,7 @@ private:
 
     // in place
     void compute_in_place(const shared & w, const scratch & s, int64_t item, int64_t first_head, int64_t end_head) const;
-    void attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
+    void attend_in_place(const shared & w, const scratch & s, int64_t row, int64_t n,
             const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const;
     void set_query_sums(const shared & w, int64_t h, int64_t query) const;
 
@@ -133,6 +133,7 @@ private:
     const bool has_query_sums; // of each query
     const bool is_in_place;
     const bool is_shared; // a KV head's keys are packed once
+    const bool is_8_bit;  // keys and values
     const h2o_attn_form form;
 
     int64_t d_k_tile;    // in place: whole vectors
@@ -142,7 +143,7 @@ private:
     int64_t block_size;  // keys that a tile attends to at once
     int64_t ld;          // of a tile's logits
     int64_t tile_rows;
-    int64_t group_rows;  // that attend to a block one after the other
+    int64_t group_rows;  // that attend to a block one after the other; in place: all
     int64_t n_ranges;    // of blocks
     int64_t n_list_blocks; // in place
     int64_t n_batches;   // of lists

@@ -1,12 +1,11 @@
 #include "ggml/attention/cpu/driver.h"
 
 // n rows from the row-th on
-void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64_t range, int64_t row, int64_t n,
+void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64_t row, int64_t n,
         const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
     const int64_t h = keys.head;
 
-    count_visible(s, row, n);
-    h2o_attn_tile t = tile_of(s, 0, n, keys);
+    h2o_attn_tile t = tile_of(s, row, n, keys);
     if (t.visible[n - 1] == 0) {
         return;
     }
@@ -14,22 +13,14 @@ void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64
 
     t.q      = w.q + (h*n_rows + row)*d_k_tile;
     t.logits = weights ? weights + row*ld : s.logits;
+    t.next_k = next.k;
+    t.next_v = next.v;
+    t.n_next = next.n;
     if (form == h2o_attn_form::ROWS) {
-        t.k      = h2o_attn_rows(kernel, keys.k, keys.n, s.k);
-        t.v      = h2o_attn_rows(kernel, keys.v, keys.n, s.v);
-        t.next_k = next.k;
-        t.next_v = next.v;
-        t.n_next = next.n;
+        t.k = h2o_attn_rows(kernel, keys.k, keys.n, s.k);
+        t.v = h2o_attn_rows(kernel, keys.v, keys.n, s.v);
     }
-    std::fill_n(t.o, n*d_v_pad, 0.0f);
-    std::fill_n(t.m, n, -INFINITY);
-    std::fill_n(t.l, n, 0.0f);
     kernel.tile(t);
-    for (int r = 0; r < t.n_rows; ++r) {
-        float * o = t.o + r*d_v_pad;
-        std::transform(o, o + d_v, o, [f = over(1.0f, t.l[r])](float x) { return f*x; });
-        fuse(state_of(w, range, h, row + r), d_v, o, t.m[r], t.l[r]);
-    }
     if (weights) {
         std::copy_n(t.m, n, weights + n_rows*ld + row);
     }
@@ -47,13 +38,19 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     const int64_t n_keys       = n_visible(n_rows - 1);
     const int64_t end          = is_list ? 1 : std::min(range_start(range + 1, n_keys), n_keys);
 
-    for (int64_t h = first_head; h < end_head; ++h) {
-        for (int64_t row = start; row < stop; ++row) {
-            clear(state_of(w, range, h, row), range, h, row);
-        }
-    }
+    const auto list_keys  = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
+    const auto rows_of_head = [&](int64_t h) {
+        scratch res = s;
+        res.o += h*n_rows*d_v_pad;
+        res.m += h*n_rows;
+        res.l += h*n_rows;
+        return res;
+    };
 
-    const auto list_keys = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
+    count_visible(s, 0, n_rows);
+    std::fill_n(s.o, n_head_kv*n_rows*d_v_pad, 0.0f);
+    std::fill_n(s.m, n_head_kv*n_rows, -INFINITY);
+    std::fill_n(s.l, n_head_kv*n_rows, 0.0f);
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
         h2o_attn_key_set keys = is_list ? list_keys(first_head) : keys_of(first_head, key, end);
@@ -68,12 +65,23 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
                 after = keys_after(keys, range, n_keys, first_head);
             }
             if (form == h2o_attn_form::BYTES) {
-                pack_keys(s, keys, after);
+                pack_keys(s, keys, {});
             }
             for (int64_t row = start; row < stop; row += tile_rows) {
-                attend_in_place(w, s, range, row, std::min(tile_rows, stop - row), keys, after);
+                attend_in_place(w, rows_of_head(h), row, std::min(tile_rows, stop - row), keys, after);
             }
             keys = after;
+        }
+    }
+    for (int64_t h = first_head; h < end_head; ++h) {
+        const scratch found = rows_of_head(h);
+        for (int64_t row = start; row < stop; ++row) {
+            const state res = state_of(w, range, h, row);
+            clear(res, range, h, row);
+
+            float * o = found.o + row*d_v_pad;
+            std::transform(o, o + d_v, o, [f = over(1.0f, found.l[row])](float x) { return f*x; });
+            fuse(res, d_v, o, found.m[row], found.l[row]);
         }
     }
 }

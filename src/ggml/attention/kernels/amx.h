@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr bool BYTE_TILES = false; // tiles of BF16 multiply faster than vectors of integers
+constexpr bool ROUNDED_TILES = true; // tiles of 8 bits would need more vector instructions for their scales
 
 constexpr int BLOCK     = 32;   // rows and columns of 2x2 tiles; also numbers in a group
 constexpr int TILE      = 256;  // pairs in a tile
@@ -117,9 +117,10 @@ inline void add_products() {
 }
 
 // c[32][32] = a[32][n]*b[n][32], added to c if add; a is split in rows, b in tiles. lo*lo is left out of sums
-// that are added: weights and values do not need it, as logits do.
+// that are added: weights and values do not need it, as logits do. All lo are left out if factors are rounded.
 // Rows of a step after the tile's last one hold anything, and become rows that nobody reads.
-void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add,
+        bool is_rounded) {
     float * c1 = c + 16*ldc;
 
     lda *= sizeof(float);
@@ -140,25 +141,26 @@ void multiply(int, const float * a, int64_t lda, const float * b, int64_t n, flo
     for (int64_t i = 0; i < n; i += BLOCK, a += BLOCK, b += 4*TILE) {
         const float * a1 = (const float *) ((const char *) a + 16*lda);
 
-        _tile_loadd(4, a,          lda);
-        _tile_loadd(5, a1,         lda);
+        _tile_loadd(4, a,        lda);
+        _tile_loadd(5, a1,       lda);
+        _tile_loadd(6, b,        VL*sizeof(float));
+        _tile_loadd(7, b + TILE, VL*sizeof(float));
+        add_products(); // hi*hi
+        if (is_rounded) {
+            continue;
+        }
         _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
         _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
         add_products(); // hi*lo
 
-        _tile_loadd(6, b,        VL*sizeof(float));
-        _tile_loadd(7, b + TILE, VL*sizeof(float));
-        add_products(); // hi*hi
-
         _tile_loadd(4, a  + VL, lda);
         _tile_loadd(5, a1 + VL, lda);
-        add_products(); // lo*hi
-
         if (!add) {
-            _tile_loadd(6, b + 2*TILE, VL*sizeof(float));
-            _tile_loadd(7, b + 3*TILE, VL*sizeof(float));
             add_products(); // lo*lo
         }
+        _tile_loadd(6, b,        VL*sizeof(float));
+        _tile_loadd(7, b + TILE, VL*sizeof(float));
+        add_products(); // lo*hi
     }
 
     _tile_stored(0, c,       ldc);

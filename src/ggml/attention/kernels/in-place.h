@@ -10,10 +10,6 @@ constexpr int ROWS        = VL == 16 ? 6 : 3; // at once
 constexpr int ROW_KEYS    = 4;                // dot products of each at once
 constexpr int ROW_VECTORS = 4;                // of V, by which weights are multiplied at once
 
-// Rows are prefetched in groups, into the L2 cache.
-constexpr int PREFETCH_GROUP = 8;
-constexpr int CACHE_LINE     = 64; // bytes
-
 static_assert(H2O_ATTN_LANES % VL == 0, "");
 
 // Each type: VL numbers of a row from the i-th on.
@@ -49,19 +45,6 @@ inline vec_f add_quads(const vec_f * x) {
         return add_pairs<4>(x[0], x[1]);
     } else {
         return add_pairs<8>(add_pairs<4>(x[0], x[1]), add_pairs<4>(x[2], x[3]));
-    }
-}
-
-// PREFETCH_GROUP rows from the key-th on, of the block that is attended to next. Both lines of a pair at once: one line
-// for each row, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n) {
-    __asm__ volatile (""); // GCC leaves out a call that has no effect
-    for (int64_t i = 0; key < n && i < x.size; i += 2*CACHE_LINE) {
-        for (int c = 0; c < PREFETCH_GROUP; ++c) {
-            const char * row = row_of(x, min_of(key + c, n - 1));
-            __builtin_prefetch(row + i, 0, 2);
-            __builtin_prefetch(row + min_of(i + CACHE_LINE, x.size - 1), 0, 2);
-        }
     }
 }
 
@@ -127,7 +110,7 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
     const float * weights = t.logits + first_row*t.ld;
     for (int64_t start = 0; start < t.n_keys; start += PREFETCH_GROUP) {
         if (first_row == 0 && i == 0) {
-            prefetch_rows(t.next_v, start, t.n_next);
+            prefetch_rows<PREFETCH_GROUP>(t.next_v, start, t.n_next);
         }
         for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
             const char * v = row_of(t.v, key);
@@ -170,9 +153,7 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
 void multiply_rows_k(const h2o_attn_tile & t) {
     with_type(t.k.type, [&](auto type) {
         for (int64_t key = 0; key < t.n_keys; key += VL) {
-            for (int64_t j = key; j < key + VL; j += PREFETCH_GROUP) {
-                prefetch_rows(t.next_k, j, t.n_next);
-            }
+            prefetch_rows<VL>(t.next_k, key, t.n_next);
             for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
                 dot_rows<decltype(type), decltype(c)::value>(t, r, key);
             });

@@ -45,6 +45,7 @@ struct h2o_attn_tile {
     float           softcap; // 0: none
 
     h2o_attn_form form;
+    bool          is_rounded; // PANELS: all factors may have 8 bits, as K and V had
     const float * packed_k;
     const float * packed_v;
 
@@ -66,7 +67,7 @@ struct h2o_attn_kernel {
     int n_rows;   // of a tile, at most
     int row_step; // that are computed together
 
-    bool has_byte_tiles; // packed keys in Q8_0 are faster in bytes
+    bool has_rounded_tiles; // many rows are multiplied by keys and values in Q8_0 in rounded PANELS, not in BYTES
 
     // rows [H2O_ATTN_PAD][d] into packed K (n_k rounded up x d rounded up floats) and V, whose first key is the key-th
     void (*pack_k)(const float * rows, int64_t d, int64_t key, int64_t n_k, void * k);

@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr bool BYTE_TILES = true;
+constexpr bool ROUNDED_TILES = false;
 
 // MR rows times NV vectors of VL floats stay in registers
 constexpr int MR        = VL == 16 ? 12 : 6;
@@ -88,7 +88,8 @@ void pack_q(float *, int64_t, int64_t) {}
 
 struct product_setup {};
 
-void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add) {
+void multiply(int n_rows, const float * a, int64_t lda, const float * b, int64_t n, float * c, int64_t ldc, bool add,
+        bool) {
     with_constant<MR>(n_rows, [&](auto m) { multiply_rows<decltype(m)::value>(a, lda, b, n, c, ldc, add); });
 }
 

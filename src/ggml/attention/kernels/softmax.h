@@ -15,15 +15,10 @@ struct plain_weights {
     static void get(const float * x, vec_f (& e)[N]) { e[0] = load(x); }
 };
 
-// NaN for NaN, unlike exp_negative
-inline vec_f exp_or_nan(vec_f x) {
-    return x == x ? exp_negative(x) : x;
-}
-
 // after Cephes' tanhf
 inline vec_f tanh_of(vec_f x) {
     const vec_f a = (vec_f) ((vec_i) x & 0x7fffffff);
-    const vec_f e = exp_or_nan(-2.0f*a);
+    const vec_f e = exp_negative(-2.0f*a);
     const vec_f z = x*x;
 
     vec_f p = broadcast(-5.70498872745e-3f);
@@ -103,7 +98,7 @@ void softmax(const h2o_attn_tile & t, int row, int64_t end, float * sums) {
 
             vec_f e[W::N];
             for (int v = 0; v < W::N; ++v) {
-                e[v] = exp_or_nan(load(logits + v*VL) - from[i]);
+                e[v] = exp_negative(load(logits + v*VL) - from[i]);
                 of_lanes[i] += e[v];
             }
             W::put(logits, e);

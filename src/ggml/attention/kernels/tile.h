@@ -1,6 +1,5 @@
 // A tile: products, softmax, products. The file that includes this has included in-place.h and defines
-//   KERNEL      the kernel's name
-//   BYTE_TILES  whether tiles of packed keys in Q8_0 are faster in BYTES
+//   KERNEL, ROUNDED_TILES  the kernel's name and its has_rounded_tiles
 //   NR          columns that are multiplied together; K and V are packed in panels of NR keys and columns
 //   ROW_STEP    rows likewise
 //   MR          rows of a block in the softmax
@@ -8,17 +7,13 @@
 //   TILE_ROWS   rows of a tile
 //   weights     how weights are stored in place of logits
 //   pack_k, pack_v, pack_q
-//   multiply    (n_rows, a, lda, b, n, c, ldc, add): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c if add,
-//               while a product_setup lives
+//   multiply    (n_rows, a, lda, b, n, c, ldc, add, is_rounded): c[n_rows][NR] = a[n_rows][n]*b[n][NR], added to c
+//               if add, while a product_setup lives
 
 namespace {
 
 static_assert(H2O_ATTN_PAD % NR == 0 && TILE_ROWS <= H2O_ATTN_MAX_ROWS && TILE_ROWS % ROW_STEP == 0 &&
         TILE_ROWS % VL == 0 && ROW_STEP % MR == 0, "");
-
-inline int64_t round_up(int64_t x, int64_t step) {
-    return (x + step - 1)/step*step;
-}
 
 // how many of the keys the last of these rows sees, in whole steps
 inline int64_t end_of(const h2o_attn_tile & t, int row, int n, int64_t step) {
@@ -57,7 +52,7 @@ void multiply_k(const h2o_attn_tile & t) {
         for_row_steps(t.n_rows, [&](int r, int m) {
             if (key < end_of(t, r, m, GRAIN)) {
                 multiply(m, t.q + r*d_k_pad, d_k_pad, t.packed_k + key*d_k_pad, t.d_k, t.logits + r*t.ld + key, t.ld,
-                        false);
+                        false, t.is_rounded);
             }
         });
     }
@@ -72,7 +67,8 @@ void multiply_v(const h2o_attn_tile & t) {
         for_row_steps(t.n_rows, [&](int r, int m) {
             const int64_t end = end_of(t, r, m, GRAIN);
             if (end > 0) {
-                multiply(m, t.logits + r*t.ld, t.ld, t.packed_v + i*t.n_keys, end, t.o + r*d_v_pad + i, d_v_pad, true);
+                multiply(m, t.logits + r*t.ld, t.ld, t.packed_v + i*t.n_keys, end, t.o + r*d_v_pad + i, d_v_pad, true,
+                        t.is_rounded);
             }
         });
     }
@@ -105,7 +101,7 @@ void tile(const h2o_attn_tile & t) {
         factors[r] -= finite_or_0(t.m[r]);
     }
     for (int r = 0; r < t.n_rows; r += VL) {
-        store(factors + r, exp_or_nan(load(factors + r)));
+        store(factors + r, exp_negative(load(factors + r)));
     }
     for (int r = 0; r < t.n_rows; ++r) {
         t.l[r] = factors[r]*t.l[r] + sums[r];
@@ -131,5 +127,5 @@ void add_sums(const h2o_attn_tile & t, const int64_t * counted, const float * fa
 
 } // namespace
 
-extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, BYTE_TILES, pack_k, pack_v, pack_q, pack_byte_q, pack_bytes,
+extern const h2o_attn_kernel KERNEL = { TILE_ROWS, ROW_STEP, ROUNDED_TILES, pack_k, pack_v, pack_q, pack_byte_q, pack_bytes,
     tile, add_sums, read_rows };

@@ -1,0 +1,90 @@
+// Pairs of 16 bits in each of VL lanes.
+
+namespace {
+
+constexpr int   PER_LANE       = 2;
+constexpr float LARGEST_Q      = 32767.0f;
+constexpr float LARGEST_WEIGHT = 32767.0f;
+
+typedef int16_t vec_s __attribute__((vector_size(VL*4)));
+
+// sum + a*b of both numbers of each lane
+inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
+#if VL == 16 && defined(__AVX512BW__)
+    return sum + (vec_i) _mm512_madd_epi16((__m512i) a, (__m512i) b);
+#elif VL == 8 && defined(__AVX2__)
+    return sum + (vec_i) _mm256_madd_epi16((__m256i) a, (__m256i) b);
+#elif VL == 4 && defined(__SSE2__)
+    return sum + (vec_i) _mm_madd_epi16((__m128i) a, (__m128i) b);
+#else
+    return sum + (a << 16 >> 16)*(b << 16 >> 16) + (a >> 16)*(b >> 16);
+#endif
+}
+
+inline vec_i add_key_products(vec_i sum, vec_i keys, vec_i q) {
+    return add_products(sum, keys, q);
+}
+
+inline vec_i add_value_products(vec_i sum, vec_i values, vec_i weights) {
+    return add_products(sum, values, weights);
+}
+
+inline vec_i pair_of(vec_i low, vec_i high) {
+    return (low & 0xffff) | (vec_i) ((vec_u) high << 16);
+}
+
+// the lanes START, START + 1, START + 4, START + 5, ...
+template <int START, int... J>
+inline vec_i every_other_two(vec_i a, vec_i b, indices<J...>) {
+    return (vec_i) shuffle<(START + J/2*4 + J%2)...>((vec_f) a, (vec_f) b);
+}
+
+template <int START>
+inline vec_i every_other_two(vec_i a, vec_i b) {
+    return every_other_two<START>(a, b, typename make_indices<VL>::type());
+}
+
+// The numbers 0 and 2, 1 and 3, 4 and 6, ... of a query become pairs, in their place.
+inline void put_query(float * q, int64_t d, float scale) {
+    for (int64_t i = 0; i < d; i += 2*VL) {
+        const vec_i a = round_to_int(load(q + i)*scale);
+        const vec_i b = round_to_int(load(q + i + VL)*scale);
+        store_ints(q + i/2, pair_of(every_other_two<0>(a, b), every_other_two<2>(a, b)));
+    }
+}
+
+// what products of a query's block with keys begin with
+inline vec_i first_sum(const float *, int64_t, int64_t) {
+    return vec_i {};
+}
+
+// four bytes of each of VL keys; the number of floats
+inline int put_keys(float * dst, vec_i bytes) {
+    store_ints(dst,      (vec_i) ((vec_s) bytes << 8 >> 8));
+    store_ints(dst + VL, (vec_i) ((vec_s) bytes >> 8));
+    return 2*VL;
+}
+
+// 16 bytes of the i-th lane's values, which are the i-th and (i + VL)-th of 2*VL
+inline void put_values(float * dst, const char * const * row, int i, int64_t byte) {
+    const char * a = row[i]      + byte;
+    const char * b = row[i + VL] + byte;
+#if defined(__AVX2__)
+    const __m128i x = _mm_loadu_si128((const __m128i *) a);
+    const __m128i y = _mm_loadu_si128((const __m128i *) b);
+    _mm256_storeu_si256((__m256i *) dst,       _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(x, y)));
+    _mm256_storeu_si256((__m256i *) (dst + 8), _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(x, y)));
+#else
+    for (int j = 0; j < 16; ++j) {
+        const int16_t pair[] = { (int8_t) a[j], (int8_t) b[j] };
+        __builtin_memcpy(dst + j, pair, sizeof(pair));
+    }
+#endif
+}
+
+// weights of 2*VL values
+inline void put_weights(float * dst, vec_i a, vec_i b) {
+    store_ints(dst, pair_of(a, b));
+}
+
+} // namespace
