@@ -66,7 +66,7 @@ set(AMX_vector 16)
 # The best first.
 set(attention_isas AMX AVX512_VNNI AVX512 AVX_VNNI AVX2 PORTABLE)
 set(product_isas AMX AVX512_VNNI AVX_VNNI AVX2)
-set(top-keys_isas AVX512_VNNI AVX2 PORTABLE)
+set(top-keys_isas AVX512_VNNI AVX_VNNI AVX2 PORTABLE)
 
 # Each kernel is kernels/simd.h of its operator, or kernels/<instruction set>.h if there is one. H2O_<OPERATOR>_KERNELS(F), in
 # h2o-kernels.h, is F(instruction set, variable) for each of them.
