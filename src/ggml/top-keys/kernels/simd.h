@@ -1,13 +1,7 @@
-// Scores and their selection with vectors of VL floats. The file that includes this has included simd/half.h and
-// defines
-//   KERNEL                 the kernel's name
-//   add_products(s, k, q)  adds products of 4 numbers of each key with 4 of the query, signed bytes, to partial sums
-//   sums_of(a, b)          the VL sums of two vectors of partial sums, each after 4 calls of add_products
-//   load_rows              16 bytes of every 4th of VL rows, side by side
-//   lanes_at_least(x, t)   the lanes that are t or more, as bits
-//   compress(x, lanes)     these lanes, one after another; the others may be anything
+// Scores and their selection with vectors of VL floats. The file that includes this defines KERNEL, the kernel's name.
 
 #include "ggml/top-keys/kernels/kernel.h"
+#include "ggml/top-keys/kernels/steps.h"
 
 namespace {
 
