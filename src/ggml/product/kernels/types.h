@@ -45,11 +45,12 @@ inline uint64_t qword_at(const char * x) {
 // N halves, `stride` bytes apart
 template <int N>
 inline floats halves_at(const char * x, int stride) {
-    uint16_t h[8] = {};
+    halves h = {};
+#pragma GCC unroll 8 // each is loaded into its lane
     for (int i = 0; i < N; ++i) {
-        __builtin_memcpy(&h[i], x + i*stride, sizeof(uint16_t));
+        h[i] = *(const half_mem *) (x + i*stride);
     }
-    return widen(halves { h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7] });
+    return (floats) _mm256_cvtph_ps((__m128i) h);
 }
 
 // A unit of one block: a scale in F16, a minimum if there is one, and numbers.

@@ -13,6 +13,7 @@ constexpr int ROWS = H2O_PRODUCT_ROWS;
 
 typedef float    floats __attribute__((vector_size(32)));
 typedef uint16_t halves __attribute__((vector_size(16)));
+typedef uint16_t half_mem __attribute__((aligned(1), may_alias));
 
 template <int W>
 struct vector_of {
@@ -112,10 +113,6 @@ inline bytes<W> look_up(const uint8_t * table, bytes<W> i) {
 
 inline floats load_floats(const char * x) {
     return (floats) _mm256_loadu_ps((const float *) x);
-}
-
-inline floats widen(halves x) {
-    return (floats) _mm256_cvtph_ps((__m128i) x);
 }
 
 // 8 unsigned bytes, and 8 signed bytes
