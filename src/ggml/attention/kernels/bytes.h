@@ -19,6 +19,7 @@ constexpr int PREFETCH_GROUP = 8;
 constexpr int CACHE_LINE     = 64; // bytes
 
 typedef int32_t lane_mem __attribute__((may_alias));
+typedef float   vec_f_bytes __attribute__((vector_size(VL*4), aligned(1), may_alias));
 
 inline vec_i load_ints(const float * x) {
     return *(const vec_i_mem *) x;
@@ -139,13 +140,14 @@ inline void pack_byte_keys(const h2o_attn_source & x, int64_t key, int64_t n, fl
         dst += VL;
         for (int h = 0; h < BYTES; h += 4*N) {
             vec_f block[N];
+#pragma GCC unroll 8 // else GCC 12 copies the rows by halves, and loads of whole ones wait for both
             for (int c = 0; c < N; ++c) {
                 const char * bytes = row[c] + byte + 2 + h;
 #if VL == 16
                 block[c] = (vec_f) _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) bytes)),
                         _mm256_loadu_si256((const __m256i *) (row[c + N] + byte + 2 + h)), 1);
 #else
-                __builtin_memcpy(&block[c], bytes, sizeof(block[c]));
+                block[c] = *(const vec_f_bytes *) bytes;
 #endif
             }
             transpose<N>(block);
@@ -213,7 +215,7 @@ template <int M>
             for (int r = 0; r < M; ++r) {
                 of_block[r][0] = of_block[r][1] = first_sum(q + r*d, d, i);
             }
-            multiply_lanes<M>(q + i*BYTES/PER_LANE, d, panel + VL, VL, next, BYTES/PER_LANE, add_key_products, of_block);
+            multiply_lanes<M>(q + i*BYTES/PER_LANE, d, panel + VL, VL, next, BYTES/PER_LANE, add_products, of_block);
             for (int r = 0; r < M; ++r) {
                 sum[r][0] += to_floats(of_block[r][0])*load(panel);
                 sum[r][1] += to_floats(of_block[r][1])*load(panel + next);
@@ -258,7 +260,7 @@ template <int M>
         for (int c = i; c < i + BYTES; c += 2*VL) {
             vec_i sum[M][2] = {};
             multiply_lanes<M>(integers[0], MAX_KEYS/PER_LANE, values + c, d, VL, round_up(end, BYTE_KEYS)/PER_LANE,
-                    add_value_products, sum);
+                    [](vec_i sum, vec_i v, vec_i weights) { return add_products(sum, weights, v); }, sum);
             for (int r = 0; r < M; ++r) {
                 for (int j = 0; j < 2; ++j) {
                     float * dst = o + r*d + c + j*VL;

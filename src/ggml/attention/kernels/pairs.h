@@ -21,14 +21,6 @@ inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
 #endif
 }
 
-inline vec_i add_key_products(vec_i sum, vec_i keys, vec_i q) {
-    return add_products(sum, keys, q);
-}
-
-inline vec_i add_value_products(vec_i sum, vec_i values, vec_i weights) {
-    return add_products(sum, values, weights);
-}
-
 inline vec_i pair_of(vec_i low, vec_i high) {
     return (low & 0xffff) | (vec_i) ((vec_u) high << 16);
 }

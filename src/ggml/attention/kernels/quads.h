@@ -16,14 +16,6 @@ inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
 #endif
 }
 
-inline vec_i add_key_products(vec_i sum, vec_i keys, vec_i q) {
-    return add_products(sum, keys, q);
-}
-
-inline vec_i add_value_products(vec_i sum, vec_i values, vec_i weights) {
-    return add_products(sum, weights, values);
-}
-
 // the low byte of each lane
 inline void put_bytes(void * dst, vec_i x) {
 #if VL == 16
