@@ -511,9 +511,16 @@ def ops_top_keys(
     n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> numpy.ndarray: ...
 def quantize(
-    path_in: bytes, path_out: bytes, type: str, n_threads: typing.SupportsInt | typing.SupportsIndex
+    path_in: bytes,
+    path_out: bytes,
+    type: typing.SupportsInt | typing.SupportsIndex,
+    n_threads: typing.SupportsInt | typing.SupportsIndex,
 ) -> None: ...
-def quantize_types() -> list[str]: ...
+def quantize_types() -> dict[str, int]:
+    """
+    What the core takes for a type of weights, by name.
+    """
+
 def serve(arguments: collections.abc.Sequence[bytes], texts: typing.Any) -> int:
     """
     Run llama-server with these arguments, the first its name, until a signal ends it. Returns its exit code.
