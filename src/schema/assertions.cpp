@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <stdexcept>
 
 using json    = common_json;
 using strings = std::vector<std::string>;

@@ -10,7 +10,6 @@
 #include <climits>
 #include <functional>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 

@@ -111,6 +111,13 @@ void server_h2o_read_chat(common_json & body) {
 
     check("messages", "a list of messages, not empty", // they may be large: no copy
         body.contains("messages") && body.at("messages").is_array() && !body.at("messages").empty());
+    static const std::vector<std::string> ROLES = { "system", "developer", "user", "assistant", "tool" };
+    for (const auto & message : body.at("messages")) { // upstream looks at the rest
+        const auto role = message.is_object() ? message.value("role", common_json()) : common_json();
+        if (role.is_string() && std::find(ROLES.begin(), ROLES.end(), role.get<std::string>()) == ROLES.end()) {
+            throw std::invalid_argument("'role' must be one of " + string_join(ROLES, ", ") + ", but got " + role.dump_safe());
+        }
+    }
     check("chat_template_kwargs", "an object", kwargs.is_null() || kwargs.is_object());
     if (is_text(field("grammar"))) { // of the client: an end of thoughts that it does not describe cannot be written
         for (const char * name : { "reasoning_budget_tokens", "thinking_budget_tokens" }) {

@@ -182,7 +182,7 @@ class ChatRun:
 
 def _said(delta: dict[str, Any]) -> list[str]:
     """The model's own words in a delta."""
-    calls = [call["function"]["arguments"] for call in delta.get("tool_calls", [])]
+    calls = [call["function"].get("arguments") for call in delta.get("tool_calls", [])]
     return [text for text in (delta.get("reasoning_content"), delta.get("content"), *calls) if text]
 
 

@@ -147,10 +147,6 @@ class KVView(ABC):
     def _head(self, kv: _core.KV, layer: int, head: int) -> int:
         return check.integer(self._owner, "head", head, 0, kv.n_head_kv(layer) - 1)
 
-    @abstractmethod
-    def _memory_end(self, kv: _core.KV, layer: int) -> int:
-        """End of the chunk that the layer's current memory set was built for; 0 if none was built."""
-
     @property
     def n_tokens(self) -> int:
         """Tokens in the sequence."""
@@ -207,7 +203,7 @@ class KVView(ABC):
             layer = self._layer(kv, layer)
             row = kv.memory_indices(layer)[self._head(kv, layer, head)]
             row = row[row >= 0]
-            is_local = row >= self._memory_end(kv, layer) - kv.info.local_window
+            is_local = row >= kv.memory_end(layer) - kv.info.local_window
             return row[is_local], row[~is_local & (row >= kv.info.sink_tokens)]
 
     def scores(self, layer: int) -> NDArray[np.float32]:
@@ -233,7 +229,7 @@ class KVView(ABC):
         NaN at evicted positions.
         """
         with self._open() as kv:
-            return kv.get_k(self._layer(kv, layer), 0, kv.info.n_tokens)
+            return kv.get_k(self._layer(kv, layer), kv.info.n_tokens)
 
     def values(self, layer: int) -> NDArray[np.float32]:
         """V as the cache holds it, dequantised and unrotated, float32 [n_head_kv, n_tokens, head_dim].
@@ -241,7 +237,7 @@ class KVView(ABC):
         NaN at evicted positions.
         """
         with self._open() as kv:
-            return kv.get_v(self._layer(kv, layer), 0, kv.info.n_tokens)
+            return kv.get_v(self._layer(kv, layer), kv.info.n_tokens)
 
     @property
     def stats(self) -> KVStats:
@@ -280,9 +276,6 @@ class SequenceKV(KVView):
             if kv is None:
                 raise H2OError(f"[{self._owner}] H2O is off: pass h2o=H2OConfig() to Llama")
             yield kv
-
-    def _memory_end(self, kv: _core.KV, layer: int) -> int:
-        return kv.info.n_memory_sets * kv.info.chunk_size
 
     @property
     def n_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """The KV cache on its own, for unit tests and research."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -86,15 +86,11 @@ class KVCache(KVView):
         self._claim = Lock(self._owner)
         with core_errors():
             self._kv = _core.KVCache(core_model, kv_size, config.as_text(), type_k, type_v)
-        self._ends: dict[int, int] = {}
 
     @contextmanager
     def _open(self) -> Iterator[_core.KVCache]:
         with self._claim, core_errors():
             yield self._kv
-
-    def _memory_end(self, kv: _core.KV, layer: int) -> int:
-        return self._ends.get(layer, 0)
 
     @property
     def kv_size(self) -> int:
@@ -105,7 +101,6 @@ class KVCache(KVView):
         """Forget everything."""
         with self._open() as kv:
             kv.clear()
-            self._ends.clear()
 
     def next_chunk(self, n: int) -> None:
         """Append n tokens to the sequence. Their scores and K/V may be set before or after."""
@@ -141,7 +136,7 @@ class KVCache(KVView):
         with self._open() as kv:
             layer = self._layer(kv, layer)
             end = check.integer(self._owner, "chunk_end", chunk_end, 1, kv.info.kv_size)
-            before, chunk_size = self._ends.get(layer, 0), kv.info.chunk_size
+            before, chunk_size = kv.memory_end(layer), kv.info.chunk_size
             if not (end - 1) // chunk_size * chunk_size <= before <= end:
                 low, high = max(before, 1), min((before // chunk_size + 1) * chunk_size, kv.info.kv_size)
                 raise ValueError(
@@ -150,7 +145,6 @@ class KVCache(KVView):
                     "or reset() to begin again"
                 )
             kv.build_memory_set(layer, end)
-            self._ends[layer] = end
 
     def set_kv(self, layer: int, start: int, k: ArrayLike, v: ArrayLike) -> None:
         """Write K and V, float32 [n_head_kv, n, head_dim], of positions start to start + n.
@@ -167,13 +161,18 @@ class KVCache(KVView):
 
     def gather_k_memory(self, layer: int) -> NDArray[np.float32]:
         """K of the memory set, gathered as inference does: float32 [n_head_kv, M, head_dim], padding is 0."""
-        with self._open() as kv:
-            return kv.gather_k_memory(self._layer(kv, layer))
+        return self._gather(layer, _core.KV.get_k)
 
     def gather_v_memory(self, layer: int) -> NDArray[np.float32]:
         """V of the memory set, gathered as inference does: float32 [n_head_kv, M, head_dim], padding is 0."""
+        return self._gather(layer, _core.KV.get_v)
+
+    def _gather(self, layer: int, get: Callable[[_core.KV, int, int], NDArray[np.float32]]) -> NDArray[np.float32]:
         with self._open() as kv:
-            return kv.gather_v_memory(self._layer(kv, layer))
+            layer = self._layer(kv, layer)
+            positions = kv.memory_indices(layer)[..., None]
+            rows = np.take_along_axis(get(kv, layer, kv.info.kv_size), np.maximum(positions, 0), axis=1)
+            return np.where(positions >= 0, rows, np.float32(0))
 
     def _colsum(self, kv: _core.KVCache, layer: int, colsum: ArrayLike, n: int | None) -> NDArray[np.float32]:
         array = check.float_array(self._owner, "colsum", colsum, (None, n))
@@ -183,4 +182,5 @@ class KVCache(KVView):
                 f"[{self._owner}] colsum must have a row per KV head ({rows[0]}) or per query head ({rows[1]}), "
                 f"got {array.shape[0]} rows"
             )
-        return array
+        sums: NDArray[np.float32] = array.reshape(rows[0], len(array) // rows[0], array.shape[1]).sum(axis=1)
+        return sums

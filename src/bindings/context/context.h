@@ -10,8 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
 // A sequence of a llama_context, which the others share. Not thread safe: their owner in Python lets one thread in at a time.

@@ -1,4 +1,4 @@
-// A sequence's cache without a context, which is filled by hand: nothing is computed with it.
+// A sequence's cache without a context, which is filled by hand: nothing is computed with it. Python has checked all arguments.
 
 #include "bindings/context/kv.h"
 
@@ -11,9 +11,7 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 struct kv_cache : h2o_kv {
     kv_cache(const model & mdl, uint32_t kv_size, const option_values & h2o, const std::string & type_k,
@@ -48,75 +46,32 @@ struct kv_cache : h2o_kv {
         ptr->sequence.keep_scores(true); // they are given by hand
     }
 
-    // colsum [n_rows, n]: a row for each KV head, or for each query head
+    void next_chunk(uint32_t n) { ptr->sequence.add_tokens(n, /*generated =*/ true); } // unscored
+
+    // colsum [n_head_kv, n]
     void add_scores(int32_t il, const h2o_columns & columns, const f32_array & colsum) {
-        const auto &   layer  = this->layer(il);
-        const uint32_t n_rows = colsum.shape(0), n = colsum.shape(1);
-        check(n_rows == layer.n_head_kv || n_rows == layer.n_head);
-
-        std::vector<float> sums(layer.n_head_kv*n);
-        for (uint32_t h = 0; h < n_rows; ++h) {
-            for (uint32_t i = 0; i < n; ++i) {
-                sums[h/(n_rows/layer.n_head_kv)*n + i] += colsum.at(h, i);
-            }
-        }
-        ptr->sequence.add_scores(layer.index, columns, sums.data(), n);
-    }
-
-    void next_chunk(uint32_t n) {
-        check(n <= kv_size() - ptr->state().n_tokens);
-        ptr->sequence.add_tokens(n, /*generated =*/ true); // unscored
+        ptr->sequence.add_scores(layer(il).index, columns, colsum.data(), colsum.shape(1));
     }
 
     void init_chunk_scores(int32_t il, uint32_t start, const f32_array & colsum) {
-        check(colsum.ndim() == 2 && colsum.shape(1) >= 1 && fits(start, colsum.shape(1)));
         add_scores(il, { 0, start, (uint32_t) colsum.shape(1) }, colsum);
     }
 
     void accumulate_memory_scores(int32_t il, const f32_array & colsum) {
-        check(colsum.ndim() == 2 && colsum.shape(1) == (py::ssize_t) ptr->memory.config.memory_size());
         add_scores(il, { (uint32_t) layer(il).n_memory(), 0, 0 }, colsum);
     }
 
     // out of the memory set before it and the chunk, maybe partial, that ends at chunk_end
     void build_memory_set(int32_t il, uint32_t chunk_end) {
-        check(chunk_end >= 1 && fits(0, chunk_end) && layer(il).can_build_memory_set(ptr->memory.config, chunk_end));
         ptr->sequence.build_memory_set(layer(il).index, chunk_end);
     }
 
     // k and v: [n_head_kv, n, head_size]
     void set_kv(int32_t il, uint32_t start, const f32_array & k, const f32_array & v) {
         for (const auto & [part, values] : { std::pair(H2O_K, k), std::pair(H2O_V, v) }) {
-            const auto rows = this->rows(il, part);
-            check(values.ndim() == 3 && values.shape(0) == rows.n_head && fits(start, values.shape(1)) &&
-                values.shape(2) == rows.n_embd);
-            rows.set(start, start + values.shape(1), values.data());
+            rows(il, part).set(start, start + values.shape(1), values.data());
         }
     }
-
-    // K or V of the memory set; padding is zero
-    template <h2o_kv_part part> f32_array gather(int32_t il) {
-        const auto   rows   = this->rows(il, part);
-        const auto   memory = ptr->state().memory(layer(il));
-        const size_t M      = ptr->memory.config.memory_size();
-
-        f32_array all({ rows.n_head, kv_size(), rows.n_embd });
-        ptr->memory.store.read(ptr->id, ptr->state(), kv_layer(il), part, 0, kv_size(), all.mutable_data());
-
-        f32_array res({ (size_t) rows.n_head, M, (size_t) rows.n_embd });
-        std::fill_n(res.mutable_data(), res.size(), 0.0f);
-        for (size_t i = 0; i < memory.size(); ++i) {
-            if (memory[i] >= 0) {
-                std::copy_n(all.data(i/M, memory[i]), rows.n_embd, res.mutable_data(i/M, i%M));
-            }
-        }
-        return res;
-    }
-
-private:
-    uint32_t kv_size() const { return ptr->memory.store.layout.n_rows(); }
-
-    bool fits(uint32_t start, size_t n) const { return start <= kv_size() && n <= kv_size() - start; }
 };
 
 void init_kv_cache(py::module_ & m) {
@@ -132,7 +87,5 @@ void init_kv_cache(py::module_ & m) {
         .def("build_memory_set", &kv_cache::build_memory_set, layer, py::arg("chunk_end"))
         .def("init_chunk_scores", &kv_cache::init_chunk_scores, layer, start, py::arg("colsum").noconvert())
         .def("accumulate_memory_scores", &kv_cache::accumulate_memory_scores, layer, py::arg("colsum").noconvert())
-        .def("set_kv", &kv_cache::set_kv, layer, start, py::arg("k").noconvert(), py::arg("v").noconvert())
-        .def("gather_k_memory", &kv_cache::gather<H2O_K>, layer)
-        .def("gather_v_memory", &kv_cache::gather<H2O_V>, layer);
+        .def("set_kv", &kv_cache::set_kv, layer, start, py::arg("k").noconvert(), py::arg("v").noconvert());
 }

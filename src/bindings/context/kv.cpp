@@ -30,11 +30,8 @@ static i32_array memory_indices(const h2o_kv & self, int32_t il) {
 // indices: [n_head_kv, M]; the first n_memory() positions of a row count
 static void set_memory_indices(h2o_kv & self, int32_t il, const i32_array & indices) {
     const auto &   layer    = self.layer(il);
-    const auto &   config   = self->memory.config;
     const uint32_t n_tokens = self->state().n_tokens;
-    const uint32_t n        = config.n_memory(n_tokens);
-    h2o_kv::check(!config.evict && n_tokens > 0 && n_tokens % config.chunk_size == 0 && indices.ndim() == 2 &&
-        indices.shape(0) == layer.n_head_kv && indices.shape(1) == (py::ssize_t) config.memory_size());
+    const uint32_t n        = self->memory.config.n_memory(n_tokens);
 
     std::vector<int32_t> memory;
     for (uint32_t h = 0; h < layer.n_head_kv; ++h) {
@@ -59,13 +56,11 @@ static i32_array history(const h2o_kv & self, uint32_t chunk, int32_t il) {
 }
 
 static std::optional<i32_array> extra_keys(const h2o_kv & self, int32_t il, uint32_t head, uint32_t tile) {
-    h2o_kv::check(head < self.layer(il).n_head_kv);
     const auto keys = self->state().extra_keys(self.layer(il), head, tile);
     return keys ? std::make_optional(i32_array(keys->size(), keys->data())) : std::nullopt;
 }
 
 static f32_array scores(const h2o_kv & self, int32_t il) {
-    h2o_kv::check(self->state().is_scored);
     return by_head(self.layer(il), self->state().scores(self.layer(il)));
 }
 
@@ -74,14 +69,12 @@ static std::optional<f32_array> attention(const h2o_kv & self, int32_t il) {
     return llama_h2o_kv_attention(self.ptr.get(), il, dst.mutable_data()) ? std::make_optional(dst) : std::nullopt;
 }
 
-// K or V of positions [p0, p1)
+// K or V of the first n positions
 template <h2o_kv_part part>
-static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t p0, uint32_t p1) {
-    h2o_kv::check(p0 <= p1 && p1 <= self->state().n_tokens);
-
-    f32_array dst({ self.layer(il).n_head_kv, p1 - p0, self.rows(il, part).n_embd });
+static f32_array get_rows(const h2o_kv & self, int32_t il, uint32_t n) {
+    f32_array dst({ self.layer(il).n_head_kv, n, self.rows(il, part).n_embd });
     llama_call::run("[KVCache] K and V cannot be read: ", [&] { // a cold store may fail
-        self->memory.store.read(self->id, self->state(), self.kv_layer(il), part, p0, p1, dst.mutable_data());
+        self->memory.store.read(self->id, self->state(), self.kv_layer(il), part, n, dst.mutable_data());
     });
     return dst;
 }
@@ -206,6 +199,7 @@ void init_kv(py::module_ & m) {
         .def("n_memory", [](const h2o_kv & self, uint32_t end) { return self->memory.config.n_memory(end); },
             py::arg("chunk_end"))
         .def("n_head_kv",      [](const h2o_kv & self, int32_t il) { return self.layer(il).n_head_kv; }, layer)
+        .def("memory_end",     [](const h2o_kv & self, int32_t il) { return self.layer(il).memory_end; }, layer)
         .def("memory_indices", &memory_indices, layer)
         .def("set_memory_indices", &set_memory_indices, layer, py::arg("indices").noconvert())
         .def("history",        &history,        py::arg("chunk"), layer)
@@ -214,6 +208,6 @@ void init_kv(py::module_ & m) {
         .def("keep_attention", [](h2o_kv & self, bool keep) { llama_h2o_kv_keep_attention(self.ptr.get(), keep); },
             py::arg("keep"))
         .def("attention",      &attention,      layer)
-        .def("get_k", &get_rows<H2O_K>, layer, py::arg("start"), py::arg("stop"))
-        .def("get_v", &get_rows<H2O_V>, layer, py::arg("start"), py::arg("stop"));
+        .def("get_k", &get_rows<H2O_K>, layer, py::arg("n"))
+        .def("get_v", &get_rows<H2O_V>, layer, py::arg("n"));
 }

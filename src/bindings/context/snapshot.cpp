@@ -5,7 +5,6 @@
 #include "bindings/llama-call.h"
 
 #include <algorithm>
-#include <cstring>
 
 bool context::can_rewind(uint32_t pos) const {
     if (pos == 0 || pos == n_tokens()) {

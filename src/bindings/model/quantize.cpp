@@ -5,7 +5,7 @@
 
 #include "llama.h"
 
-#include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -39,15 +39,6 @@ static const std::vector<std::pair<std::string, llama_ftype>> FILE_TYPES = {
     { "Q3_K_S", LLAMA_FTYPE_MOSTLY_Q3_K_S },
     { "Q2_K",   LLAMA_FTYPE_MOSTLY_Q2_K   },
 };
-
-static llama_ftype find_file_type(const std::string & name) {
-    for (const auto & [type_name, ftype] : FILE_TYPES) {
-        if (name == type_name) {
-            return ftype;
-        }
-    }
-    throw std::invalid_argument(OWNER + "unknown type '" + name + "'");
-}
 
 // Upstream computes in threads of its own, but it checks and logs in this one.
 static void quantize(const std::string & path_in, const std::string & path_out, llama_ftype ftype, int32_t n_threads) {
@@ -105,18 +96,17 @@ static void quantize(const std::string & path_in, const std::string & path_out, 
 void init_quantize(py::module_ & m) {
     m.def(
         "quantize",
-        [](const py::bytes & path_in, const py::bytes & path_out, const std::string & type, int32_t n_threads) {
+        [](const py::bytes & path_in, const py::bytes & path_out, int type, int32_t n_threads) {
             const std::string in = path_in, out = path_out;
-            const llama_ftype ftype = find_file_type(type);
             computing no_gil;
-            quantize(in, out, ftype, n_threads);
+            quantize(in, out, (llama_ftype) type, n_threads);
         },
         py::arg("path_in"), py::arg("path_out"), py::arg("type"), py::arg("n_threads"));
     m.def("quantize_types", [] {
-        std::vector<std::string> names;
-        for (const auto & type : FILE_TYPES) {
-            names.push_back(type.first);
+        py::typing::Dict<py::str, py::int_> types;
+        for (const auto & [name, ftype] : FILE_TYPES) {
+            types[py::str(name)] = (int) ftype;
         }
-        return names;
-    });
+        return types;
+    }, "What the core takes for a type of weights, by name.");
 }

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <stdexcept>
 #include <string>
 
 // places of ggml's parameters

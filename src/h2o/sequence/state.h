@@ -44,11 +44,6 @@ struct h2o_layer {
 
     size_t n_memory() const { return memory.size()/n_head_kv; }
 
-    // The memory set is of the chunk before, or of the beginning of the one that ends at chunk_end: no gap.
-    bool can_build_memory_set(const h2o_config & config, uint32_t chunk_end) const {
-        return memory_end >= config.chunk_start(chunk_end - 1) && memory_end <= chunk_end;
-    }
-
     // no position from `end` on has a score, those before have one
     void set_end(uint32_t end) { scores.resize((size_t) (end - first)*n_head_kv); }
     void grow   (uint32_t end) { set_end(std::max(end, this->end())); }

@@ -5,7 +5,6 @@
 
 #include "llama-impl.h"
 
-#include <stdexcept>
 #include <string>
 
 static constexpr ggml_type INDEX_TYPE = GGML_TYPE_Q4_0;

@@ -279,8 +279,7 @@ void h2o_kv_store::copy(uint32_t from, uint32_t to, const h2o_sequence_state & s
 }
 
 void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, h2o_kv_part part,
-        uint32_t p0, uint32_t p1,
-        float * dst) const {
+        uint32_t n_positions, float * dst) const {
     const auto r = rows(layer, part, seq);
 
     // n rows; a head's part of one is of the position pos_of(head, row)
@@ -289,17 +288,17 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
         r.decode(bytes.data(), n, rows.data());
         for (size_t i = 0; i < n; ++i) {
             for (size_t h = 0; h < r.n_head; ++h) {
-                if (const uint32_t pos = pos_of(h, i); pos >= p0 && pos < p1) {
-                    std::copy_n(&rows[(i*r.n_head + h)*r.n_embd], r.n_embd, dst + (h*(p1 - p0) + pos - p0)*r.n_embd);
+                if (const uint32_t pos = pos_of(h, i); pos < n_positions) {
+                    std::copy_n(&rows[(i*r.n_head + h)*r.n_embd], r.n_embd, dst + (h*n_positions + pos)*r.n_embd);
                 }
             }
         }
     };
     if (!layout.is_compact) {
-        put(r.get_bytes(p0, p1), p1 - p0, [&](size_t /*h*/, size_t i) { return p0 + i; });
+        put(r.get_bytes(0, n_positions), n_positions, [](size_t /*h*/, size_t i) { return i; });
         return;
     }
-    std::fill_n(dst, (size_t) r.n_head*(p1 - p0)*r.n_embd, NAN);
+    std::fill_n(dst, (size_t) r.n_head*n_positions*r.n_embd, NAN);
 
     const auto &   memory  = state.layers[layer.index].memory;
     const size_t   n       = memory.size()/r.n_head;
@@ -308,10 +307,10 @@ void h2o_kv_store::read(uint32_t seq, const h2o_sequence_state & state, const h2
     put(r.get_bytes(layout.first_row(n), layout.row_of(0) + n_chunk), n + n_chunk,
             [&](size_t h, size_t i) { return i < n ? memory[h*n + i] : start + i - n; });
 
-    if (const uint32_t end = std::min(p1, start); cold(seq) && p0 < end) {
-        std::vector<uint8_t> bytes((end - p0)*r.t->nb[1]);
-        cold(seq)->read_range(layer.index, part, p0, end - p0, bytes.data());
-        put(bytes, end - p0, [&](size_t /*h*/, size_t i) { return p0 + i; });
+    if (const uint32_t n_cold = std::min(n_positions, start); cold(seq)) {
+        std::vector<uint8_t> bytes(n_cold*r.t->nb[1]);
+        cold(seq)->read_range(layer.index, part, 0, n_cold, bytes.data());
+        put(bytes, n_cold, [](size_t /*h*/, size_t i) { return i; });
     }
 }
 

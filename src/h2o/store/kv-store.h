@@ -85,9 +85,9 @@ public:
     // a fork: the rows of `from`, whose state this is
     void copy(uint32_t from, uint32_t to, const h2o_sequence_state & state);
 
-    // float32 [n_head_kv, p1 - p0, n_embd_head], NaN where evicted. Throws std::runtime_error if reading fails.
-    void read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, h2o_kv_part part, uint32_t p0,
-            uint32_t p1, float * dst) const;
+    // float32 [n_head_kv, n_positions, n_embd_head], NaN where evicted. Throws std::runtime_error if reading fails.
+    void read(uint32_t seq, const h2o_sequence_state & state, const h2o_kv_layer & layer, h2o_kv_part part,
+            uint32_t n_positions, float * dst) const;
 
     // bytes of a row of all layers with memory sets, or of all dense layers
     uint64_t row_bytes(bool dense) const;

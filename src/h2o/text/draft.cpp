@@ -1,6 +1,6 @@
 #include "h2o/text/draft.h"
 
-#include <algorithm>
+#include <cstddef>
 
 // The largest position in [1, end) that ends a pair of tokens (a, b), 0 if there is none.
 static size_t find_pair_before(const std::vector<int32_t> & text, size_t end, int32_t a, int32_t b) {

@@ -1,6 +1,5 @@
 #include "h2o/text/embedding-id.h"
 
-#include <climits>
 #include <cstring>
 
 // FNV-1a, 32 bits at a time

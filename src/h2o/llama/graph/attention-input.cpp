@@ -10,7 +10,6 @@
 #include "ggml-backend.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 std::unique_ptr<h2o_attention_input> h2o_attention_input::create(ggml_context * ctx, const llama_ubatch & ubatch,
         const llama_hparams & hparams, const llama_cparams & cparams, const llama_kv_cache_context * mctx) {

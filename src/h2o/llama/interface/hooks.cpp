@@ -10,8 +10,6 @@
 #include "llama-model.h"
 
 #include <algorithm>
-#include <stdexcept>
-#include <vector>
 
 void h2o_configure(llama_context_params & params, llama_cparams & cparams) {
     if (!params.h2o) {

@@ -14,9 +14,7 @@
 #include "ggml/top-keys/top-keys.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string_view>
-#include <utility>
 
 static std::vector<h2o_layer> sequence_layers(const h2o_kv_store & store) {
     std::vector<h2o_layer> res;

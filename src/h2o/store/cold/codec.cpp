@@ -1,7 +1,6 @@
 #include "h2o/store/cold/codec.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 // The next chunk makes a new code if rows take this much more than the rows that the last code was made from.

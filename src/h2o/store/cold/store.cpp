@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>

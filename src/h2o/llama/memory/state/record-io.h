@@ -2,10 +2,8 @@
 
 #include "h2o/llama/memory/memory.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <vector>
 
 class llama_io_read_i;
 class llama_io_write_i;

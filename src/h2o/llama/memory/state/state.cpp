@@ -8,7 +8,6 @@
 #include "llama-impl.h"
 #include "llama-io.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
