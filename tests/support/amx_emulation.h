@@ -128,10 +128,11 @@ inline __m256i emulated_half(const V & x, int i) {
 }
 
 // c and the products of four bytes of a, without a sign, and b
-inline __m256i emulated_products(__m256i c, __m256i a, __m256i b) {
-    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
-    const __m256i odd  = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
-    return _mm256_add_epi32(c, _mm256_add_epi32(even, odd));
+inline __m512i emulated_products(emulated_ints c, emulated_words a, emulated_words b) {
+    for (int i = 0; i < 32; i += 8) {
+        c += (emulated_ints) (a >> i & 255)*((emulated_ints) (b << (24 - i)) >> 24);
+    }
+    return (__m512i) c;
 }
 
 inline __m512 emulated_load(uint32_t mask, const void * x) {
@@ -182,6 +183,6 @@ inline __m256i emulated_bf16_of(__m512 x) {
 #define _mm512_cvtepu8_epi32(x)                ((__m512i) emulated_join<emulated_ints>(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))))
 #define _mm512_castsi256_si512(x)              emulated_join<__m512i>(x, x)
 #define _mm512_inserti64x4(x, y, i)            emulated_join<__m512i>(emulated_half(x, 0), y) // i is 1
-#define _mm512_dpbusd_epi32(c, a, b)           emulated_join<__m512i>(emulated_products(emulated_half(c, 0), emulated_half(a, 0), emulated_half(b, 0)), emulated_products(emulated_half(c, 1), emulated_half(a, 1), emulated_half(b, 1)))
+#define _mm512_dpbusd_epi32(c, a, b)           emulated_products((emulated_ints) (c), (emulated_words) (a), (emulated_words) (b))
 #define _mm512_cvtepi32_epi8(x)                ((__m128i) __builtin_convertvector((emulated_ints) (x), emulated_bytes))
 #define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_bf16_of(a), emulated_bf16_of(b))

@@ -21,27 +21,16 @@ inline vec_i add_products(vec_i sum, vec_i a, vec_i b) {
 #endif
 }
 
-inline vec_i pair_of(vec_i low, vec_i high) {
-    return (low & 0xffff) | (vec_i) ((vec_u) high << 16);
-}
-
-// the lanes START, START + 1, START + 4, START + 5, ...
-template <int START, int... J>
-inline vec_i every_other_two(vec_i a, vec_i b, indices<J...>) {
-    return (vec_i) shuffle<(START + J/2*4 + J%2)...>((vec_f) a, (vec_f) b);
-}
-
-template <int START>
-inline vec_i every_other_two(vec_i a, vec_i b) {
-    return every_other_two<START>(a, b, typename make_indices<VL>::type());
-}
-
 // The numbers 0 and 2, 1 and 3, 4 and 6, ... of a query become pairs, in their place.
 inline void put_query(float * q, int64_t d, float scale) {
-    for (int64_t i = 0; i < d; i += 2*VL) {
-        const vec_i a = round_to_int(load(q + i)*scale);
-        const vec_i b = round_to_int(load(q + i + VL)*scale);
-        store_ints(q + i/2, pair_of(every_other_two<0>(a, b), every_other_two<2>(a, b)));
+    lane_mem * pairs = (lane_mem *) q;
+    for (int64_t i = 0; i < d; i += VL) {
+        const vec_i x = round_to_int(load(q + i)*scale);
+        for (int j = 0; j < VL; j += 4) {
+            for (int odd = 0; odd < 2; ++odd) {
+                *pairs++ = (x[j + odd] & 0xffff) | (uint32_t) x[j + odd + 2] << 16;
+            }
+        }
     }
 }
 
@@ -76,7 +65,7 @@ inline void put_values(float * dst, const char * const * row, int i, int64_t byt
 
 // weights of 2*VL values
 inline void put_weights(float * dst, vec_i a, vec_i b) {
-    store_ints(dst, pair_of(a, b));
+    store_ints(dst, (a & 0xffff) | (vec_i) ((vec_u) b << 16));
 }
 
 } // namespace
