@@ -91,24 +91,18 @@ inline void find_rows(const h2o_attn_source & x, int64_t key, int64_t n, const c
     }
 }
 
-// PREFETCH_GROUP rows from the key-th on, of the block that is attended to next. Both lines of a pair at once: one line
-// for each row, then the other, took twice as long on an AMD EPYC.
-[[gnu::noinline]] inline void prefetch_group(const h2o_attn_source & x, int64_t key, int64_t n) {
+// Rows from the key-th to the end, in groups, of the block that is attended to next, which has n. Both lines of a pair at
+// once: one line for each row, then the other, took twice as long on an AMD EPYC.
+[[gnu::noinline]] inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t end, int64_t n) {
     __asm__ volatile (""); // GCC leaves out a call that has no effect
-    for (int64_t i = 0; key < n && i < x.size; i += 2*CACHE_LINE) {
-        for (int c = 0; c < PREFETCH_GROUP; ++c) {
-            const char * row = row_of(x, min_of(key + c, n - 1));
-            __builtin_prefetch(row + i, 0, 2);
-            __builtin_prefetch(row + min_of(i + CACHE_LINE, x.size - 1), 0, 2);
+    for (; key < min_of(end, n); key += PREFETCH_GROUP) {
+        for (int64_t i = 0; i < x.size; i += 2*CACHE_LINE) {
+            for (int c = 0; c < PREFETCH_GROUP; ++c) {
+                const char * row = row_of(x, min_of(key + c, n - 1));
+                __builtin_prefetch(row + i, 0, 2);
+                __builtin_prefetch(row + min_of(i + CACHE_LINE, x.size - 1), 0, 2);
+            }
         }
-    }
-}
-
-// N rows of that block
-template <int N>
-inline void prefetch_rows(const h2o_attn_source & x, int64_t key, int64_t n) {
-    for (int64_t j = key; j < key + N; j += PREFETCH_GROUP) {
-        prefetch_group(x, j, n);
     }
 }
 
@@ -205,7 +199,7 @@ template <int M>
     const int64_t next = byte_panel(d);
     for (int64_t key = 0; key < end; key += BYTE_KEYS, k += 2*next) {
         if (row == 0) {
-            prefetch_rows<BYTE_KEYS>(t.next_k, key, t.n_next);
+            prefetch_rows(t.next_k, key, key + BYTE_KEYS, t.n_next);
         }
         vec_f sum[M][2] = {};
         for (int64_t i = 0; i < d/BYTES; ++i) {
@@ -250,7 +244,7 @@ template <int M>
         float integers[M][MAX_KEYS/PER_LANE];
         for (int64_t key = 0; key < end; key += BYTE_KEYS) {
             if (row == 0 && i == 0) {
-                prefetch_rows<BYTE_KEYS>(t.next_v, key, t.n_next);
+                prefetch_rows(t.next_v, key, key + BYTE_KEYS, t.n_next);
             }
             for (int r = 0; r < M; ++r) {
                 put_weights(integers[r] + key/PER_LANE, round_to_int(scaled(r, key)*scale[r]),

@@ -110,7 +110,7 @@ void add_values(const h2o_attn_tile & t, int first_row, int64_t i) {
     const float * weights = t.logits + first_row*t.ld;
     for (int64_t start = 0; start < t.n_keys; start += PREFETCH_GROUP) {
         if (first_row == 0 && i == 0) {
-            prefetch_rows<PREFETCH_GROUP>(t.next_v, start, t.n_next);
+            prefetch_rows(t.next_v, start, start + PREFETCH_GROUP, t.n_next);
         }
         for (int64_t key = start; key < min_of(start + PREFETCH_GROUP, t.n_keys); ++key) {
             const char * v = row_of(t.v, key);
@@ -153,7 +153,7 @@ void pack_bytes(const h2o_attn_source & k, const h2o_attn_source & v, int64_t ke
 void multiply_rows_k(const h2o_attn_tile & t) {
     with_type(t.k.type, [&](auto type) {
         for (int64_t key = 0; key < t.n_keys; key += VL) {
-            prefetch_rows<VL>(t.next_k, key, t.n_next);
+            prefetch_rows(t.next_k, key, key + VL, t.n_next);
             for_row_blocks<ROWS>(t.n_rows, [&](auto c, int r) {
                 dot_rows<decltype(type), decltype(c)::value>(t, r, key);
             });
