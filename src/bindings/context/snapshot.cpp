@@ -3,6 +3,7 @@
 #include "bindings/context/context.h"
 
 #include "bindings/llama-call.h"
+#include "h2o/llama/memory/moves.h"
 
 #include <algorithm>
 
@@ -36,9 +37,6 @@ void context::rewind(uint32_t pos) {
 
 void context::arrange(uint32_t n_kept, const std::vector<std::array<uint32_t, 3>> & pieces, const token_array & ids) {
     drop_draft();
-    if (!kv) {
-        throw std::invalid_argument("[Context.arrange] rows move only with H2O");
-    }
     std::vector<h2o_piece> moves;
     for (const auto & [from, n, to] : pieces) {
         moves.push_back({ from, n, to });
@@ -48,8 +46,7 @@ void context::arrange(uint32_t n_kept, const std::vector<std::array<uint32_t, 3>
 
     llama_call::run("[Llama.reuse] ", [&] {
         without_gil no_gil;
-        kv->memory.arrange(*kv, n_kept, moves);
-        return true;
+        h2o_arrange(get(), seq_id, n_kept, moves);
     });
     sync_text();
 }

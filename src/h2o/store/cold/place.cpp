@@ -2,19 +2,17 @@
 
 #include "h2o/config/refusal.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 #include <stdexcept>
-
-#ifndef _WIN32
-#include <cerrno>
-#include <cstdlib>
-#include <fcntl.h>
-#include <unistd.h>
-#endif
 
 namespace {
 
@@ -37,8 +35,6 @@ struct memory_place : h2o_cold_place {
         }
     }
 };
-
-#ifndef _WIN32
 
 // Freed ranges are reused, or cut off at the file's end.
 class file_place : public h2o_cold_place, public std::enable_shared_from_this<file_place> {
@@ -157,17 +153,11 @@ std::shared_ptr<const h2o_cold_bytes> file_place::write(const std::vector<uint8_
     return res;
 }
 
-#endif
-
 } // namespace
 
 std::shared_ptr<h2o_cold_place> h2o_make_cold_place(const std::string & where) {
     if (where == "memory") {
         return std::make_shared<memory_place>();
     }
-#ifdef _WIN32
-    throw std::runtime_error("[h2o] on Windows the cold store can only be memory");
-#else
     return std::make_shared<file_place>(where);
-#endif
 }
