@@ -40,6 +40,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     check_cxx_compiler_flag(-mmemset-strategy=libcall:-1:noalign H2O_LLAMA_MEMSET_STRATEGY)
     if(H2O_LLAMA_MEMSET_STRATEGY)
         set(clear_options "-mmemset-strategy=unrolled_loop:1024:noalign,libcall:-1:noalign")
+        # it would compute all products of a step before it adds them, and copy the sums
+        set(product_AVX2_options  -fno-tree-ter)
+        set(top-keys_AVX2_options -fno-tree-ter)
     endif()
     set(PORTABLE_options -march=x86-64)
     set(AVX2_options -march=haswell)
@@ -93,7 +96,7 @@ foreach(operator attention product top-keys)
             target_sources(ggml-base PRIVATE "${source}")
             # GCC 12 warns of its own headers for AVX-512
             set_source_files_properties("${source}" TARGET_DIRECTORY ggml-base PROPERTIES
-                COMPILE_OPTIONS "-ffp-contract=fast;-Wno-uninitialized;-Wno-maybe-uninitialized;${clear_options};${${isa}_options}")
+                COMPILE_OPTIONS "-ffp-contract=fast;-Wno-uninitialized;-Wno-maybe-uninitialized;${clear_options};${${isa}_options};${${operator}_${isa}_options}")
             string(APPEND kernels " F(${isa}, ${variable})")
         endif()
     endforeach()

@@ -79,7 +79,7 @@ inline void add_products(const char * rows, const char * panels, int64_t panel_s
 #pragma GCC unroll 1
         for (int j = H*8/K::SCALES; j < (H + 1)*8/K::SCALES; j += STEPS_AT_ONCE<K>) {
             __m256i part[N][ROWS/SPREAD] = {};
-#pragma GCC unroll 1
+#pragma GCC unroll 4
             for (int k = 0; k < STEPS_AT_ONCE<K>; ++k) {
                 for_step<N, SPREAD>(rows, panels, panel_stride, j + k, [&](int p, int r, vec_i w, vec_i x) {
                     part[p][r] = _mm256_add_epi16(part[p][r], _mm256_maddubs_epi16((__m256i) w, (__m256i) x));
