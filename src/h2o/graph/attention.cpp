@@ -1,7 +1,6 @@
 #include "h2o/graph/attention.h"
 
 #include "h2o/graph/profile.h"
-#include "h2o/graph/softmax.h"
 
 #include <algorithm>
 
@@ -9,12 +8,17 @@
 // 5/8 of its [S x S] logits and hold 1/4 of them at a time.
 static constexpr int64_t n_query_blocks = 4;
 
+// [.., n_q, n_head] -> [.., n_head, n_q]
+static ggml_tensor * by_query(ggml_context * ctx, ggml_tensor * t) {
+    return ggml_cont(ctx, ggml_permute(ctx, t, 0, 2, 1, 3));
+}
+
 h2o_attention h2o_attention_fused(ggml_context * ctx, const h2o_attention_params & params) {
-    const h2o_attention res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &params);
+    const ggml_h2o_attn_result res = ggml_h2o_attn(ctx, params.q, params.k, params.v, &params);
 
     h2o_profile_ends_part(res.o->view_src, H2O_PART_ATTENTION);
 
-    return res;
+    return { res.o, params.wants_lse ? by_query(ctx, ggml_add(ctx, res.m, ggml_log(ctx, res.l))) : nullptr, res.sums };
 }
 
 // The weights, set to 0 where a query does not count. Row numbers are exact in float32 up to 2^24.
@@ -58,22 +62,19 @@ static float cap_logits(ggml_context * ctx, ggml_tensor ** kq, const h2o_attenti
     return params.softcap;
 }
 
-// of n_q queries: nothing but the sinks
-static h2o_softmax_state sink_state(ggml_context * ctx, const h2o_attention_params & params, int64_t n_q) {
-    const int64_t n_head = params.q->ne[2];
+// What each key receives: the weights [n_k, n_q, n_head, n_c] summed over the queries and over the query heads of each KV
+// head. [n_k, n_head_kv, n_c]
+static ggml_tensor * column_sums(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv) {
+    const int64_t n_k = weights->ne[0];
+    const int64_t n_q = weights->ne[1]*weights->ne[2]/n_head_kv; // of all query heads of a KV head
+    const int64_t n_c = weights->ne[3];
 
-    return {
-        ggml_repeat_4d(ctx, ggml_reshape_3d(ctx, params.sinks, 1, 1, n_head), 1, n_q, n_head, 1),
-        h2o_constant(ctx, 1.0f, 1, n_q, n_head),
-        h2o_constant(ctx, 0.0f, params.v->ne[0], n_q, n_head),
-    };
-}
+    // computed, not a leaf, so that it takes no room while the rest of the graph is computed
+    ggml_tensor * one  = ggml_fill(ctx, ggml_arange(ctx, 0.0f, 1.0f, 1.0f), 1.0f);
+    ggml_tensor * sums = ggml_out_prod(ctx, ggml_reshape_4d(ctx, weights, n_k, n_q, n_head_kv, n_c),
+            ggml_repeat_4d(ctx, one, 1, n_q, n_head_kv, n_c));
 
-// Each query's column sums [n_k, n_head_kv, n_q]: weights [n_k, n_q, n_head], share [1, n_q, n_head] or nullptr.
-static ggml_tensor * query_sums(ggml_context * ctx, ggml_tensor * weights, int64_t n_head_kv, ggml_tensor * share) {
-    const auto by_query = [&](ggml_tensor * t) { return ggml_cont(ctx, ggml_permute(ctx, t, 0, 3, 2, 1)); };
-
-    return h2o_column_sums_build(ctx, by_query(weights), n_head_kv, share ? by_query(share) : nullptr);
+    return ggml_reshape_3d(ctx, sums, n_k, n_head_kv, n_c);
 }
 
 h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const h2o_attention_params & params) {
@@ -115,25 +116,27 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
             kq = ggml_diag_mask_inf(ctx, kq, n_k_i - n_q_i);
         }
 
-        ggml_tensor * weights = nullptr;
-        h2o_softmax_state state = h2o_softmax_state_build(ctx, kq, scale, v_i, &weights);
-
-        // m first: the softmax may overwrite the logits
-        ggml_build_forward_expand(gf, state.m);
-        ggml_build_forward_expand(gf, state.l);
-        ggml_build_forward_expand(gf, state.o);
-
-        ggml_tensor * share = nullptr; // of a query's weight, what its keys have
-        if (params.sinks) {
-            state = h2o_softmax_state_fuse(ctx, state, sink_state(ctx, params, n_q_i), &share);
+        // the largest logit first: the softmax may overwrite them
+        ggml_tensor * largest = nullptr;
+        if (params.wants_lse) {
+            largest = ggml_scale(ctx, ggml_max_rows(ctx, kq), scale);
+            ggml_build_forward_expand(gf, largest);
         }
+        ggml_tensor * weights = ggml_soft_max_ext(ctx, kq, nullptr, scale, 0.0f);
+        ggml_soft_max_add_sinks(weights, params.sinks);
+
+        // Vulkan would round non-contiguous tensors to float16
+        ggml_tensor * o = ggml_mul_mat(ctx, ggml_is_contiguous(v_i) ? v_i : ggml_cont(ctx, v_i), weights);
+        ggml_prec_set_acc(o, GGML_PREC_F32);
+        ggml_build_forward_expand(gf, o);
 
         const auto append = [&](ggml_tensor * a, ggml_tensor * b) { return a ? ggml_concat(ctx, a, b, 1) : b; };
 
-        res.m = append(res.m, state.m);
-        res.l = append(res.l, state.l);
-        res.o = append(res.o, state.o);
-
+        res.o = append(res.o, o);
+        if (params.wants_lse) { // a weight is exp(logit - lse)
+            res.lse = append(res.lse, ggml_sub(ctx, largest, ggml_log(ctx, ggml_max_rows(ctx, weights))));
+            ggml_build_forward_expand(gf, res.lse);
+        }
         if (!params.sums) {
             continue;
         }
@@ -144,16 +147,28 @@ h2o_attention h2o_attention_composed(ggml_context * ctx, ggml_cgraph * gf, const
         }
         const bool of_queries = params.sums == GGML_H2O_ATTN_QUERY_SUMS;
 
-        ggml_tensor * sums = of_queries ? query_sums(ctx, weights, n_head_kv, share) :
-                h2o_column_sums_build(ctx, weights, n_head_kv, share);
-        sums = ggml_pad(ctx, sums, n_k - n_k_i, 0, 0, 0);
+        weights = of_queries ? ggml_cont(ctx, ggml_permute(ctx, weights, 0, 3, 2, 1)) : weights;
+        ggml_tensor * sums = ggml_pad(ctx, column_sums(ctx, weights, n_head_kv), n_k - n_k_i, 0, 0, 0);
         ggml_build_forward_expand(gf, sums);
 
         res.sums = !res.sums ? sums : of_queries ? ggml_concat(ctx, res.sums, sums, 2) : ggml_add(ctx, res.sums, sums);
     }
 
-    res.o = ggml_cont(ctx, ggml_permute(ctx, res.o, 0, 2, 1, 3));
+    res.o   = by_query(ctx, res.o);
+    res.lse = res.lse ? by_query(ctx, res.lse) : nullptr;
     h2o_profile_ends_part(res.o, H2O_PART_ATTENTION);
 
     return res;
+}
+
+h2o_attention h2o_attention_fuse(ggml_context * ctx, const h2o_attention & a, const h2o_attention & b) {
+    ggml_tensor * more  = ggml_sub(ctx, a.lse, b.lse);
+    ggml_tensor * share = ggml_sigmoid(ctx, more);
+
+    // share*o_a + (1 - share)*o_b with one product, since products that repeat a row's factor are slow on the CPU
+    return {
+        ggml_add(ctx, b.o, ggml_mul(ctx, ggml_sub(ctx, a.o, b.o), share)),
+        ggml_add(ctx, a.lse, ggml_softplus(ctx, ggml_neg(ctx, more))),
+        nullptr,
+    };
 }

@@ -6,7 +6,6 @@
 #include "h2o/graph/fetch.h"
 #include "h2o/graph/intra.h"
 #include "h2o/graph/profile.h"
-#include "h2o/graph/softmax.h"
 #include "h2o/store/key-index.h"
 #include "h2o/store/kv-store.h"
 
@@ -117,6 +116,7 @@ h2o_attention attend(h2o_step_graph & g, const h2o_layer_attention & a, ggml_ten
     h2o_attention_params params = params_of(g, a, q, keys);
     params.sums   = sums_of(g, a);
     params.limits = params.sums && g.state.is_scored ? limits : nullptr;
+    params.wants_lse = g.step.phase == h2o_step::INTRA || g.step.phase == h2o_step::INTER;
     const bool is_fused = g.env.is_fused[layer.il];
     if (keys.is_text && is_fused) {
         params.rows = nullptr;
@@ -140,6 +140,11 @@ void keep_sums(h2o_step_graph & g, const h2o_kv_layer & layer, ggml_tensor * sum
     g.sums.push_back({ (uint32_t) layer.index, first, kept, {} });
 }
 
+// as the model takes it: the heads of a query are a row
+ggml_tensor * rows_of_heads(h2o_step_graph & g, ggml_tensor * o) {
+    return ggml_reshape_2d(g.ctx, o, o->ne[0]*o->ne[1], g.step.n_tokens);
+}
+
 // one softmax over keys; the step's own keys come last
 ggml_tensor * build_causal(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q, const keys & keys) {
     const h2o_attention res = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), keys, g.inputs.limits);
@@ -147,18 +152,22 @@ ggml_tensor * build_causal(h2o_step_graph & g, const h2o_layer_attention & a, gg
     ggml_build_forward_expand(g.gf, res.o);
     keep_sums(g, a.layer, res.sums);
 
-    return ggml_reshape_2d(g.ctx, res.o, res.o->ne[0]*res.o->ne[1], g.step.n_tokens);
+    return rows_of_heads(g, res.o);
 }
 
-// rows of phase 1's m or l: the n_q queries from the offset on, of every head
-ggml_tensor * state_rows(h2o_step_graph & g, ggml_tensor * t, int64_t n_q, int64_t offset) {
-    return ggml_view_3d(g.ctx, t, 1, n_q, t->ne[1], t->nb[0], t->nb[1], offset*t->nb[0]);
+// what phase 1 keeps of the n_q queries from the offset on
+h2o_attention kept_of(h2o_step_graph & g, const h2o_kv_layer & layer, int64_t n_q, int64_t offset) {
+    const auto view = [&](ggml_tensor * t, int64_t n) {
+        return ggml_view_3d(g.ctx, t, n, layer.n_head, n_q, n*t->nb[0], t->nb[1], offset*t->nb[1]);
+    };
+    const auto & cache = g.env.intra->get(layer.il);
+
+    return { view(cache.o, layer.v.n_embd), view(cache.lse, 1), nullptr };
 }
 
 // Phase 1: every chunk attends to itself.
 ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggml_tensor * q) {
-    const auto & cache = g.env.intra->get(a.layer.il);
-    const auto   parts = h2o_chunk_parts(g.step, g.env.config.chunk_size);
+    const auto parts = h2o_chunk_parts(g.step, g.env.config.chunk_size);
 
     ggml_tensor * text   = on_device(g, g.inputs.text_rows, a.layer);
     ggml_tensor * limits = g.inputs.limits ? on_device(g, g.inputs.limits, a.layer) : nullptr;
@@ -175,53 +184,36 @@ ggml_tensor * build_intra(h2o_step_graph & g, const h2o_layer_attention & a, ggm
 
         const h2o_attention res = attend(g, a, q_p, { rows, g.inputs.part_first[i], false }, limits_p);
 
-        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.m, state_rows(g, cache.m, p.n_q, p.offset)));
-        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.l, state_rows(g, cache.l, p.n_q, p.offset)));
-        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.o,
-                ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], p.n_q, cache.o->nb[1], p.offset*cache.o->nb[1])));
+        const h2o_attention kept = kept_of(g, a.layer, p.n_q, p.offset);
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.lse, kept.lse));
+        ggml_build_forward_expand(g.gf, ggml_cpy(g.ctx, res.o, kept.o));
 
         keep_sums(g, a.layer, res.sums, p.pos);
     }
 
-    return ggml_view_2d(g.ctx, cache.o, cache.o->ne[0], g.step.n_tokens, cache.o->nb[1], 0);
+    return rows_of_heads(g, kept_of(g, a.layer, g.step.n_tokens, 0).o);
 }
 
 // Phase 2: attention to the memory set, fused with phase 1.
 ggml_tensor * build_inter(h2o_step_graph & g, h2o_layer_attention a, ggml_tensor * q) {
-    const int64_t n_q    = g.step.n_tokens;
-    const int64_t n_head = q->ne[1];
-    const int64_t d_v    = a.layer.v.n_embd;
-    const int64_t offset = g.step.offset;
-
-    const auto & cache = g.env.intra->get(a.layer.il);
-
+    const h2o_attention intra = kept_of(g, a.layer, g.step.n_tokens, g.step.offset);
     if (g.shape.n_memory == 0) {
-        return ggml_view_2d(g.ctx, cache.o, d_v*n_head, n_q, cache.o->nb[1], offset*cache.o->nb[1]);
+        return rows_of_heads(g, intra.o);
     }
 
     keys memory = memory_chunk_keys(g, a.layer);
     memory.first = nullptr;
     a.sinks      = nullptr; // phase 1 has counted them
 
-    const h2o_attention     res   = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory, g.inputs.limits);
-    const h2o_softmax_state inter = { res.m, res.l, ggml_permute(g.ctx, res.o, 0, 2, 1, 3) };
+    const h2o_attention inter = attend(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory, g.inputs.limits);
 
-    const h2o_softmax_state intra = {
-        /*.m =*/ state_rows(g, cache.m, n_q, offset),
-        /*.l =*/ state_rows(g, cache.l, n_q, offset),
-        /*.o =*/ ggml_view_3d(g.ctx, cache.o, d_v, n_q, n_head, cache.o->nb[1], d_v*cache.o->nb[0],
-                offset*cache.o->nb[1]),
-    };
-
-    ggml_tensor * cur = ggml_permute(g.ctx, h2o_softmax_state_fuse(g.ctx, intra, inter).o, 0, 2, 1, 3);
-
-    cur = ggml_cont_3d(g.ctx, cur, d_v, n_head, n_q);
+    ggml_tensor * cur = h2o_attention_fuse(g.ctx, intra, inter).o;
     ggml_build_forward_expand(g.gf, cur);
     h2o_profile_ends_part(cur, H2O_PART_ATTENTION);
 
-    keep_sums(g, a.layer, res.sums);
+    keep_sums(g, a.layer, inter.sums);
 
-    return ggml_reshape_2d(g.ctx, cur, d_v*n_head, n_q);
+    return rows_of_heads(g, cur);
 }
 
 // A dense tail's attention to ranges of the cold store. It is not scored: evicted positions have no scores.
@@ -231,12 +223,8 @@ ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_layer_attention & 
 
     h2o_attention_params params = params_of(g, a, ggml_permute(g.ctx, q, 0, 2, 1, 3), memory_chunk_keys(g, a.layer));
 
-    const auto attend = [&]() -> h2o_softmax_state {
-        const h2o_attention res = h2o_attention_fused(g.ctx, params);
-        return { res.m, res.l, ggml_permute(g.ctx, res.o, 0, 2, 1, 3) };
-    };
-
-    h2o_softmax_state res = attend();
+    params.wants_lse = true;
+    h2o_attention res = h2o_attention_fused(g.ctx, params);
 
     params.first = nullptr;
     params.sinks = nullptr;
@@ -248,11 +236,11 @@ ggml_tensor * build_stored_tail(h2o_step_graph & g, const h2o_layer_attention & 
         params.rows = nullptr;
         params.n_k  = n;
 
-        res = h2o_softmax_state_fuse(g.ctx, res, attend());
+        res = h2o_attention_fuse(g.ctx, res, h2o_attention_fused(g.ctx, params));
         ggml_build_forward_expand(g.gf, res.o);
     }
 
-    return ggml_cont_2d(g.ctx, ggml_permute(g.ctx, res.o, 0, 2, 1, 3), res.o->ne[0]*res.o->ne[2], g.step.n_tokens);
+    return rows_of_heads(g, res.o);
 }
 
 } // namespace

@@ -7,13 +7,12 @@
 #include <map>
 #include <vector>
 
-// Online-softmax state (m, l, o) of phase 1's intra attention, kept on the layer's device for phase 2.
+// Phase 1's intra attention, kept on the layer's device for phase 2.
 class h2o_intra {
 public:
     struct tensors {
-        ggml_tensor * m; // F32 [n_batch, n_head]          row max of the logits
-        ggml_tensor * l; // F32 [n_batch, n_head]          sum of exp(logit - m)
-        ggml_tensor * o; // F32 [n_embd_head_v*n_head, n_batch] normalised output
+        ggml_tensor * lse; // F32 [n_head, n_batch] log of the sum of exp(logit)
+        ggml_tensor * o;   // F32 [n_embd_head_v*n_head, n_batch]
     };
 
     // throws std::runtime_error if there is not enough memory
