@@ -122,11 +122,6 @@ inline T emulated_join(A a, B b) {
     return x;
 }
 
-template <typename V>
-inline __m256i emulated_half(const V & x, int i) {
-    return _mm256_loadu_si256((const __m256i *) &x + i);
-}
-
 // c and the products of four bytes of a, without a sign, and b
 inline __m512i emulated_products(emulated_ints c, emulated_words a, emulated_words b) {
     for (int i = 0; i < 32; i += 8) {
@@ -136,13 +131,11 @@ inline __m512i emulated_products(emulated_ints c, emulated_words a, emulated_wor
 }
 
 inline __m512 emulated_load(uint32_t mask, const void * x) {
-    float lanes[16] = {};
+    emulated_floats lanes = {};
     for (int i = 0; i < 16; ++i) {
-        if (mask >> i & 1) {
-            memcpy(&lanes[i], (const float *) x + i, 4);
-        }
+        lanes[i] = mask >> i & 1 ? ((const float *) x)[i] : 0.0f;
     }
-    return emulated_join<__m512>(_mm256_loadu_ps(lanes), _mm256_loadu_ps(lanes + 8));
+    return (__m512) lanes;
 }
 
 inline __m512 emulated_cvtph(__m256i x) {
@@ -182,7 +175,7 @@ inline __m256i emulated_bf16_of(__m512 x) {
 #define _mm512_cvtepi8_epi32(x)                ((__m512i) __builtin_convertvector((emulated_bytes) (x), emulated_ints))
 #define _mm512_cvtepu8_epi32(x)                ((__m512i) emulated_join<emulated_ints>(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))))
 #define _mm512_castsi256_si512(x)              emulated_join<__m512i>(x, x)
-#define _mm512_inserti64x4(x, y, i)            emulated_join<__m512i>(emulated_half(x, 0), y) // i is 1
+#define _mm512_inserti64x4(x, y, i)            emulated_join<__m512i>(x, y) // i is 1
 #define _mm512_dpbusd_epi32(c, a, b)           emulated_products((emulated_ints) (c), (emulated_words) (a), (emulated_words) (b))
 #define _mm512_cvtepi32_epi8(x)                ((__m128i) __builtin_convertvector((emulated_ints) (x), emulated_bytes))
 #define _mm512_cvtne2ps_pbh(b, a)              emulated_join<__m512bh>(emulated_bf16_of(a), emulated_bf16_of(b))
