@@ -95,8 +95,8 @@ AMX_ERROR = 2.0**-18
 # values in Q8_0, q and weights have 16 bits, 8 with VNNI, and with "amx" all factors 8 where rows are many. CUDA multiplies in F16, with 11 bits:
 # the reference rounds q likewise; weights are rounded, too, and keys and values in Q8_0.
 ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
-    **dict.fromkeys(("portable", "avx2", "avx512"), {"any": (2.0**-18, 0.0), "q8_0": (2.0**-14, 2.0**-16)}),
-    **dict.fromkeys(("avxvnni", "avx512vnni"), {"any": (2.0**-18, 0.0), "q8_0": (2.0**-6, 2.0**-8)}),
+    **{isa: {"any": (2.0**-18, 0.0), "q8_0": (2.0**-14, 2.0**-16)} for isa in ("portable", "avx2", "avx512")},
+    **{isa: {"any": (2.0**-18, 0.0), "q8_0": (2.0**-6, 2.0**-8)} for isa in ("avxvnni", "avx512vnni")},
     "amx": {"any": (2.0**-15, 0.0), "q8_0": (2.0**-6, 2.0**-8)},
     "cuda": {
         "any": (2.0**-18, 2.0**-11),
