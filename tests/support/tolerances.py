@@ -92,8 +92,8 @@ AMX_ERROR = 2.0**-18
 
 # Errors of a logit and of an output whose size is 1, by kernels of attention's operator, two to three times the largest
 # that were measured. float32 rounds every partial sum to 2^-24, "amx" rounds every number to 2^-17. With keys and
-# values in Q8_0, q and weights have 16 bits, 8 with VNNI, and with "amx" all factors 8 where rows are many. CUDA multiplies in F16, with 11 bits:
-# the reference rounds q likewise; weights are rounded, too, and keys and values in Q8_0.
+# values in Q8_0, q and weights have 16 bits, with VNNI 8; with "amx" all factors 8 where rows are many. CUDA multiplies
+# in F16, with 11 bits: the reference rounds q likewise; weights are rounded, too, and keys and values in Q8_0.
 ATTENTION: dict[str, dict[str, tuple[float, float]]] = {
     **{isa: {"any": (2.0**-18, 0.0), "q8_0": (2.0**-14, 2.0**-16)} for isa in ("portable", "avx2", "avx512")},
     **{isa: {"any": (2.0**-18, 0.0), "q8_0": (2.0**-6, 2.0**-8)} for isa in ("avxvnni", "avx512vnni")},
