@@ -12,6 +12,7 @@ typedef uint32_t vec_u __attribute__((vector_size(VL*4)));
 
 typedef float   vec_f_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
 typedef int32_t vec_i_mem __attribute__((vector_size(VL*4), aligned(4), may_alias));
+typedef float   vec_f_bytes __attribute__((vector_size(VL*4), aligned(1), may_alias)); // at any address
 
 inline vec_f load(const float * x) {
     return *(const vec_f_mem *) x;

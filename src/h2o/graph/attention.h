@@ -2,7 +2,6 @@
 
 #include "ggml/attention/attention.h"
 
-
 struct ggml_cgraph;
 struct ggml_context;
 struct ggml_tensor;

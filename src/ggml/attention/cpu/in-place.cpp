@@ -3,15 +3,13 @@
 // n rows from the row-th on
 void h2o_attn_driver::attend_in_place(const shared & w, const scratch & s, int64_t row, int64_t n,
         const h2o_attn_key_set & keys, const h2o_attn_key_set & next) const {
-    const int64_t h = keys.head;
-
     h2o_attn_tile t = tile_of(s, row, n, keys);
     if (t.visible[n - 1] == 0) {
         return;
     }
-    float * weights = has_query_sums && !keys.is_extra ? weights_of(w, h, keys.start) : nullptr;
+    float * weights = has_query_sums && !keys.is_extra ? weights_of(w, keys.head, keys.start) : nullptr;
 
-    t.q      = w.q + (h*n_rows + row)*d_k_tile;
+    t.q      = w.q + (keys.head*n_rows + row)*d_k_tile;
     t.logits = weights ? weights + row*ld : s.logits;
     t.next_k = next.k;
     t.next_v = next.v;
@@ -38,7 +36,7 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     const int64_t n_keys       = n_visible(n_rows - 1);
     const int64_t end          = is_list ? 1 : std::min(range_start(range + 1, n_keys), n_keys);
 
-    const auto list_keys  = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
+    const auto list_keys    = [&](int64_t h) { return extra_keys(list, h, item%n_list_blocks*block_size); };
     const auto rows_of_head = [&](int64_t h) {
         scratch res = s;
         res.o += h*n_rows*d_v_pad;
@@ -48,9 +46,12 @@ void h2o_attn_driver::compute_in_place(const shared & w, const scratch & s, int6
     };
 
     count_visible(s, 0, n_rows);
-    std::fill_n(s.o, n_head_kv*n_rows*d_v_pad, 0.0f);
-    std::fill_n(s.m, n_head_kv*n_rows, -INFINITY);
-    std::fill_n(s.l, n_head_kv*n_rows, 0.0f);
+    for (int64_t h = first_head; h < end_head; ++h) {
+        const scratch rows = rows_of_head(h);
+        std::fill(rows.o + start*d_v_pad, rows.o + stop*d_v_pad, 0.0f);
+        std::fill(rows.m + start, rows.m + stop, -INFINITY);
+        std::fill(rows.l + start, rows.l + stop, 0.0f);
+    }
 
     for (int64_t key = is_list ? 0 : range_start(range, n_keys); key < end; key += block_size) {
         h2o_attn_key_set keys = is_list ? list_keys(first_head) : keys_of(first_head, key, end);

@@ -19,7 +19,6 @@ constexpr int PREFETCH_GROUP = 8;
 constexpr int CACHE_LINE     = 64; // bytes
 
 typedef int32_t lane_mem __attribute__((may_alias));
-typedef float   vec_f_bytes __attribute__((vector_size(VL*4), aligned(1), may_alias));
 
 inline vec_i load_ints(const float * x) {
     return *(const vec_i_mem *) x;

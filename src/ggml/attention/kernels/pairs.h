@@ -34,19 +34,19 @@ inline void put_query(float * q, int64_t d, float scale) {
     }
 }
 
-// what products of a query's block with keys begin with
+// The number at which sums of a query's block with keys begin.
 inline vec_i first_sum(const float *, int64_t, int64_t) {
     return vec_i {};
 }
 
-// four bytes of each of VL keys; the number of floats
+// Stores four bytes of each of VL keys. Returns how many floats it wrote.
 inline int put_keys(float * dst, vec_i bytes) {
     store_ints(dst,      (vec_i) ((vec_s) bytes << 8 >> 8));
     store_ints(dst + VL, (vec_i) ((vec_s) bytes >> 8));
     return 2*VL;
 }
 
-// 16 bytes of the i-th lane's values, which are the i-th and (i + VL)-th of 2*VL
+// Stores 16 columns of the i-th and the (i + VL)-th of 2*VL values: a lane has a number of each.
 inline void put_values(float * dst, const char * const * row, int i, int64_t byte) {
     const char * a = row[i]      + byte;
     const char * b = row[i + VL] + byte;

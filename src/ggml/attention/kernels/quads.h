@@ -27,7 +27,7 @@ inline void put_bytes(void * dst, vec_i x) {
 #endif
 }
 
-// A query becomes bytes, in its place; after them stands for each block what 128 adds to its products, negated.
+// A query becomes bytes in its place. For each block follows -128 times the sum of its bytes: keys have 128 added.
 inline void put_query(float * q, int64_t d, float scale) {
     int8_t * bytes = (int8_t *) q;
     for (int64_t i = 0; i < d; i += VL) {
@@ -42,18 +42,18 @@ inline void put_query(float * q, int64_t d, float scale) {
     }
 }
 
-// what products of a query's block with keys begin with
+// The number at which sums of a query's block with keys begin.
 inline vec_i first_sum(const float * q, int64_t d, int64_t block) {
     return ((const lane_mem *) q)[d/PER_LANE + block] + vec_i {};
 }
 
-// four bytes of each of VL keys; the number of floats
+// Stores four bytes of each of VL keys. Returns how many floats it wrote.
 inline int put_keys(float * dst, vec_i bytes) {
     store_ints(dst, bytes ^ (int32_t) 0x80808080);
     return VL;
 }
 
-// 16 bytes of four values, of the i-th four
+// Stores 16 columns of the i-th four values: a lane has a byte of each.
 inline void put_values(float * dst, const char * const * row, int i, int64_t byte) {
     const auto load_row = [&](int j) { return _mm_loadu_si128((const __m128i *) (row[4*i + j] + byte)); };
     const auto put      = [&](int j, __m128i x) { _mm_storeu_si128((__m128i *) dst + j, x); };

@@ -50,7 +50,7 @@ inline vec_i sums_of(vec_i a, vec_i b) {
 // 16 bytes of every 4th of VL rows, side by side
 inline vec_f load_rows(const char * const * src, int64_t offset) {
 #if VL == 4
-    return load((const float *) (src[0] + offset));
+    return *(const vec_f_bytes *) (src[0] + offset);
 #else
     const auto row = [&](int i) { return _mm_loadu_si128((const __m128i *) (src[i] + offset)); };
 
